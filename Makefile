@@ -11,7 +11,7 @@ SEE := tests/prometheus tests/page
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
 
-.PHONY: check lint units check-node check-host check-see e2e e2e-modern e2e-gpu demo bench proto examples fuzz soak docs release format clean
+.PHONY: check lint units check-node check-host check-see e2e e2e-modern e2e-gpu demo bench proto examples fuzz soak docs docs-site release format clean
 .DEFAULT_GOAL := check
 
 $(READY): pyproject.toml
@@ -49,12 +49,10 @@ check-see: $(READY)
 # A real Kubernetes 1.20.2 of its own with a real node, on Debian 12 as root, with the image built from this checkout:
 # about 20 minutes on two shared cores. RECORD=tests/e2e/records keeps what it ran on and how it ended, for `make docs`.
 RECORD ?=
-UNRECORDED := pytest -s --durations=12 --kubeconfig "$$KUBECONFIG"
-E2E := $(UNRECORDED) $(RECORD:%=--record %)
-BY_HELM := $(UNRECORDED) --helm tests/e2e/node/test_shares.py tests/e2e/node/test_restarts.py
+E2E := pytest -s --durations=12 --kubeconfig "$$KUBECONFIG" $(RECORD:%=--record %)
 KUBE := PATH="$(CURDIR)/$(BIN):$$PATH" tests/e2e/kube/with-cluster.sh
 ALL_E2E := --first '$(E2E) tests/kube_contract tests/e2e/admission tests/e2e/chart' \
-  sh -c '$(E2E) tests/e2e/node tests/e2e/scheduler && $(BY_HELM)'
+  sh -c '$(E2E) tests/e2e/node tests/e2e/scheduler'
 e2e: $(READY)
 	unset KUBE_PROGRAMS CONTAINERD; $(KUBE) $(ALL_E2E)
 
@@ -114,6 +112,11 @@ soak: $(READY)
 # The tables of docs/ that are printed from code; `make check` says when one is out of date.
 docs: $(READY)
 	$(BIN)/python -m tests.docs.printed
+
+# build/site: docs/ as pages with search. A warning, such as a page that the navigation lacks, ends it.
+docs-site: $(READY)
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 
 # dist/: wheel, sdist, chart, image, SBOM and checksums of what is committed. As root; BASE=IMAGE@DIGEST is the image's base,
 # and none means one made of Debian's packages.

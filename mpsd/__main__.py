@@ -1,5 +1,5 @@
 """`python -m mpsd` is `mpsd`."""
 
-from mpsd.cli.plain import mpsd
+from mpsd.cli.main import main
 
-mpsd()
+main()

@@ -1,27 +1,37 @@
 """A role of mpsd as a process of its own, with its probes and metrics on a port without TLS."""
 
+import atexit
 import http.client
 import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mpsd.simulator.programs import wait_until
+from tests.world.fork import MPSD, started
 
 Object = dict[str, Any]
 DEADLINE_S = 40.0  # far above what anything takes, however busy the machine; only a failing test waits so long
 
 
+_kept: list[socket.socket] = []
+atexit.register(lambda: [one.close() for one in _kept])
+
+
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port of 127.0.0.1 that the kernel gives to nobody else while this process runs.
+
+    It stays bound here and does not listen: whoever binds it by its number with SO_REUSEADDR, as servers do, may.
+    """
+    kept = socket.socket()
+    kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    kept.bind(("127.0.0.1", 0))
+    _kept.append(kept)
+    return int(kept.getsockname()[1])
 
 
 @dataclass(frozen=True)
@@ -51,7 +61,7 @@ class Served:
         ours = {"port": self.port, "metrics-port": self.metrics_port, "address": "127.0.0.1", "log-format": "json"}
         given = [f"--{name}={value}" for name, value in {**ours, **flags}.items()]
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen([sys.executable, "-m", "mpsd", verb, *given], stderr=log)
+            self.process = started([str(MPSD), verb, *given], os.environ, None, log)
 
     def log(self, event: str | None = None) -> list[Object]:
         """What it said so far; None for everything."""

@@ -10,7 +10,7 @@ Rights, with the default name mpsd-webhook in the namespace mpsd-system:
     get, patch   namespaces            kube-system, mpsd-system
     get          namespaces            any (labels that choose a rule's mode)
     get          configmaps            any (keys behind envFrom)
-    get          resourceclaims        any, with components/dra (their device classes)
+    get          resourceclaims        any, with dra.enabled (their device classes)
     get          resourceclaimtemplates   the same; list, create, patch and delete of its own
     get, update  secrets (mpsd-system) mpsd-webhook-certificates
     create       secrets (mpsd-system) (a right to create cannot name objects)
@@ -144,7 +144,7 @@ class Registrar:
             return RegistrationOutcome((f"{resource.plural} {name}: {trouble}",)) if trouble else _SETTLED
         if not await self._patch(path, seen, {}, webhooks=change.webhooks):
             what = f"{resource.plural} {name}: {', '.join(change.changes)} must change, which this webhook may not do"
-            return RegistrationOutcome((f"{what}; add components/fail-closed (docs/install-webhook.md)",))
+            return RegistrationOutcome((f"{what}; set webhook.failClosed (docs/install-webhook.md)",))
         self._log.info("configuration changed", configuration=resource.plural, name=name, changes=list(change.changes))
         return _CHANGED
 

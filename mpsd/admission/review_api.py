@@ -140,7 +140,7 @@ class Lookups:
 
     async def claim_classes(self, namespace: str, names: Sequence[ClaimName]) -> dict[ClaimName, tuple[str, ...]]:
         """The device classes that those that are known ask for; none where the webhook has no right to read claims, as
-        in a cluster without components/dra, or no API server."""
+        in a cluster without dra.enabled, or no API server."""
         kube = self._kube
         if kube is None:
             return dict.fromkeys(names, ())

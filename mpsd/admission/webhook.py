@@ -105,7 +105,7 @@ class WebhookRole:
         """Removes templates of claims that are used no longer."""
         while True:
             await asyncio.sleep(_SWEEP_S)
-            with suppress(KubeError):  # also where there is no right to it, without components/dra
+            with suppress(KubeError):  # also where there is no right to it, without dra.enabled
                 await self._reviews.templates.sweep(time.time())
 
     async def _look(self) -> RegistrationOutcome:

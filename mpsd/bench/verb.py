@@ -4,10 +4,8 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-import typer
 
 from mpsd.bench import tables
 from mpsd.bench.rules.claims import BenchClaim, ClaimVerdict, claims
@@ -16,31 +14,61 @@ from mpsd.bench.run import BenchOptions, measure
 from mpsd.bench.testbeds import BenchContext
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform import records
+from mpsd.platform.command_line import LIMITS, OUTPUT, SIMULATED, Between, OneOf, flag, option, takes
 from mpsd.platform.console import ExitCode, Format, print_json
 from mpsd.platform.limits_files import load_limits, shipped_folder
-from mpsd.platform.options import LimitsDirectory, OutputFormat, Simulate
 from mpsd.platform.settings import settings
 from mpsd.platform.terminal import console
 
 
+@takes(
+    option(
+        "groups",
+        nargs="*",
+        type=OneOf(BenchGroup),
+        metavar="GROUP",
+        help="Only these groups; else all.",
+    ),
+    option(
+        "--window",
+        type=Between(0.05, 600),
+        metavar="SECONDS",
+        help="How long each measurement lasts.",
+    ),
+    option(
+        "--rounds",
+        type=Between(1, 1000, int),
+        metavar="N",
+        help="How often each reaction is timed.",
+    ),
+    SIMULATED,
+    flag("--beside-others", help="Measure although others use the GPUs; it affects the results."),
+    OUTPUT,
+    option(
+        "--save",
+        type=Path,
+        metavar="FILE.json",
+        help="Save the results, also of an interrupted run.",
+    ),
+    option(
+        "--show",
+        type=Path,
+        metavar="FILE.json",
+        help="Measure nothing, show saved results.",
+    ),
+    LIMITS,
+)
 def bench(
-    groups: Annotated[
-        list[BenchGroup] | None, typer.Argument(metavar="GROUP", help="Only these groups; else all.")
-    ] = None,
-    window: Annotated[
-        float, typer.Option(metavar="SECONDS", help="How long each measurement lasts.", min=0.05, max=600)
-    ] = 2.0,
-    rounds: Annotated[int, typer.Option(metavar="N", help="How often each reaction is timed.", min=1, max=1000)] = 20,
-    simulate: Simulate = None,
-    beside_others: Annotated[
-        bool, typer.Option("--beside-others", help="Measure although others use the GPUs; it affects the results.")
-    ] = False,
-    output: OutputFormat = Format.TEXT,
-    save: Annotated[
-        Path | None, typer.Option(metavar="FILE.json", help="Save the results, also of an interrupted run.")
-    ] = None,
-    show: Annotated[Path | None, typer.Option(metavar="FILE.json", help="Measure nothing, show saved results.")] = None,
-    limits: LimitsDirectory = None,
+    *,
+    groups: list[BenchGroup] | None = None,
+    window: float = 2.0,
+    rounds: int = 20,
+    simulate: str | None = None,
+    beside_others: bool = False,
+    output: Format = Format.TEXT,
+    save: Path | None = None,
+    show: Path | None = None,
+    limits: str | None = None,
 ) -> None:
     """Measure what MPS and mpsd do on one GPU of this machine, and compare it with what mpsd promises.
 
@@ -63,7 +91,7 @@ def bench(
     Exits with 0 where every claim that was measured holds, 1 where one does not or it could not be measured.
     """
     of_a_run: dict[str, object] = {"GROUP": groups, "--simulate": simulate, "--beside-others": beside_others}
-    _check(save, [option for option, value in of_a_run.items() if value and show])
+    _check(save, [word for word, value in of_a_run.items() if value and show])
     if show:
         found, code = _load(show), ExitCode.YES
         _save(found, save)
@@ -84,9 +112,9 @@ def bench(
 def _check(save: Path | None, not_with_show: Iterable[str]) -> None:
     """Everything that would be found out too late. InvalidInput."""
     problems = [*_unwritable("--save", save)]
-    for option in not_with_show:
+    for word in not_with_show:
         remedy = "leave it out, or leave --show out to measure"
-        problems.append(Problem("not-with-show", option, "", "cannot be combined with --show", remedy))
+        problems.append(Problem("not-with-show", word, "", "cannot be combined with --show", remedy))
     if problems:
         raise InvalidInput("mpsd bench", problems)
 

@@ -14,6 +14,7 @@ from mpsd.grants.ledger import GrantableGpus, LocalGrants
 from mpsd.kubelet.settings import KUBELET_SETTINGS, KubeletSettings, kubelet_settings
 from mpsd.mps.records import NodeDomains
 from mpsd.platform import event_loop, logs
+from mpsd.platform.command_line import takes
 from mpsd.platform.imports import lasting
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.settings import (
@@ -24,7 +25,6 @@ from mpsd.platform.settings import (
     Settings,
     listen_settings,
     settings,
-    taking,
 )
 from mpsd.simulator.machine import find_node
 
@@ -124,7 +124,7 @@ def _serve(
     flags: Mapping[str, str | None], listen: Listen, kubelet: KubeletSettings | None = None, *, with_control: bool
 ) -> NoReturn:
     """Runs an agent, with the supervision of its daemons or without, until a signal; exits with 1 where it cannot."""
-    given: dict[str, Any] = {name: flags[name] for name in (*_OF_NODE, "log_format")}
+    given: dict[str, Any] = {name: flags.get(name) for name in (*_OF_NODE, "log_format")}
     chosen = settings(**given)
 
     def run() -> Coroutine[None, None, int]:
@@ -133,7 +133,7 @@ def _serve(
     foreground.serve(chosen, run, with_control=with_control)
 
 
-@taking({**_OF_NODE, **KUBELET_SETTINGS, **LISTEN_SETTINGS, "log_format": LOG_FORMAT})
+@takes(settings={**_OF_NODE, **KUBELET_SETTINGS, **LISTEN_SETTINGS, "log_format": LOG_FORMAT})
 def agent(**flags: str | None) -> None:
     """Grant shares of this node's GPUs and set the limits of `mpsd control`'s daemons, in the foreground.
 
@@ -147,7 +147,7 @@ def agent(**flags: str | None) -> None:
     _serve(flags, listen_settings(flags, in_cluster=kubelet is not None), kubelet, with_control=False)
 
 
-@taking({**_OF_NODE, "listen": LISTEN_SETTINGS["listen"], "log_format": LOG_FORMAT})
+@takes(settings={**_OF_NODE, "listen": LISTEN_SETTINGS["listen"], "log_format": LOG_FORMAT})
 def up(**flags: str | None) -> None:
     """Share this machine's GPUs through MPS: supervise the daemons, grant shares, in the foreground.
 

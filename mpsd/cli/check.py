@@ -1,29 +1,29 @@
 """`mpsd check`: whether limits files are sound, and which values they set."""
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
+import os
+import sys
 
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput
 from mpsd.model.quantity import memory_unit
+from mpsd.platform.command_line import OUTPUT, option, takes
 from mpsd.platform.console import ExitCode, Format, answers, print_invalid, print_json
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, read_limits, shipped_folder
-from mpsd.platform.options import OutputFormat
+from mpsd.platform.settings import LIMITS_DIRECTORY, read_settings
 from mpsd.platform.yaml_files import UnreadableFile
 
 
-def check(
-    directory: Annotated[
-        Path | None,
-        typer.Argument(
-            metavar="DIR", envvar="MPSD_LIMITS", help="The folder with policy.yaml and gpus.yaml; else those shipped."
-        ),
-    ] = None,
-    output: OutputFormat = Format.TEXT,
-) -> None:
+@takes(
+    option(
+        "directory",
+        nargs="?",
+        metavar="DIR",
+        help="The folder with policy.yaml and gpus.yaml (MPSD_LIMITS; else those shipped).",
+    ),
+    OUTPUT,
+)
+def check(*, directory: str | None = None, output: Format = Format.TEXT) -> None:
     """Report every fault in policy.yaml and gpus.yaml at once, or in one line each what they put in force, and which
     rules of admission the policy does not name.
 
@@ -32,7 +32,8 @@ def check(
         mpsd check
         mpsd check limits -o json
     """
-    folder = directory or shipped_folder()
+    chosen = read_settings({"directory": LIMITS_DIRECTORY}, {"directory": directory}, os.environ)
+    folder = chosen["directory"] or shipped_folder()
     reading = read_limits(folder)
     files = {str(folder / POLICY_FILE): reading.policy, str(folder / GPU_FACTS_FILE): reading.facts}
     wrong = [held for held in files.values() if isinstance(held, InvalidInput)]
@@ -42,8 +43,8 @@ def check(
         for file, held in files.items():
             _print(file, held)
     if any(isinstance(error, UnreadableFile) for error in wrong):
-        raise typer.Exit(ExitCode.MISUSE)
-    raise typer.Exit(ExitCode.NO if wrong else ExitCode.YES)
+        sys.exit(ExitCode.MISUSE)
+    sys.exit(ExitCode.NO if wrong else ExitCode.YES)
 
 
 def _record(file: str, held: Policy | GpuFacts | InvalidInput) -> dict[str, object]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 from mpsd.cli import foreground
 from mpsd.grants.ledger import living
@@ -28,11 +28,12 @@ from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import NodeDomains, of_this_boot
 from mpsd.mps.supervisor import DomainSupervisor
 from mpsd.platform import event_loop, logs, run_directory
+from mpsd.platform.command_line import OUTPUT, flag, takes
 from mpsd.platform.console import ExitCode, Format, answers, complaints, print_json
 from mpsd.platform.event_loop import FolderWatch, Shortages, until
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.nvml import NvmlFailed
-from mpsd.platform.settings import NODE_SETTINGS, Settings, settings, taking
+from mpsd.platform.settings import NODE_SETTINGS, Settings, settings
 from mpsd.simulator.machine import find_node, find_tools
 
 _LOOK_S = 1.0  # at what no file tells: a daemon that a signal has stopped, the policy
@@ -195,19 +196,11 @@ class ControlRole:
         return self._hurry.is_set() or is_empty
 
 
-def _options_of_release() -> dict[str, tuple[Any, object]]:
-    import typer  # its process does without: half of what it would hold
-
-    from mpsd.platform.options import OutputFormat
-
-    text = "Restore the compute modes that an earlier mpsd left behind, and exit."
-    return {
-        "release": (Annotated[bool, typer.Option("--release", help=text)], False),
-        "output": (OutputFormat, Format.TEXT),
-    }
-
-
-@taking(NODE_SETTINGS, _options_of_release)
+@takes(
+    flag("--release", help="Restore the compute modes that an earlier mpsd left behind, and exit."),
+    OUTPUT,
+    settings=NODE_SETTINGS,
+)
 def control(*, release: bool = False, output: Format = Format.TEXT, **flags: str | None) -> None:
     """Supervise this node's MPS control daemons: start, adopt, restart and drain them, in the foreground.
 

@@ -7,21 +7,19 @@ it goes to standard error.
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Annotated
 
-import typer
-
+import mpsd
 from mpsd.model.cluster_status import silence
 from mpsd.operations.explain.pod import look_for_room
+from mpsd.platform.command_line import OUTPUT, flag, option, run_command, takes
+from mpsd.platform.completion import after, lines
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
 from mpsd.platform.kube import Kube
-from mpsd.platform.options import OutputFormat
 from mpsd.platform.rules.kubernetes_objects import UNKNOWN_ADDRESS
-from mpsd.platform.verbs import CONTEXT_SETTINGS, Version, help_of, run
 from mpsd.scheduler.rules.inspect_formats import CgpuNode, cgpu_node, detailed, summary
 from mpsd.status.cluster import policy_in_force
 from mpsd.status.cluster_answers import ClusterAccess
-from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames, offer
+from mpsd.status.cluster_options import CONTEXT, KUBECONFIG, NODE_NAMES
 from mpsd.status.rules.pods import ExplanationContext
 
 _PROGRAM = "kubectl inspect cgpu"
@@ -30,16 +28,22 @@ _RIGHTS = (
     " --resource=mpsnodes.mpsd.io,nodes,pods, and a clusterrolebinding to it"
 )
 
-Details = Annotated[bool, typer.Option("-d", "--details", help="The pods of each node, and what they have.")]
 
-
+@takes(
+    NODE_NAMES,
+    flag("-d", "--details", help="The pods of each node, and what they have."),
+    OUTPUT,
+    KUBECONFIG,
+    CONTEXT,
+    option("--version", action="version", version=f"mpsd {mpsd.__version__}", help="Show the version."),
+)
 def cgpu(
-    nodes: NodeNames = None,
-    details: Details = False,
-    output: OutputFormat = Format.TEXT,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    version: Version = False,  # noqa: ARG001 - its callback answers
+    *,
+    nodes: list[str] | None = None,
+    details: bool = False,
+    output: Format = Format.TEXT,
+    kubeconfig: str | None = None,
+    context: str | None = None,
 ) -> None:
     """Show what is allocated of each GPU's memory, in the format of gpushare's own tool: `kubectl inspect cgpu`.
 
@@ -93,15 +97,12 @@ def _doubts(context: ExplanationContext) -> Iterator[str]:
         yield f"{why} kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent"
 
 
-app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False, context_settings=CONTEXT_SETTINGS)
-app.command(help=help_of(cgpu))(cgpu)
-
-
 def main() -> None:
     """The entry point of `kubectl-inspect-cgpu`."""
-    run(app, "kubectl-inspect-cgpu")
+    run_command(_PROGRAM, cgpu, sys.argv[1:])
 
 
 def complete() -> None:
     """The entry point of `kubectl_complete-inspect-cgpu`."""
-    offer(app, "kubectl-inspect-cgpu")
+    *before, begun = sys.argv[1:] or [""]
+    print(*lines(after(cgpu, before, begun), begun), ":4", sep="\n")

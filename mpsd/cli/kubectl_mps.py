@@ -3,16 +3,13 @@
 Options may stand before the command, and no command means status, as people are used to from kubectl.
 """
 
+import sys
 from collections.abc import Sequence
-from typing import Any
 
-from mpsd.platform.imports import lasting
+from mpsd.platform.imports import starting
 
-with lasting():
-    import typer
-
-    from mpsd.platform.verbs import CONTEXT_SETTINGS, Verb, Verbs, Version, help_of, run
-    from mpsd.status.cluster_options import offer
+with starting():
+    from mpsd.platform.command_line import TAB, Program, Verb
 
 # Options with a word after them.
 _VALUED = frozenset(
@@ -37,20 +34,7 @@ _LINES = {
     "upgrade": (f"{_CHANGES}.upgrade", "Replace the control pods node by node; no program loses its GPU."),
     "uninstall": (f"{_CHANGES}.uninstall", "Remove mpsd from a cluster that does not use it."),
 }
-_VERBS = {name: Verb(line, module, "kubectl") for name, (module, line) in _LINES.items()}
-
-
-def with_verb(words: Sequence[str], *, completing: bool = False) -> list[str]:
-    """The command line with its verb in front, and `-o=json`, which kubectl takes, in the form that is read here."""
-    words = [f"-o{word[3:]}" if word.startswith("-o=") else word for word in words]
-    at = _first_word(words)
-    if at is not None and words[at] in _VERBS:
-        return [words[at], *words[:at], *words[at + 1 :]]
-    if words and words[0] in _ALONE:
-        return words
-    if completing and at is None and not (words and words[-1] in _VALUED):
-        return words  # any verb may come
-    return ["status", *words]
+_VERBS = tuple(Verb(name, module, line, "kubectl") for name, (module, line) in _LINES.items())
 
 
 def _first_word(words: Sequence[str]) -> int | None:
@@ -63,34 +47,21 @@ def _first_word(words: Sequence[str]) -> int | None:
     return None
 
 
-class _KubectlVerbs(Verbs):
-    program = "kubectl mps"
-    verbs = _VERBS
+class _KubectlMps(Program):
+    def arranged(self, words: Sequence[str]) -> Sequence[str]:
+        at = _first_word(words)
+        if at is not None and words[at] in self.verbs:
+            return [words[at], *words[:at], *words[at + 1 :]]
+        if words and words[0] in _ALONE:
+            return words
+        return ["status", *words]
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        words = with_verb(args, completing=ctx.resilient_parsing)
-        if ctx.resilient_parsing and words and words[-1] in _VALUED:
-            words.pop()  # whose value is asked for: without it the rest would not be read
-        rest: list[str] = super().parse_args(ctx, words)
-        return rest
-
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """Verbs, and what status without its name would be completed with."""
-        status = self.load("status")
-        inner = status.make_context("status", [], parent=ctx, resilient_parsing=True)
-        nodes = next(parameter for parameter in status.params if parameter.name == "nodes")
-        own: list[Any] = super().shell_complete(ctx, incomplete)
-        options = status.shell_complete(inner, incomplete)
-        offered = [*own, *nodes.shell_complete(inner, incomplete), *options]
-        return list({item.value: item for item in offered}.values())
+    def may_name_verb(self, before: Sequence[str]) -> bool:
+        return _first_word(before) is None and not (before and before[-1] in _VALUED)
 
 
-app = typer.Typer(
-    cls=_KubectlVerbs, rich_markup_mode="markdown", pretty_exceptions_enable=False, context_settings=CONTEXT_SETTINGS
-)
-
-
-def _kubectl_mps(version: Version = False) -> None:
+KUBECTL_MPS = _KubectlMps(
+    "kubectl mps",
     """Show and manage the GPUs of a cluster that mpsd shares.
 
         kubectl mps                            nodes, GPUs and pods
@@ -108,17 +79,17 @@ def _kubectl_mps(version: Version = False) -> None:
 
     The cluster is chosen as with kubectl: --kubeconfig, --context, KUBECONFIG. Exit codes: 0 everything is ready, 1
     something is not, 2 usage error, 130 after the Ctrl-C that ends -w. For one line a node: kubectl get mps.
-    """
-
-
-app.callback(help=help_of(_kubectl_mps))(_kubectl_mps)
+    """,
+    _VERBS,
+)
 
 
 def main() -> None:
     """The entry point of `kubectl-mps`."""
-    run(app, "kubectl-mps")
+    KUBECTL_MPS.run(sys.argv[1:])
 
 
 def complete() -> None:
     """The entry point of `kubectl_complete-mps`."""
-    offer(app, "kubectl-mps")
+    KUBECTL_MPS.run([TAB, *sys.argv[1:]])
+    print(":4")  # cobra's ShellCompDirectiveNoFileComp

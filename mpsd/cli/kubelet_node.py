@@ -19,8 +19,8 @@ from mpsd.kubelet.plugin_server import PluginService
 from mpsd.kubelet.pod_ends import PodEnds
 from mpsd.kubelet.rules.allocation import NodeConditions
 from mpsd.kubelet.rules.gpu_choice import annotations_for
-from mpsd.kubelet.rules.ledger import PATIENCE_S, ContainerDevices, Held, by_name, since, without_devices
-from mpsd.kubelet.rules.node_pods import Bystander, NodePod, PodKey, read_bystander, read_node_pod
+from mpsd.kubelet.rules.ledger import ContainerDevices, Held, by_name, late, since, without_devices
+from mpsd.kubelet.rules.node_pods import NodePod, PodKey, read_node_pod
 from mpsd.kubelet.rules.plugin_calls import PluginCalls
 from mpsd.kubelet.settings import KubeletSettings
 from mpsd.model.domain import Domain, drains, read_cordoned, unknown_cordons
@@ -120,12 +120,12 @@ class KubeletNode:
         self._log = logger(role="kubelet node")
         self._shortages = Shortages(self._log)
         self._policy = policy = PinnedResources(policy_now, self._log)
-        self._pods = Mirror[NodePod | Bystander](
+        self._pods = Mirror[NodePod](
             kube,
             self._selected(PODS, "spec.nodeName"),
-            lambda thing: read_node_pod(thing, policy()) or read_bystander(thing),
+            lambda thing: read_node_pod(thing, policy()),
             Throttle(wake, _LOOKS_APART_S).ask,
-            lambda pod: isinstance(pod, Bystander),
+            lambda pod: not pod.requests,
             self._on_pod,
         )
         self._cordons = Mirror(kube, self._selected(MPS_NODES, "metadata.name"), read_cordoned, self._cordon)
@@ -289,7 +289,7 @@ class KubeletNode:
             return f"whether claims are served is not known: the label {CLAIMS_LABEL} of the Node has not been read"
         return f"claims: {self._claims.trouble}" if self._claims.trouble else ""
 
-    def _on_pod(self, before: NodePod | Bystander | None, now: NodePod | Bystander | None) -> None:
+    def _on_pod(self, before: NodePod | None, now: NodePod | None) -> None:
         self._recount.ask()
         self._ends.see(before, now)
 
@@ -336,9 +336,9 @@ class KubeletNode:
             found = without_devices(ledger.pods_seen, ledger.held_devices, ledger.listed, ledger.entries)
             found = found if ledger.is_answered else ()
             first_seen = since(first_seen, found, now)
-            late = tuple(pod for pod in found if now - first_seen[pod.uid] >= PATIENCE_S)
-            ledger.set_unallocated(frozenset(pod.uid for pod in late))
-            for pod in late:
+            unallocated = late(first_seen, found, now)
+            ledger.set_unallocated(frozenset(pod.uid for pod in unallocated))
+            for pod in unallocated:
                 self._report.add_event(pod.identity, Reason.LIMITS_MISMATCH, _UNALLOCATED)
                 await self._evict(pod.identity, _UNALLOCATED)
 

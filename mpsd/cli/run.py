@@ -6,36 +6,51 @@ import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NoReturn
-
-import typer
+from typing import NoReturn
 
 from mpsd.grants.rules.messages import GrantAnswer, ProgramRequest, Refusal
 from mpsd.platform import local_api
+from mpsd.platform.command_line import RUN_DIR, Between, flag, option, takes
 from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.imports import INTERRUPTED
-from mpsd.platform.options import RunDirectory
 from mpsd.platform.settings import settings
 
-CONTEXT_SETTINGS = {"allow_interspersed_args": False}  # options after CMD are CMD's
 _CREATED = 201
 _ANSWER_GRACE_S = 30.0  # beyond --timeout: for an agent that is busy
 
 
+@takes(
+    option(
+        "--gpu-mem",
+        required=True,
+        metavar="GIB",
+        help="GiB of GPU memory, CUDA's own context included.",
+    ),
+    option(
+        "--gpu-core",
+        metavar="PERCENT",
+        help="Percent of the GPU's threads, as a reservation and a limit.",
+    ),
+    option("--gpus", metavar="N", help="GPUs that the request is divided over evenly."),
+    flag("--wait", help="Join the queue when there is no room, instead of failing."),
+    option(
+        "--timeout",
+        type=Between(1),
+        metavar="SECONDS",
+        help="With --wait: give up after so many seconds.",
+    ),
+    RUN_DIR,
+    option("command", nargs="...", metavar="-- CMD [ARG]...", help="The command and its arguments."),
+)
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="-- CMD [ARG]...", help="The command and its arguments.")],
-    gpu_mem: Annotated[str, typer.Option(help="GiB of GPU memory, CUDA's own context included.", metavar="GIB")],
-    gpu_core: Annotated[
-        str | None, typer.Option(help="Percent of the GPU's threads, as a reservation and a limit.", metavar="PERCENT")
-    ] = None,
-    gpus: Annotated[str, typer.Option(help="GPUs that the request is divided over evenly.", metavar="N")] = "1",
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Join the queue when there is no room, instead of failing.")
-    ] = False,
-    timeout: Annotated[
-        float, typer.Option(help="With --wait: give up after so many seconds.", metavar="SECONDS", min=1)
-    ] = 3600.0,
-    run_dir: RunDirectory = None,
+    *,
+    command: list[str],
+    gpu_mem: str,
+    gpu_core: str | None = None,
+    gpus: str = "1",
+    wait: bool = False,
+    timeout: float = 3600.0,
+    run_dir: str | None = None,
 ) -> None:
     """Run a command with a share of a GPU, and free the share however the command ends.
 
@@ -45,8 +60,10 @@ def run(
         mpsd run --gpu-mem 7 -- python train.py
         mpsd run --gpu-mem 4 --gpu-core 30 --wait -- ./infer --port 8000
     """
-    if not command[0]:
-        _give_up("the command is empty; name a program after --", ExitCode.MISUSE)
+    if command[:1] == ["--"]:
+        command = command[1:]
+    if not any(command[:1]):
+        _give_up("there is no command; name a program after --", ExitCode.MISUSE)
     socket = settings(run_directory=run_dir).socket_to_ask
     percent = None if gpu_core is None else _readable(gpu_core)
     asks = ProgramRequest(_readable(gpu_mem), percent, _readable(gpus), 0.0, _readable(shlex.join(command)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from aiohttp import web
 
 from mpsd.platform import event_loop, logs
+from mpsd.platform.command_line import takes
 from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.imports import lasting
 from mpsd.platform.kube import Kube, Unavailable
@@ -15,7 +16,7 @@ from mpsd.platform.kube_access import open_kube
 from mpsd.platform.limits_files import LimitsFiles, watch_limits
 from mpsd.platform.listener import Listener, ListenerSettings, Shutdown, health_routes
 from mpsd.platform.logs import logger
-from mpsd.platform.settings import CannotListen, ListenAddress, taking
+from mpsd.platform.settings import CannotListen, ListenAddress
 from mpsd.scheduler.api import ExtenderApi, ExtenderListener, SchedulerMetrics, each_capacity
 from mpsd.scheduler.bind import Binder
 from mpsd.scheduler.ledger import ClusterLedger
@@ -113,7 +114,7 @@ class SchedulerRole:
         return await self._metrics.show(request)
 
 
-@taking(SCHEDULER_SETTINGS)
+@takes(settings=SCHEDULER_SETTINGS)
 def scheduler(**flags: str | None) -> None:
     """Report to kube-scheduler which nodes have one GPU with enough free capacity, and bind pods to it.
 

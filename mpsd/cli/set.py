@@ -1,18 +1,16 @@
 """`mpsd set`: another size of memory, percentage or weight for a container or program that runs."""
 
 import sys
-from typing import Annotated
 
 import msgspec
-import typer
 
 from mpsd.grants.rules.messages import GrantChanged, GrantChangeRequest, GrantLimits, Refusal
 from mpsd.model.node_status import GrantStatus, NodeStatus
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.quantity import written_mib
 from mpsd.platform import local_api
+from mpsd.platform.command_line import OUTPUT, RUN_DIR, flag, option, takes
 from mpsd.platform.console import ExitCode, Format, answers, one_line, print_json
-from mpsd.platform.options import OutputFormat, RunDirectory
 from mpsd.platform.settings import settings
 from mpsd.status.grant_options import give_up, holders, known_as, named, the_one
 
@@ -21,31 +19,33 @@ _PATIENCE_S = 40.0  # the agent gives up earlier, and says why
 _NO_LIMIT = 100
 
 
+@takes(
+    option(
+        "container",
+        metavar="CONTAINER",
+        help="An id, its beginning, or a name; or a grant's id.",
+        complete=holders,
+    ),
+    option("--mem", metavar="MIB", help="Of each GPU: 3276, or 3276MiB, or 6GiB."),
+    option("--percent", type=int, metavar="N", help="Percent of the threads; 0 for no cap."),
+    option("--weight", type=int, metavar="N", help="cGPU's weight, at most max_inst."),
+    option("--gpu", type=int, metavar="N", help="Only on this GPU, by nvidia-smi's index."),
+    flag("--force", help="Accept less memory than is used now; processes above it are ended."),
+    flag("--dry-run", help="Show what would change, and change nothing."),
+    OUTPUT,
+    RUN_DIR,
+)
 def set(  # noqa: A001 - the verb's name
-    container: Annotated[
-        str,
-        typer.Argument(
-            metavar="CONTAINER", help="An id, its beginning, or a name; or a grant's id.", autocompletion=holders
-        ),
-    ],
-    mem: Annotated[
-        str | None, typer.Option("--mem", metavar="MIB", help="Of each GPU: 3276, or 3276MiB, or 6GiB.")
-    ] = None,
-    percent: Annotated[
-        int | None, typer.Option("--percent", metavar="N", help="Percent of the threads; 0 for no cap.")
-    ] = None,
-    weight: Annotated[
-        int | None, typer.Option("--weight", metavar="N", help="cGPU's weight, at most max_inst.")
-    ] = None,
-    gpu: Annotated[
-        int | None, typer.Option("--gpu", metavar="N", help="Only on this GPU, by nvidia-smi's index.")
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Accept less memory than is used now; processes above it are ended.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would change, and change nothing.")] = False,
-    output: OutputFormat = Format.TEXT,
-    run_dir: RunDirectory = None,
+    *,
+    container: str,
+    mem: str | None = None,
+    percent: int | None = None,
+    weight: int | None = None,
+    gpu: int | None = None,
+    force: bool = False,
+    dry_run: bool = False,
+    output: Format = Format.TEXT,
+    run_dir: str | None = None,
 ) -> None:
     """Change the memory, percentage or weight of a running container or program.
 

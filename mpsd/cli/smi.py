@@ -1,20 +1,18 @@
 """`mpsd smi`: which containers and programs use what of the GPUs of this machine now, as cgpu-smi shows it."""
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
-import typer
 from rich.console import RenderableType
 
 from mpsd.model.cluster_status import pods_in_words
 from mpsd.platform import local_api
+from mpsd.platform.command_line import OUTPUT, RUN_DIR, Between, option, takes
 from mpsd.platform.console import ExitCode, Format, StatusFormat
-from mpsd.platform.options import OutputFormat, RunDirectory
 from mpsd.platform.settings import settings
-from mpsd.platform.terminal import WIDEST, Frame, console, print_frame
+from mpsd.platform.terminal import Frame, console, print_frame
 from mpsd.status.grant_options import give_up, holders, named, the_one
 from mpsd.status.machine import watch_machine
 from mpsd.status.rules.use import CardUse, GpuUse, GrantUse, UseStatus
@@ -25,21 +23,30 @@ _NO_LIMIT = 100
 _SHORT = 12  # characters of a container's id, as engines show it
 
 
+@takes(
+    option(
+        "container",
+        nargs="?",
+        metavar="CONTAINER",
+        help="An id, its beginning, or a name; a pod; or a grant's id.",
+        complete=holders,
+    ),
+    OUTPUT,
+    option(
+        "-w",
+        "--watch",
+        type=Between(0.2),
+        metavar="SECONDS",
+        help="Repeat after so many seconds, until Ctrl-C.",
+    ),
+    RUN_DIR,
+)
 def smi(
-    container: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[CONTAINER]",
-            help="An id, its beginning, or a name; a pod; or a grant's id.",
-            autocompletion=holders,
-        ),
-    ] = None,
-    output: OutputFormat = Format.TEXT,
-    watch: Annotated[
-        float | None,
-        typer.Option("-w", "--watch", metavar="SECONDS", help="Repeat after so many seconds, until Ctrl-C.", min=0.2),
-    ] = None,
-    run_dir: RunDirectory = None,
+    *,
+    container: str | None = None,
+    output: Format = Format.TEXT,
+    watch: float | None = None,
+    run_dir: str | None = None,
 ) -> None:
     """Show what containers and programs use of the GPUs now, one row a container and GPU, then what is free.
 
@@ -73,7 +80,7 @@ def smi(
         frame = look()
     except (local_api.NotRunning, TimeoutError) as error:
         give_up(f"mpsd smi: {error}", ExitCode.NO)
-    print_frame(frame, shape, console(0 if sys.stdout.isatty() else WIDEST))
+    print_frame(frame, shape, console())
 
 
 class _Row(NamedTuple):
@@ -102,19 +109,23 @@ _GRANTS: tuple[Column[_Row], ...] = (
     Column("GPU", lambda row: row.card.label, left=True),
     Column("CONTAINER", lambda row: (row.grant.container or "-")[:_SHORT], left=True),
     Column("NAME", lambda row: _name(row.grant), left=True),
-    Column("CLAIM", lambda row: row.grant.claim or "", left=True, rare=True),
+    Column("CLAIM", lambda row: row.grant.claim or "", left=True, rare=True, leaves=True),
     Column("GPU-UTIL", lambda row: known(row.card.sm_percent, " %")),
-    Column("COMPUTE", lambda row: "-" if row.grant.thread_percent == _NO_LIMIT else f"{row.grant.thread_percent} %"),
-    Column("WEIGHT", lambda row: _or_none(row.card.weight)),
+    Column(
+        "COMPUTE",
+        lambda row: "-" if row.grant.thread_percent == _NO_LIMIT else f"{row.grant.thread_percent} %",
+        leaves=True,
+    ),
+    Column("WEIGHT", lambda row: _or_none(row.card.weight), leaves=True),
     Column("MEM-USED", lambda row: known(row.card.used_mib, " MiB")),
     Column("MEM-GRANTED", lambda row: f"{row.card.memory_mib} MiB"),
 )
 _GPUS: tuple[Column[GpuUse], ...] = (
     Column("GPU", lambda gpu: gpu.label, left=True),
     Column("GPU-UTIL", lambda gpu: known(gpu.sm_percent, " %")),
-    Column("POLICY", lambda gpu: f"{gpu.policy} {gpu.policy_name}", left=True),
-    Column("MAX-INST", lambda gpu: _or_none(gpu.max_inst)),
-    Column("FREE-WEIGHT", lambda gpu: "-" if gpu.max_inst is None else known(gpu.free_weight)),
+    Column("POLICY", lambda gpu: f"{gpu.policy} {gpu.policy_name}", left=True, leaves=True),
+    Column("MAX-INST", lambda gpu: _or_none(gpu.max_inst), leaves=True),
+    Column("FREE-WEIGHT", lambda gpu: "-" if gpu.max_inst is None else known(gpu.free_weight), leaves=True),
     Column("FREE-MEM", lambda gpu: known(gpu.free_mib, " MiB")),
     Column("FREE-PERCENT", lambda gpu: known(gpu.free_percent, " %")),
 )

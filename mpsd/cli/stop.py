@@ -4,17 +4,15 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated
 
 import msgspec
-import typer
 
 from mpsd.grants.rules.messages import ProgramStopped, ProgramsToStop, Refusal, StopOutcome
 from mpsd.model.node_status import GrantStatus, NodeStatus
 from mpsd.platform import local_api
+from mpsd.platform.command_line import OUTPUT, RUN_DIR, Between, option, takes
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
 from mpsd.platform.imports import INTERRUPTED
-from mpsd.platform.options import OutputFormat, RunDirectory
 from mpsd.platform.settings import Settings, settings
 from mpsd.status.grant_options import give_up, known_as, meant, named, programs, why_not_one
 
@@ -25,21 +23,29 @@ _QUIET_S = 1.0  # before anything is said of who is waited for
 _SAID = {StopOutcome.TERMINATED: "ended by itself", StopOutcome.KILLED: "ended, some of it killed"}
 
 
+@takes(
+    option(
+        "grants",
+        nargs="+",
+        metavar="GRANT",
+        help="As `mpsd status` shows them.",
+        complete=programs,
+    ),
+    option(
+        "--grace",
+        type=Between(0, _LONGEST_GRACE_S),
+        metavar="SECONDS",
+        help="For how long those that handle SIGTERM may end by themselves; 0: they do not get it.",
+    ),
+    OUTPUT,
+    RUN_DIR,
+)
 def stop(
-    grants: Annotated[
-        list[str], typer.Argument(metavar="GRANT", help="As `mpsd status` shows them.", autocompletion=programs)
-    ],
-    grace: Annotated[
-        float,
-        typer.Option(
-            help="For how long those that handle SIGTERM may end by themselves; 0: they do not get it.",
-            metavar="SECONDS",
-            min=0.0,
-            max=_LONGEST_GRACE_S,
-        ),
-    ] = 10.0,
-    output: OutputFormat = Format.TEXT,
-    run_dir: RunDirectory = None,
+    *,
+    grants: list[str],
+    grace: float = 10.0,
+    output: Format = Format.TEXT,
+    run_dir: str | None = None,
 ) -> None:
     """End programs of `mpsd run` without harm to others on their GPUs.
 

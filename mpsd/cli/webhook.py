@@ -5,14 +5,15 @@ import sys
 from mpsd.admission.settings import WEBHOOK_SETTINGS, WebhookSettings, webhook_settings
 from mpsd.admission.webhook import WebhookRole
 from mpsd.platform import event_loop, logs
+from mpsd.platform.command_line import takes
 from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.kube import Unavailable
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.limits_files import LimitsFiles
-from mpsd.platform.settings import CannotListen, taking
+from mpsd.platform.settings import CannotListen
 
 
-@taking(WEBHOOK_SETTINGS)
+@takes(settings=WEBHOOK_SETTINGS)
 def webhook(**flags: str | None) -> None:
     """Answer admission reviews: refuse what breaks sharing, with a remedy for each problem.
 

@@ -10,9 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 import mpsd
 from mpsd.containers import engine_files
@@ -21,27 +18,23 @@ from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER, Engi
 from mpsd.containers.engines.launcher import launcher
 from mpsd.containers.users import ContainerUser, users
 from mpsd.model.problem import InvalidInput, Problem, printable, shown
+from mpsd.platform.command_line import OUTPUT, RUN_DIR, OneOf, flag, option, takes
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
-from mpsd.platform.options import OutputFormat, RunDirectory
 from mpsd.platform.settings import SYSTEM_DIRECTORY, settings
 
 # -- options and paths -----------------------------------------------------------------------------------------------
 
 _CALLS = "from mpsd.runtime.main import main"  # what every launcher of any version does
-EngineName = Annotated[Engine, typer.Argument(metavar="ENGINE", help="docker, containerd or podman.")]
-To = Annotated[str, typer.Option("--to", metavar="PATH", help="The launcher.")]
-_CONFIG = (
-    "The engine's configuration: /etc/docker/daemon.json, /etc/containerd/config.toml or "
-    "/etc/containers/containers.conf.d/mpsd.conf."
+_ENGINE = option("engine", type=OneOf(Engine), metavar="ENGINE", help="docker, containerd or podman.")
+_TO = option("--to", metavar="PATH", help="The launcher.")
+_CONFIG = option(
+    "--config",
+    metavar="FILE",
+    help="The engine's configuration: /etc/docker/daemon.json, /etc/containerd/config.toml or "
+    "/etc/containers/containers.conf.d/mpsd.conf.",
 )
-Config = Annotated[str | None, typer.Option("--config", metavar="FILE", help=_CONFIG)]
-Root = Annotated[str, typer.Option("--root", metavar="DIR", help="A folder that stands for /, such as an image's.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Show every step and difference, and change nothing.")]
-
-_NEXT = "The runtime that creates the containers; nvidia-container-runtime if it is installed, else runc."
-Next = Annotated[str, typer.Option("--next", metavar="PATH", help=_NEXT)]
-Log = Annotated[str, typer.Option("--log", metavar="FILE", help="Where mpsd-runtime writes what it does.")]
-Force = Annotated[bool, typer.Option("--force", help="Remove it although containers use it; print what they lose.")]
+_ROOT = option("--root", metavar="DIR", help="A folder that stands for /, such as an image's.")
+_DRY_RUN = flag("--dry-run", help="Show every step and difference, and change nothing.")
 
 
 class _Installation:
@@ -51,11 +44,11 @@ class _Installation:
     """
 
     def __init__(self, engine: Engine, launcher: str, config: str | None, root: str) -> None:
-        for option, path in (("--to", launcher), ("--config", config)):
+        for flag_name, path in (("--to", launcher), ("--config", config)):
             is_plain = path is None or (path.startswith("/") and not path.endswith("/") and path.isprintable())
             if not is_plain or ".." in (path or "").split("/"):
                 message, remedy = "is not an absolute path", f"write it from / on, such as {LAUNCHER}"
-                raise InvalidInput("settings", [Problem("setting", option, shown(path), message, remedy)])
+                raise InvalidInput("settings", [Problem("setting", flag_name, shown(path), message, remedy)])
         self.root = Path(root).absolute()
         if not self.root.is_dir():
             message, remedy = "is not an existing folder", "make it, or name another"
@@ -169,16 +162,33 @@ def _print(sentence: str) -> None:
 # -- the commands ------------------------------------------------------------------------------------------------------
 
 
+@takes(
+    _ENGINE,
+    _TO,
+    option(
+        "--next",
+        dest="next_runtime",
+        metavar="PATH",
+        help="The runtime that creates the containers; nvidia-container-runtime if it is installed, else runc.",
+    ),
+    option("--log", metavar="FILE", help="Where mpsd-runtime writes what it does."),
+    _CONFIG,
+    _ROOT,
+    _DRY_RUN,
+    RUN_DIR,
+    OUTPUT,
+)
 def install(
-    engine: EngineName,
-    to: To = LAUNCHER,
-    next_runtime: Next = "",
-    log: Log = "/var/log/mpsd/runtime.log",
-    config: Config = None,
-    root: Root = "/",
-    dry_run: DryRun = False,
-    run_dir: RunDirectory = None,
-    output: OutputFormat = Format.TEXT,
+    *,
+    engine: Engine,
+    to: str = LAUNCHER,
+    next_runtime: str = "",
+    log: str = "/var/log/mpsd/runtime.log",
+    config: str | None = None,
+    root: str = "/",
+    dry_run: bool = False,
+    run_dir: str | None = None,
+    output: Format = Format.TEXT,
 ) -> None:
     """Register the OCI runtime `mpsd` with docker, containerd or podman. It gives containers their share of a GPU.
 
@@ -246,15 +256,26 @@ def _to_do(here: _Installation, configuration: FileChange) -> list[str]:
     return [here.configuration.reload] if here.configuration.reload and configuration.action != "keep" else []
 
 
+@takes(
+    _ENGINE,
+    _TO,
+    _CONFIG,
+    _ROOT,
+    flag("--force", help="Remove it although containers use it; print what they lose."),
+    _DRY_RUN,
+    RUN_DIR,
+    OUTPUT,
+)
 def uninstall(
-    engine: EngineName,
-    to: To = LAUNCHER,
-    config: Config = None,
-    root: Root = "/",
-    force: Force = False,
-    dry_run: DryRun = False,
-    run_dir: RunDirectory = None,
-    output: OutputFormat = Format.TEXT,
+    *,
+    engine: Engine,
+    to: str = LAUNCHER,
+    config: str | None = None,
+    root: str = "/",
+    force: bool = False,
+    dry_run: bool = False,
+    run_dir: str | None = None,
+    output: Format = Format.TEXT,
 ) -> None:
     """Remove the runtime `mpsd` from docker's, containerd's or podman's configuration. Refused while containers use it.
 
@@ -302,14 +323,14 @@ def _warn_of_users(report: _Report, cost: str, *, force: bool, output: Format) -
     refused = f"{count} container{' uses' if count == 1 else 's use'} mpsd"
     if output is Format.JSON and not force:
         print_json(replace(report, refused=refused).record())
-        raise typer.Exit(ExitCode.NO)
+        sys.exit(ExitCode.NO)
     what = f"--force, although these containers use mpsd: {cost}" if force else f"refused: {refused}"
     complaints().print(f"{program}: {what}")
     for user in report.users:
         complaints().print(one_line(f"  {user}: {user.known_from}"))
     if not force:
         complaints().print(one_line(f"stop and remove them first; or --force: {cost}"))
-        raise typer.Exit(ExitCode.NO)
+        sys.exit(ExitCode.NO)
 
 
 @contextmanager
@@ -323,4 +344,4 @@ def _explained(verb: str, engine: Engine) -> Iterator[None]:
         if isinstance(error, OSError) and error.filename:
             why = f"{error.filename} cannot be used: {error.strerror}"
         complaints().print(f"mpsd {verb} {engine}: {why}{remedy}")
-        raise typer.Exit(ExitCode.NO) from None
+        sys.exit(ExitCode.NO)

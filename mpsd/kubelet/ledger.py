@@ -17,7 +17,7 @@ from mpsd.kubelet.client import KubeletUnavailable, held_devices
 from mpsd.kubelet.dra.rules.claims import PreparedClaim, claim_holders
 from mpsd.kubelet.rules import ledger as rules
 from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry
-from mpsd.kubelet.rules.node_pods import Bystander, Kind, NodePod, PodKey
+from mpsd.kubelet.rules.node_pods import Kind, NodePod, PodKey
 from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import HeldGrant, LedgerView
@@ -50,7 +50,7 @@ class KubeletGrants:
 
     _socket: Path
     _journal: Path
-    _pods: Mirror[NodePod | Bystander]
+    _pods: Mirror[NodePod]
     _domains: NodeDomains
     _policy: Callable[[], Policy]
     _log: Logger
@@ -65,11 +65,11 @@ class KubeletGrants:
         self._noted = 0  # the last question asked before the last answer to Allocate
         self._asked_at = self._changed_at = time.monotonic()
         self._asked_with: tuple[object, ...] = ()  # what was known when kubelet was asked
-        self._rows: tuple[NodePod | Bystander, ...] = ()  # that `_requesting` was made from
+        self._rows: tuple[NodePod, ...] = ()  # that `_requesting` was made from
         self._requesting: tuple[NodePod, ...] = ()
         self._counted: tuple[object, ...] = ()  # what `view` was made from
         self._made: rules.MadeGrants | None = None  # the grants of pods in it; None before the first
-        self._counted_rows: tuple[NodePod | Bystander, ...] = ()
+        self._counted_rows: tuple[NodePod, ...] = ()
         self._facts: tuple[object, ...] = ()  # what of these counts
         self._unallocated: frozenset[str] = frozenset()
         self.claims: tuple[PreparedClaim, ...] = ()
@@ -89,12 +89,12 @@ class KubeletGrants:
         rows = self._pods.objects()
         if rows is not self._rows:
             self._rows = rows
-            requesting = tuple(row for row in rows if isinstance(row, NodePod))
+            requesting = tuple(row for row in rows if row.requests)
             self._requesting = self._requesting if are_same(requesting, self._requesting) else requesting
         return self._requesting
 
     @property
-    def rows(self) -> tuple[NodePod | Bystander, ...]:
+    def rows(self) -> tuple[NodePod, ...]:
         """All pods of this node that could be read."""
         return self._pods.objects()
 

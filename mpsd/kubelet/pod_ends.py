@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpsd.kubelet.rules import pod_ends as rules
-from mpsd.kubelet.rules.node_pods import Bystander, NodePod
+from mpsd.kubelet.rules.node_pods import NodePod
 from mpsd.kubelet.rules.pod_ends import PodEnd
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import Client
@@ -44,7 +44,7 @@ class PodEnds:
 
     file: Path
     #: of this node; `see` is told of each change of one
-    pods: Mirror[NodePod | Bystander]
+    pods: Mirror[NodePod]
     watchdog: Watchdog
     policy: Callable[[], Policy]
     log: Logger
@@ -96,7 +96,7 @@ class PodEnds:
 
     # -- what is seen of pods --------------------------------------------------------------------
 
-    def see(self, before: NodePod | Bystander | None, now: NodePod | Bystander | None) -> None:
+    def see(self, before: NodePod | None, now: NodePod | None) -> None:
         """What a pod was and is; None where it is not there."""
         if not self._drain_s:
             return
@@ -109,7 +109,7 @@ class PodEnds:
             was_running = is_same and before is not None and before.deletion is None
             self._see_deletion(now, was_running=was_running)
 
-    def _see_deletion(self, pod: NodePod | Bystander, *, was_running: bool) -> None:
+    def _see_deletion(self, pod: NodePod, *, was_running: bool) -> None:
         if pod.deletion:
             name, now_s = pod.identity, processes.boot_time_s()
             known = self._ends.get(name.uid)

@@ -7,12 +7,15 @@ An object of so many fields that reading them would take seconds is not read to 
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TypeVar
+from typing import Any, TypeVar, get_args, get_origin
+
+from msgspec import Struct, structs
 
 from mpsd.model.problem import Problem, printable, shown
 
 Fields = Mapping[str, object]
 Wanted = TypeVar("Wanted")
+Record = TypeVar("Record", bound=Struct)
 
 MOST_FIELDS = 10_000  # in all mappings and lists that are read of one object; the largest pods have hundreds
 TOO_MANY_FIELDS = "too-many-fields"
@@ -39,6 +42,22 @@ def _step(key: str) -> str:
     return f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{printable(key)}]"
 
 
+@lru_cache(maxsize=64)
+def _parts(kind: type[Struct]) -> tuple[tuple[str, str, Any], ...]:
+    """Of each field its name, its key in the object, and its type where it is there. A key with a slash in front is of
+    a field that no object has.
+    """
+    read = [one for one in structs.fields(kind) if not one.encode_name.startswith("/")]
+    return tuple((one.name, one.encode_name, _present(one.type)) for one in read)
+
+
+def _present(kind: Any) -> Any:
+    if type(None) not in get_args(kind):
+        return kind
+    (present,) = (one for one in get_args(kind) if one is not type(None))
+    return present
+
+
 class FieldReader:
     """Reads one object, `most_fields` at most; `problems` grows by what was found wrong on the way. too_many: None
     while every mapping and list was read; once not, nothing of the object may be believed.
@@ -48,6 +67,9 @@ class FieldReader:
         self.problems: list[Problem] = []
         self.too_many: Problem | None = None
         self._fields_left = most_fields
+
+    def has_room_for(self, entries: int) -> bool:
+        return entries <= self._fields_left
 
     def mapping(self, fields: Fields, key: str, path: str) -> Fields:
         """The mapping at `key` of the mapping at `path`, empty where there is none."""
@@ -97,6 +119,33 @@ class FieldReader:
         """The whole number at `key`, `absent` where there is none."""
         found = self._read(fields, key, path, int)
         return absent if found is None else found
+
+    def struct(self, kind: type[Record], fields: Fields, path: str) -> Record:
+        """The struct in the mapping at `path`, for what `msgspec.convert` refuses. Its fields are text, flags, whole
+        numbers, mappings, structs, tuples of text or of structs, and Any.
+        Entries of a list are at the path that their struct gives them (`path_of_entry`).
+        """
+        read = {}
+        for name, key, wanted in _parts(kind):
+            found = fields.get(key) if wanted is Any else self._part(wanted, fields, key, path)
+            if found is not None:
+                read[name] = found
+        return kind(**read)
+
+    def _part(self, wanted: Any, fields: Fields, key: str, path: str) -> object:
+        """None where nothing of this type is there."""
+        if get_origin(wanted) is dict:
+            return self._read(fields, key, path, dict)
+        if get_origin(wanted) is not tuple:
+            if not issubclass(wanted, Struct):
+                return self._read(fields, key, path, wanted)
+            found = self._read(fields, key, path, dict)
+            return None if found is None else self.struct(wanted, found, at(path, key))
+        inner = get_args(wanted)[0]
+        if inner is str:
+            return self.texts(fields, key, path)
+        entries = self.entries(fields, key, path)
+        return tuple(self.struct(inner, entry, inner.path_of_entry(entry, where)) for where, entry in entries)
 
     def _read(self, fields: Fields, key: str, path: str, wanted: type[Wanted]) -> Wanted | None:
         """The value at `key`; None where it is absent or of another type."""

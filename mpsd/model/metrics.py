@@ -108,19 +108,18 @@ DOMAIN_FAULT_AT = _metric(
 )
 DOMAIN_CANARY = _metric(
     "mpsd_domain_canary_passed",
-    "1 where the driver was seen to hold limits, 0 where it was seen not to; no series where it was not tested.",
+    "1 where the driver was seen to hold limits, 0 where not; no series where it was not tested.",
     _DOMAIN,
 )
 DOMAIN_COMMAND_SECONDS = _metric(
     "mpsd_domain_command_seconds",
-    "How long the domain's daemon took to answer when mpsd control asked how it is, every 20 s while it serves: from"
-    " the start of nvidia-cuda-mps-control to its end; since mpsd control began.",
+    "How long the domain's daemon took to answer mpsd control, which asks every 20 s while it serves.",
     _DOMAIN,
     histogram=True,
 )
 DOMAIN_UNANSWERED = _metric(
     "mpsd_domain_commands_unanswered_total",
-    "Such questions that had no proper answer in time; since mpsd control began.",
+    "Such questions without an answer in time.",
     _DOMAIN,
 )
 
@@ -167,7 +166,7 @@ SHARE_BELOW_NORMAL = _metric(
 )
 SHARE_CAPPED = _metric(
     "mpsd_grant_memory_capped",
-    "1 where memory limits of cgroups hold the holder's processes together, 0 where MPS's limit and the watchdog do.",
+    "1 where memory limits of cgroups hold the holder's processes, 0 where MPS's limit and the watchdog do.",
     _SHARE,
 )
 GRANT_CLAIM = _metric(
@@ -190,7 +189,7 @@ NVML_SECONDS = _metric("mpsd_nvml_cpu_seconds_total", "Processor time that was s
 
 PLUGIN_CALLS = _metric(
     "mpsd_plugin_calls_total",
-    "Calls of kubelet to the device plugin, by what came of them, since the agent began; no series without a kubelet.",
+    "Calls of kubelet to the device plugin; no series without a kubelet.",
     ("call", "outcome"),
 )
 PLUGIN_SECONDS = _metric(
@@ -198,7 +197,7 @@ PLUGIN_SECONDS = _metric(
 )
 PLUGIN_HELD_BACK = _metric(
     "mpsd_plugin_containers_held_back",
-    "Containers that PreStartContainer did not let start when kubelet last asked, at most 6 minutes ago.",
+    "Containers that PreStartContainer does not let start.",
 )
 
 _SERVERS = (Exporter.WEBHOOK, Exporter.SCHEDULER)

@@ -1,7 +1,7 @@
 """The fields of an MPSNode, for the agent that writes one and for everybody who reads it.
 
-They are those of manifests/base/crd/mpsnode.yaml. Every field may be absent, which is None: agents of other versions
-report more or less. Times are RFC 3339, amounts whole numbers from 0 to what an int64 holds.
+They are those of manifests/chart/templates/crd/mpsnode.yaml. Every field may be absent, which is None: agents of
+other versions report more or less. Times are RFC 3339, amounts whole numbers from 0 to what an int64 holds.
 
 `read_mpsnode` derives what is shown of a node (model.cluster_status, which says what the fields mean). Any JSON is a
 node there, with what could be read of it and the rest reported as unreadable; nothing raises.
@@ -24,7 +24,6 @@ API, KIND = "mpsd.io/v1alpha1", "MPSNode"
 
 _LARGEST = 2**63 - 1  # an int64, as the definition has it
 Amount = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)] | None
-Flag = bool | None
 Text = str | None
 Texts = list[str] | None
 

@@ -28,7 +28,7 @@ def within_reach(prefix: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
 HEARTBEAT_S = 300.0  # between two writes of an MPSNode, at most
 STALE_S = 2 * HEARTBEAT_S  # an older report is not believed
 
-# -- the names of mpsd and its parts in a cluster, as manifests/ has them; a test compares the two ---------------------
+# -- the names of mpsd and its parts in a cluster, as the chart has them; a test compares the two --------------------
 
 NAMESPACE = "mpsd-system"
 CONTROL, AGENT, WEBHOOK, SCHEDULER = "mpsd-control", "mpsd-agent", "mpsd-webhook", "mpsd-scheduler"  # by NAME_LABEL
@@ -39,5 +39,5 @@ LIMITS = "mpsd-limits"  # the ConfigMap with both limits files
 NAME_LABEL = "app.kubernetes.io/name"
 LABEL, PRODUCT = "app.kubernetes.io/part-of", "mpsd"
 MIRROR = "kubernetes.io/config.mirror"  # on the API's copy of a static pod: the hash that kubelet knows it by
-APPLY = "apply your kustomization again (docs/install.md)"  # the remedy for objects that are missing or old
+APPLY = "install it again (docs/install.md)"  # the remedy for objects that are missing or old
 OURS = {"labelSelector": f"{LABEL}={PRODUCT}"}  # of a list: what is mpsd's

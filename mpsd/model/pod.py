@@ -1,204 +1,130 @@
-"""The parts of a pod that mpsd reads, whichever object the pod was found in.
+"""A pod, or the template of one: what mpsd reads of it, whichever object it was found in.
 
-Reading never raises; what has the wrong shape is noted by `FieldReader` with its path.
+It is decoded by its types at once. Only where something has another type it is read field by field,
+by `FieldReader.struct`, which notes every wrong field with its path and reads on as if that were
+absent.
 """
 
-import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import msgspec
+from msgspec import field
+from msgspec.structs import force_setattr
+
+from mpsd.model.container import Container, Named, Read, Role, SecurityContext, place
 from mpsd.model.fields import FieldReader, Fields, at
+from mpsd.model.identity import PodName
 from mpsd.model.names import CLAIMS_LABEL
 from mpsd.model.problem import Problem, printable
+from mpsd.model.quantity import is_zero
 
 PRIORITY = "mpsd.io/gpu-priority"  # an annotation of a pod
 GRACE_ADDED = "mpsd.io/grace-added"  # another: the seconds by which the webhook has lengthened its grace
 USUAL_GRACE_S = 30  # Kubernetes' own, of a pod that names none
-
-_CONTAINER_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # a DNS label, as Kubernetes asks
-
-
-class Role(StrEnum):
-    """When a container runs: beside the others, before them, before and beside them, or added while they run."""
-
-    MAIN = "main"
-    INIT = "init"
-    SIDECAR = "sidecar"
-    EPHEMERAL = "ephemeral"
+FINISHED = frozenset({"Succeeded", "Failed"})  # phases of a pod that holds nothing any more
+CLAIM, CLAIM_TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
+NO_BOUND = 2**63  # of what is read the API server holds 1.5 MiB at most
+ANY_CLAIM = "a resource claim"  # in `Pod.asked`, of one with a claim
 
 
-class Variable(NamedTuple):
-    """One entry of `env` of the container at this path. value: None when it comes from elsewhere (`valueFrom`). A
-    tuple, since a pod can have thousands, and a frozen dataclass takes twice as long to make.
-    """
-
-    name: str
-    value: str | None
-    container: str
-
-    @property
-    def path(self) -> str:
-        return f"{self.container}.env[{printable(self.name)}]"
+class OwnerReference(Read, frozen=True, gc=False):
+    kind: str = ""
+    name: str = ""
+    controller: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class VariableSource:
-    """One entry of `envFrom`: every key of a ConfigMap or Secret becomes a variable, behind the prefix."""
+class _Metadata(Read, frozen=True, gc=False):
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+    #: RFC 3339
+    created: str | None = field(default=None, name="creationTimestamp")
+    #: None where its deletion was not requested
+    deletion_timestamp: str | None = None
+    deletion_grace_s: int | None = field(default=None, name="deletionGracePeriodSeconds")
+    labels: dict[str, Any] = field(default_factory=dict)
+    annotations: dict[str, Any] = field(default_factory=dict)
+    owner_references: tuple[OwnerReference, ...] = ()
 
-    kind: str
-    name: str
-    prefix: str
-    path: str
+
+class Requirement(Read, frozen=True, gc=False):
+    """One requirement of a node affinity, about a label or a field of the Node."""
+
+    key: str = ""
+    operator: str = ""
+    values: tuple[str, ...] = ()
+
+    def holds(self, found: str | None) -> bool:
+        """found: the label's value; None where the Node has none."""
+        if self.operator in ("Gt", "Lt"):
+            try:
+                here, limit = int(found or ""), int(self.values[0])
+            except (ValueError, IndexError):
+                return False
+            return here > limit if self.operator == "Gt" else here < limit
+        is_in, is_there = found in self.values, found is not None
+        known = {
+            "In": is_in,
+            "NotIn": not is_in,
+            "Exists": is_there,
+            "DoesNotExist": not is_there,
+        }
+        return known.get(self.operator, True)
+
+
+class NodeSelectorTerm(Read, frozen=True, gc=False):
+    match_expressions: tuple[Requirement, ...] = ()
+    match_fields: tuple[Requirement, ...] = ()
+
+
+class _NodeSelector(Read, frozen=True, gc=False):
+    node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
+
+
+class _NodeAffinity(Read, frozen=True, gc=False):
+    required: _NodeSelector = field(default=_NodeSelector(), name="requiredDuringSchedulingIgnoredDuringExecution")
+
+
+class _Affinity(Read, frozen=True, gc=False):
+    node_affinity: _NodeAffinity = _NodeAffinity()
+
+
+class Toleration(Read, frozen=True, gc=False):
+    #: empty for any
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    #: empty for any
+    effect: str = ""
 
 
 class ClaimName(NamedTuple):
-    """What a pod gets a resource claim by: the claim itself, or the template that it is made of. Both are in the pod's
-    namespace."""
+    """What a pod gets a resource claim by: the claim itself, or the template that it is made of, in
+    the pod's namespace."""
 
     kind: str
     name: str
 
 
-class PodPriority(NamedTuple):
-    """What a pod says of its priority. value: `spec.priority`, which Kubernetes fills in when a pod is created; None
-    before that. class_name: its PriorityClass, empty where it names none. written: the annotation PRIORITY; None where
-    it has none."""
+class PodClaim(Read, frozen=True, gc=False):
+    """An entry of `spec.resourceClaims`, or of `status.resourceClaimStatuses`."""
 
-    value: int | None = None
-    class_name: str = ""
-    written: str | None = None
+    name: str = ""
+    claim: str | None = field(default=None, name="resourceClaimName")
+    template: str | None = field(default=None, name="resourceClaimTemplateName")
 
 
-@dataclass(frozen=True, slots=True)
-class RunAs:
-    """Who a container's programs run as. uid: None where the image says."""
-
-    uid: int | None
-    non_root: bool
+class _HostPath(Read, frozen=True, gc=False):
+    path: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class VolumeMount:
-    """A place inside a container where a volume appears, as a folder, a file or a raw device. entry, key: lead to it in
-    the object. volume: its name. sub_path: what of the volume appears, empty for all of it; is_expanded: it may name
-    variables (`subPathExpr`).
-    """
-
-    inside: str
-    entry: str
-    key: str
-    volume: str
-    sub_path: str
-    is_expanded: bool
-
-    @property
-    def path(self) -> str:
-        return at(self.entry, self.key)
+class _Volume(Read, frozen=True, gc=False):
+    name: str = ""
+    host_path: _HostPath | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
-    """A container. path: leads to it from the object's root, with its name in place of its position. limits, requests:
-    its resources, as they were written. claims: what the pod calls the resource claims that it uses. capabilities:
-    those added, as they were written. drops_all: whether it drops all others. may_escalate: whether a setuid program
-    has its effect. run_as: what the pod says, where the container does not.
-    """
-
-    name: str
-    role: Role
-    path: str
-    limits: Fields
-    requests: Fields
-    claims: tuple[str, ...]
-    variables: tuple[Variable, ...]
-    sources: tuple[VariableSource, ...]
-    privileged: bool
-    capabilities: tuple[str, ...]
-    drops_all: bool
-    may_escalate: bool
-    run_as: RunAs
-    mounts: tuple[VolumeMount, ...]
-
-
-_SOURCES = {"configMapRef": "ConfigMap", "secretRef": "Secret"}
-_PLACES = {"volumeMounts": "mountPath", "volumeDevices": "devicePath"}
-
-
-def read_container(shape: FieldReader, fields: Fields, path: str, role: Role, pod_runs_as: RunAs) -> Container:
-    """The container in `fields`; role INIT becomes SIDECAR where it restarts always."""
-    name = shape.text(fields, "name", path)
-    if _CONTAINER_NAME.fullmatch(name):
-        path = f"{path.rpartition('[')[0]}[{name}]"
-    if role is Role.INIT and shape.text(fields, "restartPolicy", path) == "Always":
-        role = Role.SIDECAR
-    resources, resources_path = shape.mapping(fields, "resources", path), f"{path}.resources"
-    security, security_path = shape.mapping(fields, "securityContext", path), f"{path}.securityContext"
-    capabilities = shape.mapping(security, "capabilities", security_path)
-    return Container(
-        name=name or "(no name)",
-        role=role,
-        path=path,
-        limits=shape.mapping(resources, "limits", resources_path),
-        requests=shape.mapping(resources, "requests", resources_path),
-        claims=tuple(
-            shape.text(entry, "name", entry_path)
-            for entry_path, entry in shape.entries(resources, "claims", resources_path)
-        ),
-        variables=_variables(shape, fields, path),
-        sources=tuple(_sources(shape, fields, path)),
-        privileged=shape.flag(security, "privileged", security_path),
-        capabilities=shape.texts(capabilities, "add", f"{security_path}.capabilities"),
-        drops_all="ALL" in shape.texts(capabilities, "drop", f"{security_path}.capabilities"),
-        may_escalate=shape.flag(security, "allowPrivilegeEscalation", security_path, absent=True),
-        run_as=read_run_as(shape, security, security_path, pod_runs_as),
-        mounts=tuple(
-            _mount(shape, entry, entry_path, place)
-            for key, place in _PLACES.items()
-            for entry_path, entry in shape.entries(fields, key, path)
-        ),
-    )
-
-
-def _mount(shape: FieldReader, entry: Fields, path: str, place: str) -> VolumeMount:
-    inside, volume, sub_path = (shape.text(entry, key, path) for key in (place, "name", "subPath"))
-    expression = shape.text(entry, "subPathExpr", path)
-    return VolumeMount(inside, path, place, volume, expression or sub_path, bool(expression))
-
-
-def read_run_as(shape: FieldReader, security: Fields, path: str, otherwise: RunAs) -> RunAs:
-    """What a security context says, and `otherwise` where it is silent."""
-    if not security:
-        return otherwise
-    return RunAs(
-        uid=shape.number(security, "runAsUser", path, absent=otherwise.uid),
-        non_root=shape.flag(security, "runAsNonRoot", path, absent=otherwise.non_root),
-    )
-
-
-def _variables(shape: FieldReader, container: Fields, path: str) -> tuple[Variable, ...]:
-    found = []
-    for position, entry in shape.numbered(container, "env", path):
-        name, value = entry.get("name"), entry.get("value")
-        if type(name) is not str or type(value) is not str:  # nearly every one has both
-            where = f"{path}.env[{position}]"
-            name, value = shape.text(entry, "name", where), shape.text(entry, "value", where)
-        found.append(Variable(name, None if entry.get("valueFrom") is not None else value, path))
-    return tuple(found)
-
-
-def _sources(shape: FieldReader, container: Fields, path: str) -> Iterator[VariableSource]:
-    for entry_path, entry in shape.entries(container, "envFrom", path):
-        prefix = shape.text(entry, "prefix", entry_path)
-        for key, kind in _SOURCES.items():
-            if reference := shape.mapping(entry, key, entry_path):
-                name = shape.text(reference, "name", at(entry_path, key))
-                yield VariableSource(kind, name or "(no name)", prefix, entry_path)
-
-
-@dataclass(frozen=True, slots=True)
-class HostVolume:
+class HostVolume(NamedTuple):
     """A volume that is a path of the host. path: leads to that path in the object."""
 
     name: str
@@ -206,117 +132,291 @@ class HostVolume:
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Pod:
-    """A pod, or the template of one. path: leads to it from the object's root, empty for a bare pod. host_users:
-    whether uid 0 inside is uid 0 on the host. shares_processes: whether its containers see each other's processes.
-    grace_s: how long it has to end; None for USUAL_GRACE_S. scheduler, node, runtime_class: empty where
-    not named. is_placed: a node has taken it already, so that where it runs is no longer its own wish. on_claim_nodes:
-    it goes only to nodes with CLAIMS_LABEL. claims: by the names that its containers use.
+class PodSpec(Read, frozen=True, gc=False):
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    ephemeral_containers: tuple[Container, ...] = ()
+    host_ipc: bool = field(default=False, name="hostIPC")
+    host_pid: bool = field(default=False, name="hostPID")
+    #: whether uid 0 inside is uid 0 on the host
+    host_users: bool = True
+    #: whether its containers see each other's processes
+    shares_processes: bool = field(default=False, name="shareProcessNamespace")
+    #: how long it has to end; None for USUAL_GRACE_S
+    grace_s: int | None = field(default=None, name="terminationGracePeriodSeconds")
+    #: empty where none is named, as of the next two
+    scheduler: str = field(default="", name="schedulerName")
+    node: str = field(default="", name="nodeName")
+    runtime_class: str = field(default="", name="runtimeClassName")
+    #: None until the pod is created
+    priority: int | None = None
+    priority_class: str = field(default="", name="priorityClassName")
+    scheduling_gates: tuple[Named, ...] = ()
+    node_selector: dict[str, Any] = field(default_factory=dict)
+    affinity: _Affinity = _Affinity()
+    tolerations: tuple[Toleration, ...] = ()
+    resource_claims: tuple[PodClaim, ...] = ()
+    volumes: tuple[_Volume, ...] = ()
+    security: SecurityContext = field(default=SecurityContext(), name="securityContext")
+
+    @property
+    def wishes(self) -> "NodeWishes":
+        selected = [(key, value) for key, value in self.node_selector.items() if isinstance(value, str)]
+        terms = self.affinity.node_affinity.required.node_selector_terms
+        return NodeWishes(tuple(selected), self.tolerations, terms)
+
+
+class NodeWishes(NamedTuple):
+    """What a pod says of where it may run."""
+
+    #: keys and values
+    selector: tuple[tuple[str, str], ...]
+    tolerations: tuple[Toleration, ...]
+    #: of its required node affinity, one of which is to hold; none where it has none
+    terms: tuple[NodeSelectorTerm, ...]
+
+    def tolerates(self, key: str, value: str, effect: str) -> bool:
+        """Whether it goes to a Node with this taint."""
+        return any(
+            one.key in ("", key) and (one.operator == "Exists" or one.value == value) and one.effect in ("", effect)
+            for one in self.tolerations
+        )
+
+
+class PodCondition(Read, frozen=True, gc=False):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str | None = None
+
+
+class StateReason(Read, frozen=True, gc=False):
+    """Why a container waits or has ended, as kubelet says it."""
+
+    reason: str = ""
+    message: str = ""
+    exit_code: int = 0
+
+
+class _ContainerState(Read, frozen=True, gc=False):
+    running: Any = None
+    waiting: StateReason | None = None
+    terminated: StateReason | None = None
+
+
+class ContainerReport(Read, frozen=True, gc=False):
+    name: str = ""
+    state: _ContainerState = _ContainerState()
+
+
+class _PodStatus(Read, frozen=True, gc=False):
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    start_time: str | None = None
+    conditions: tuple[PodCondition, ...] = ()
+    init_container_statuses: tuple[ContainerReport, ...] = ()
+    container_statuses: tuple[ContainerReport, ...] = ()
+    resource_claim_statuses: tuple[PodClaim, ...] = ()
+
+
+class PodPriority(NamedTuple):
+    """What a pod says of its priority."""
+
+    #: `spec.priority`, which Kubernetes fills in when a pod is created; None before that
+    value: int | None = None
+    #: its PriorityClass; empty where it names none
+    class_name: str = ""
+    #: the annotation PRIORITY; None where it has none
+    written: str | None = None
+
+
+class RunAs(NamedTuple):
+    """Who a container's programs run as."""
+
+    #: None where the image says
+    uid: int | None
+    non_root: bool
+
+
+class PodDeletion(NamedTuple):
+    """What a pod whose deletion was requested says of its end. Of its containers those that ask for
+    devices count, or all where none does: a sidecar's hook does not hold back the others' signals.
     """
 
-    path: str
-    labels: Fields
-    annotations: Fields
-    host_ipc: bool
-    host_pid: bool
-    host_users: bool
-    shares_processes: bool
-    grace_s: int | None
-    scheduler: str
-    node: str
-    runtime_class: str
-    is_placed: bool
-    priority: PodPriority
-    on_claim_nodes: bool
-    claims: Mapping[str, ClaimName]
-    host_volumes: tuple[HostVolume, ...]
-    containers: tuple[Container, ...]
+    #: seconds until kubelet kills what is left; 0 where it does not say, since it may be any time
+    grace_s: int
+    #: whether a container has a hook that runs before it gets a signal
+    has_pre_stop: bool = False
+    #: the names of the signals that containers get in place of SIGTERM, as far as the pod says
+    stop_signals: tuple[str, ...] = ()
 
 
-CLAIM, CLAIM_TEMPLATE = "ResourceClaim", "ResourceClaimTemplate"
-_CLAIMS = {"resourceClaimName": CLAIM, "resourceClaimTemplateName": CLAIM_TEMPLATE}
-CONTAINER_FIELDS = {"initContainers": Role.INIT, "containers": Role.MAIN, "ephemeralContainers": Role.EPHEMERAL}
+_CLAIM_NODES = Requirement(CLAIMS_LABEL, "In", ("true",))
 
 
-def read_pod(shape: FieldReader, fields: Fields, path: str) -> Pod:
-    """The pod whose `metadata` and `spec` are in `fields`."""
-    metadata, metadata_path = shape.mapping(fields, "metadata", path), at(path, "metadata")
-    spec, spec_path = shape.needed(fields, "spec", path), at(path, "spec")
+class Pod(Read, frozen=True, gc=False):
+    metadata: _Metadata = _Metadata()
+    spec: PodSpec = PodSpec()
+    status: _PodStatus = _PodStatus()
+    #: leads to it from the object's root; empty for a bare pod. Set by `read_pod`
+    path: str = field(default="", name="/path")
+
+    @property
+    def labels(self) -> Fields:
+        return self.metadata.labels
+
+    @property
+    def annotations(self) -> Fields:
+        return self.metadata.annotations
+
+    @property
+    def name(self) -> PodName:
+        return PodName(self.metadata.namespace, self.metadata.name, self.metadata.uid)
+
+    @property
+    def is_named(self) -> bool:
+        """Whether it has been created."""
+        found = self.metadata
+        return bool(found.namespace and found.name and found.uid and found.created)
+
+    @property
+    def is_placed(self) -> bool:
+        """A node has taken it already, so that where it runs is no longer its own wish: a kubelet
+        has written into its status. The API server empties that of every pod that is created."""
+        return bool(self.status.start_time)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status.phase in FINISHED
+
+    @property
+    def is_terminating(self) -> bool:
+        """Its deletion was requested."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def containers(self) -> tuple[Container, ...]:
+        spec = self.spec
+        return (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)
+
+    @property
+    def host_volumes(self) -> Iterator[HostVolume]:
+        for one in self.spec.volumes:
+            if one.host_path is not None:
+                volume = f"{at(self.path, 'spec')}.volumes[{printable(one.name)}]"
+                yield HostVolume(one.name, one.host_path.path, f"{volume}.hostPath.path")
+
+    def run_as(self, container: Container) -> RunAs:
+        """What the pod says, where the container does not."""
+        own, of_all = container.security, self.spec.security
+        uid = of_all.run_as_user if own.run_as_user is None else own.run_as_user
+        non_root = of_all.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
+        return RunAs(uid, bool(non_root))
+
+    @property
+    def priority(self) -> PodPriority:
+        written = self.annotations.get(PRIORITY)
+        if written is not None and not isinstance(written, str):
+            written = ""
+        return PodPriority(self.spec.priority, self.spec.priority_class, written)
+
+    @property
+    def on_claim_nodes(self) -> bool:
+        """It goes only to nodes with CLAIMS_LABEL: by its nodeSelector, or in every term of its
+        required node affinity, of which any may be met."""
+        wishes = self.spec.wishes
+        if (CLAIMS_LABEL, "true") in wishes.selector:
+            return True
+        terms = wishes.terms
+        return bool(terms) and all(_CLAIM_NODES in term.match_expressions for term in terms)
+
+    @property
+    def claims(self) -> Mapping[str, ClaimName]:
+        """Its resource claims, by the names that its containers use."""
+        found = {}
+        for one in self.spec.resource_claims:
+            if one.claim:
+                found[one.name] = ClaimName(CLAIM, one.claim)
+            if one.template:
+                found[one.name] = ClaimName(CLAIM_TEMPLATE, one.template)
+        return found
+
+    @property
+    def claims_made(self) -> Mapping[str, ClaimName]:
+        """The same, with what was made of a template in its place, where that is known."""
+        made = {one.name: one.claim for one in self.status.resource_claim_statuses if one.claim}
+        return {entry: ClaimName(CLAIM, made[entry]) if entry in made else name for entry, name in self.claims.items()}
+
+    @property
+    def asked(self) -> tuple[str, ...]:
+        """The names of what its containers ask, well or badly, of device plugins; ANY_CLAIM where
+        they have a resource claim. Kubernetes' own resources have no slash in their names."""
+        named = set()
+        for one in self.containers:
+            for name, amount in (*one.limits.items(), *one.requests.items()):
+                if "/" in name and not is_zero(amount):
+                    named.add(name)
+            if one.resources.claims:
+                named.add(ANY_CLAIM)
+        return tuple(sorted(named))
+
+    @property
+    def deletion(self) -> PodDeletion | None:
+        """None where its deletion was not requested."""
+        if not self.is_terminating:
+            return None
+        containers = [*self.spec.init_containers, *self.spec.containers]
+        asking = [one for one in containers if one.asks_for_devices()]
+        cycles = [one.lifecycle for one in asking or containers]
+        has_pre_stop = any(one.pre_stop is not None for one in cycles)
+        signals = {one.stop_signal for one in cycles} - {""}
+        grace_s = self.metadata.deletion_grace_s or 0
+        return PodDeletion(grace_s, has_pre_stop, tuple(sorted(signals)))
+
+    def size(self) -> int:
+        """How many entries the lists and mappings have that rules go through."""
+        spec = self.spec
+        own = self.labels, self.annotations, spec.resource_claims, spec.volumes, self.containers
+        return sum(map(len, own)) + sum(one.size() for one in self.containers)
+
+
+def pod_in(thing: object, shape: FieldReader | None = None) -> Pod | None:
+    """The pod in a decoded object of the API, or one that was decoded as such; None for what is no
+    pod. However many annotations or variables it has it is read to its end, since the API server
+    has taken it already."""
+    if isinstance(thing, Pod):
+        return _placed(thing, "")
+    if not isinstance(thing, dict) or thing.get("kind", "Pod") != "Pod":
+        return None
+    return read_pod(shape or FieldReader(NO_BOUND), thing)
+
+
+def read_pod(shape: FieldReader, fields: Fields, path: str = "") -> Pod:
+    """The pod whose `metadata`, `spec` and `status` are in `fields`."""
+    try:
+        pod = msgspec.convert(fields, Pod)
+    except (msgspec.ValidationError, RecursionError):
+        pod = shape.struct(Pod, fields, path)
+    else:
+        if not shape.has_room_for(pod.size()):
+            pod = shape.struct(Pod, fields, path)
+    spec = fields.get("spec")
     if spec is None:
-        spec = {}
-    elif spec.get("containers") in (None, []):
-        problem = Problem("field-missing", at(spec_path, "containers"), "", "holds no container", "add a container")
-        shape.problems.append(problem)
-    security = shape.mapping(spec, "securityContext", spec_path)
-    run_as = read_run_as(shape, security, at(spec_path, "securityContext"), RunAs(uid=None, non_root=False))
-    return Pod(
-        path=path,
-        labels=shape.mapping(metadata, "labels", metadata_path),
-        annotations=shape.mapping(metadata, "annotations", metadata_path),
-        host_ipc=shape.flag(spec, "hostIPC", spec_path),
-        host_pid=shape.flag(spec, "hostPID", spec_path),
-        host_users=shape.flag(spec, "hostUsers", spec_path, absent=True),
-        shares_processes=shape.flag(spec, "shareProcessNamespace", spec_path),
-        grace_s=shape.number(spec, "terminationGracePeriodSeconds", spec_path, absent=None),
-        scheduler=shape.text(spec, "schedulerName", spec_path),
-        node=shape.text(spec, "nodeName", spec_path),
-        runtime_class=shape.text(spec, "runtimeClassName", spec_path),
-        # A kubelet has written into the status. The API server empties the status of every pod that is created.
-        is_placed=isinstance(status := fields.get("status"), dict) and bool(status.get("startTime")),
-        priority=read_priority(shape, metadata, spec, path),
-        on_claim_nodes=_selects_claim_nodes(shape, spec, spec_path),
-        claims=read_claims(shape, spec, spec_path),
-        host_volumes=tuple(_host_volumes(shape, spec, spec_path)),
-        containers=tuple(
-            read_container(shape, entry, entry_path, role, run_as)
-            for key, role in CONTAINER_FIELDS.items()
-            for entry_path, entry in shape.entries(spec, key, spec_path)
-        ),
-    )
+        shape.needed(fields, "spec", path)
+    elif isinstance(spec, dict) and spec.get("containers") in (None, []):
+        where = at(path, "spec", "containers")
+        shape.problems.append(Problem("field-missing", where, "", "holds no container", "add a container"))
+    if PRIORITY in pod.annotations:
+        shape.text(pod.annotations, PRIORITY, at(path, "metadata", "annotations"))
+    return _placed(pod, path)
 
 
-def read_priority(shape: FieldReader, metadata: Fields, spec: Fields, path: str) -> PodPriority:
-    """Of a pod with this metadata and spec, which are at `path`."""
-    annotations, written = metadata.get("annotations"), None
-    if isinstance(annotations, dict) and annotations.get(PRIORITY) is not None:
-        written = shape.text(annotations, PRIORITY, at(path, "metadata", "annotations"))
-    spec_path = at(path, "spec")
-    value = shape.number(spec, "priority", spec_path, absent=None)
-    return PodPriority(value, shape.text(spec, "priorityClassName", spec_path), written)
-
-
-def _selects_claim_nodes(shape: FieldReader, spec: Fields, path: str) -> bool:
-    """By its nodeSelector, or in every term of its required node affinity, of which any may be met."""
-    if shape.mapping(spec, "nodeSelector", path).get(CLAIMS_LABEL) == "true":
-        return True
-    affinity = shape.mapping(spec, "affinity", path)
-    if not affinity:
-        return False
-    where = at(path, "affinity", "nodeAffinity")
-    key = "requiredDuringSchedulingIgnoredDuringExecution"
-    required = shape.mapping(shape.mapping(affinity, "nodeAffinity", at(path, "affinity")), key, where)
-    wanted = {"key": CLAIMS_LABEL, "operator": "In", "values": ["true"]}
-    terms = [
-        [one for _path, one in shape.entries(term, "matchExpressions", inner)]
-        for inner, term in shape.entries(required, "nodeSelectorTerms", at(where, key))
-    ]
-    return bool(terms) and all(wanted in term for term in terms)
-
-
-def read_claims(shape: FieldReader, spec: Fields, path: str) -> dict[str, ClaimName]:
-    """The resource claims of a pod with this spec, by the names that its containers use."""
-    found = {}
-    for entry_path, entry in shape.entries(spec, "resourceClaims", path):
-        for key, kind in _CLAIMS.items():
-            if name := shape.text(entry, key, entry_path):
-                found[shape.text(entry, "name", entry_path)] = ClaimName(kind, name)
-    return found
-
-
-def _host_volumes(shape: FieldReader, spec: Fields, path: str) -> Iterator[HostVolume]:
-    for entry_path, entry in shape.entries(spec, "volumes", path):
-        if source := shape.mapping(entry, "hostPath", entry_path):
-            name = shape.text(entry, "name", entry_path)
-            source_path = f"{path}.volumes[{printable(name)}].hostPath"
-            yield HostVolume(name, shape.text(source, "path", source_path), at(source_path, "path"))
+def _placed(pod: Pod, path: str) -> Pod:
+    """The pod, with what follows from where it and its containers are."""
+    force_setattr(pod, "path", path)
+    place(pod.spec.init_containers, Role.INIT, at(path, "spec", "initContainers"))
+    place(pod.spec.containers, Role.MAIN, at(path, "spec", "containers"))
+    place(pod.spec.ephemeral_containers, Role.EPHEMERAL, at(path, "spec", "ephemeralContainers"))
+    return pod

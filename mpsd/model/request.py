@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from mpsd.model.client_limits import ClientLimit
+from mpsd.model.container import Container, Role
 from mpsd.model.fields import at
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.pod import Container, Pod, Role
+from mpsd.model.pod import Pod
 from mpsd.model.policy import Policy, Resources
 from mpsd.model.problem import Problem, shown
 from mpsd.model.quantity import QuantityUnit, is_zero, memory_unit, whole_units
@@ -186,6 +187,8 @@ def read_allocated(pod: Pod, resources: Resources) -> PodRequest:
     gpus = 1 if isinstance(count, Problem) else count
     requests, problems = [], list[Problem]()
     for container in pod.containers:
+        if container.limits.keys().isdisjoint((resources.memory, resources.percent)):
+            continue
         found = {name: _limit(container, name, unit) for name, unit in _units(resources)}
         wrong = {name: one for name, one in found.items() if isinstance(one, Problem)}
         problems.extend(one for name, one in wrong.items() if not is_zero(container.limits[name]))

@@ -268,7 +268,7 @@ class Kube:
         fields: type[Any] | None = None,
     ) -> AsyncIterator[Listing]:
         """As `list`, piece by piece, so that all objects of a large cluster need not be in memory at once. fields: a
-        TypedDict of what is wanted of each object, whose other fields may be missing then; None: everything.
+        TypedDict or struct of what is wanted of each object, whose other fields may be missing then; None: everything.
 
         The last page's version is the one to watch from. Expired where the server cannot go on with many pages, or
         lacks the version asked for.

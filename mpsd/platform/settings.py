@@ -63,20 +63,6 @@ def read_settings(
     return read
 
 
-def taking(
-    declared: Mapping[str, Setting], more: Callable[[], Mapping[str, tuple[Any, object]]] = dict
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """For a verb whose keywords are these settings, None where one is not given: `platform.options` makes an option of
-    each, and a line that has nothing else is read without the library of the command line. more: what else it takes,
-    by name its type for that library, and its default."""
-
-    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
-        vars(verb).update(settings=declared, more=more)
-        return verb
-
-    return decorate
-
-
 def refuse(problems: Iterable[Problem]) -> None:
     if found := tuple(problems):
         raise InvalidInput("settings", found)

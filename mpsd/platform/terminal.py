@@ -115,7 +115,6 @@ def _write(text: str) -> None:
 
 # -- a status, once or again at every change -------------------------------------------------------------------------
 
-_WIDE = 180
 WIDEST = 1000  # of a cluster's tables: a terminal folds longer lines, as it does with kubectl's
 
 
@@ -128,12 +127,11 @@ class Frame:
     parts: Iterable[RenderableType]
 
 
-def console(least_width: int = 0) -> Console:
-    """A terminal as wide as it is, or as `least_width` says; wide enough for everything where there is none."""
+def console() -> Console:
+    """A terminal as wide as it is; wide enough for everything where there is none."""
     plain = Console(highlight=False, markup=False, emoji=False)
-    width = max(plain.width if sys.stdout.isatty() else _WIDE, least_width)
-    if width != plain.width:  # else it follows the terminal's
-        plain.width = width
+    if not sys.stdout.isatty():
+        plain.width = WIDEST
     return plain
 
 
@@ -171,8 +169,8 @@ class Screen:
 
     def show(self, frame: Frame) -> None:
         if self._live:
-            # What stays of each line on this terminal, rather than a little of each column.
-            text = Text.from_ansi("\n".join(line.rstrip() for line in drawn(frame.parts, WIDEST)))
+            shown = drawn(frame.parts, self._live.console.width)
+            text = Text.from_ansi("\n".join(line.rstrip() for line in shown))
             text.no_wrap, text.overflow = True, "ellipsis"
             self._live.update(text, refresh=True)
             return
@@ -181,7 +179,7 @@ class Screen:
         else:
             if self._output is not StatusFormat.YAML:
                 print(time.strftime("%Y-%m-%dT%H:%M:%S%z"))
-            print_frame(frame, self._output, console(WIDEST))
+            print_frame(frame, self._output, console())
         sys.stdout.flush()
 
     @property

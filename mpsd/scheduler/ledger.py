@@ -24,6 +24,7 @@ from mpsd.model.cluster_status import ClusterNode, DomainRow
 from mpsd.model.identity import PodName
 from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.names import STALE_S
+from mpsd.model.pod import Pod
 from mpsd.model.policy import Policy
 from mpsd.model.times import lasting
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, KubeError, NotFound, Object
@@ -246,7 +247,7 @@ class Rows:
 
 _SYNC_LOOK_S = 0.05  # between two looks at whether everything has been listed
 
-# What is read of Nodes and pods here, by `read_kubernetes_node` and `read_shared_pod`.
+# What is read of Nodes here, by `read_kubernetes_node`.
 _Labels = dict[str, Any] | None
 
 
@@ -257,40 +258,6 @@ class _NodeMetadata(TypedDict, total=False):
 
 class NodeFields(TypedDict, total=False):
     metadata: _NodeMetadata
-
-
-class _ContainerFields(TypedDict, total=False):
-    name: Any
-    restartPolicy: Any
-    resources: Any
-
-
-class _PodSpec(TypedDict, total=False):
-    containers: list[_ContainerFields]
-    initContainers: list[_ContainerFields] | None
-    nodeName: Any
-    schedulerName: Any
-    priority: Any
-
-
-class _PodStatus(TypedDict, total=False):
-    phase: Any
-
-
-class _PodMetadata(TypedDict, total=False):
-    namespace: str
-    name: str
-    uid: Any
-    creationTimestamp: Any
-    deletionTimestamp: Any
-    labels: _Labels
-    annotations: dict[str, Any] | None
-
-
-class PodFields(TypedDict, total=False):
-    metadata: _PodMetadata
-    spec: _PodSpec
-    status: _PodStatus
 
 
 _Labelled = tuple[str, str]  # of a Node with GPUs of ours, its name and PLACEMENT_LABEL, empty where it has none
@@ -327,7 +294,7 @@ class ClusterLedger:
         self.mirrors: Sequence[Mirror[Any]] = (
             Mirror(kube, Selection(MPS_NODES), read_reported, each=self._mpsnode_changed),
             Mirror(kube, Selection(NODES, fields=NodeFields), _read_node, each=self._node_changed),
-            Mirror(kube, Selection(PODS, fields=PodFields), self._read_pod, each=self._pod_changed),
+            Mirror(kube, Selection(PODS, fields=Pod), self._read_pod, each=self._pod_changed),
         )
 
     async def run(self) -> None:
@@ -425,7 +392,7 @@ class ClusterLedger:
                 del self._reserved[uid]
         self._rows.mark(known.name)
 
-    def _read_pod(self, thing: Object) -> SharedPod | None:
+    def _read_pod(self, thing: Object | Pod) -> SharedPod | None:
         pod = read_shared_pod(thing, self._policy())
         if pod is None or pod.finished:
             return None

@@ -21,7 +21,7 @@ from mpsd.model.times import lasting
 from mpsd.platform.console import ExitCode, StatusFormat, complaints, extra_needed, one_line
 from mpsd.platform.imports import lasting as lasting_imports
 from mpsd.platform.imports import unswept
-from mpsd.platform.terminal import WIDEST, Frame, Screen, console, print_frame
+from mpsd.platform.terminal import Frame, Screen, console, print_frame
 from mpsd.status.glance import Glance
 from mpsd.status.tables import (
     CLUSTER_GPU_COLUMNS,
@@ -112,7 +112,7 @@ def show_cluster(
         if not status.nodes:
             why = "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent run:"
             complaints().print(f"{cluster.program}: {why} kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent")
-        print_frame(cluster_frame(status, output), output, console(WIDEST))
+        print_frame(cluster_frame(status, output), output, console())
     sys.exit(ExitCode.YES if status.ready else ExitCode.NO)
 
 

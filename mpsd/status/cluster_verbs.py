@@ -1,31 +1,38 @@
 """`kubectl mps`, `kubectl mps status`, `mpsd status --cluster` and `kubectl mps top`: the GPUs of a cluster."""
 
 from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from typing import NoReturn
 
-import typer
-
+from mpsd.platform.command_line import OUTPUT, Between, flag, option, takes
 from mpsd.platform.console import Format, StatusFormat
 from mpsd.platform.imports import lasting
-from mpsd.platform.options import OutputFormat
-from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames, StatusOutput, Watch
+from mpsd.status.cluster_options import CONTEXT, KUBECONFIG, NODE_NAMES, STATUS_OUTPUT, WATCH
 from mpsd.status.glance import Glance
-from mpsd.status.rules.top import Sort
 
 # The options of `mpsd top` too.
-SortBy = Annotated[Sort, typer.Option("--sort", help="What the rows are sorted by; who is over its limit comes first.")]
-Once = Annotated[bool, typer.Option("--once", help="One look, without control codes, for a pipe or a file.")]
-Iterations = Annotated[
-    int | None, typer.Option("--iterations", metavar="NUMBER", help="Exit after this many snapshots.", min=1)
-]
+SORT = option(
+    "--sort",
+    choices=("memory", "sm", "name"),
+    metavar="BY",
+    help="What the rows are sorted by, memory, sm or name; who is over its limit comes first.",
+)
+ONCE = flag("--once", help="One look, without control codes, for a pipe or a file.")
+ITERATIONS = option(
+    "--iterations",
+    type=Between(1, kind=int),
+    metavar="NUMBER",
+    help="Exit after this many snapshots.",
+)
 
 
+@takes(NODE_NAMES, STATUS_OUTPUT, WATCH, KUBECONFIG, CONTEXT)
 def status(
-    nodes: NodeNames = None,
-    output: StatusOutput = StatusFormat.TEXT,
-    watch: Watch = False,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    *,
+    nodes: list[str] | None = None,
+    output: StatusFormat = StatusFormat.TEXT,
+    watch: bool = False,
+    kubeconfig: str | None = None,
+    context: str | None = None,
 ) -> None:
     """Show the GPUs of a cluster, as each node's MPSNode reports them: granted and used, by which pods, domain states.
 
@@ -56,18 +63,28 @@ def show(
     show_cluster(ClusterAccess(program, kubeconfig, context), nodes, output, watch=watch, glance=glance)
 
 
+@takes(
+    NODE_NAMES,
+    option("-n", "--namespace", metavar="NAME", help="Only its pods; all without."),
+    SORT,
+    option("--interval", type=Between(1), metavar="SECONDS", help="Between two looks."),
+    ITERATIONS,
+    ONCE,
+    OUTPUT,
+    KUBECONFIG,
+    CONTEXT,
+)
 def top(
-    nodes: NodeNames = None,
-    namespace: Annotated[
-        str | None, typer.Option("-n", "--namespace", metavar="NAME", help="Only its pods; all without.")
-    ] = None,
-    sort: SortBy = Sort.MEMORY,
-    interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", help="Between two looks.", min=1.0)] = 2.0,
-    iterations: Iterations = None,
-    once: Once = False,
-    output: OutputFormat = Format.TEXT,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    *,
+    nodes: list[str] | None = None,
+    namespace: str | None = None,
+    sort: str = "memory",
+    interval: float = 2.0,
+    iterations: int | None = None,
+    once: bool = False,
+    output: Format = Format.TEXT,
+    kubeconfig: str | None = None,
+    context: str | None = None,
 ) -> None:
     """Show the GPUs of a cluster and the pods that use them, live, as each node's MPSNode reports them.
 
@@ -86,7 +103,8 @@ def top(
     glance = Glance(nodes or (), kubeconfig, context)
     with lasting():  # while kubectl asks
         from mpsd.status.cluster_answers import ClusterAccess, cluster_tops
+        from mpsd.status.rules.top import Sort
         from mpsd.status.top_show import TopOptions, show_top
 
-    asked = TopOptions("kubectl mps top", sort, interval, 1 if once else iterations, output is Format.JSON, once)
+    asked = TopOptions("kubectl mps top", Sort(sort), interval, 1 if once else iterations, output is Format.JSON, once)
     show_top(asked, cluster_tops(ClusterAccess(asked.program, kubeconfig, context), nodes or (), namespace, glance))

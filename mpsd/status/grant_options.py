@@ -13,7 +13,6 @@ from mpsd.model.node_status import GrantStatus, NodeStatus
 from mpsd.model.problem import printable, shown
 from mpsd.platform import local_api
 from mpsd.platform.console import ExitCode, complaints
-from mpsd.platform.options import completed
 from mpsd.platform.settings import Settings, settings
 from mpsd.status.rules.use import GrantUse
 
@@ -24,14 +23,12 @@ _TAB_S = 1.0
 _LONGEST = 200
 
 
-@completed
 def holders(given: Mapping[str, Any]) -> Iterable[str]:
     """The containers and programs that hold a grant."""
     chosen = settings(run_directory=given.get("run_dir"))
     return words(named(_grants(chosen), chosen))
 
 
-@completed
 def programs(given: Mapping[str, Any]) -> Iterable[str]:
     """The grants of programs that are not named yet."""
     grants = _grants(settings(run_directory=given.get("run_dir")))

@@ -3,7 +3,7 @@
 The node never waits for the API server: what is to be reported is remembered as it is now, and written by tasks of
 their own. After an hour without an API server it gets the node as it is then, once.
 
-None of the rights that this takes (manifests/base/agent) can be limited to its own node by RBAC.
+None of the rights that this takes (manifests/chart/templates/agent) can be limited to its own node by RBAC.
 """
 
 import asyncio

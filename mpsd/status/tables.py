@@ -5,7 +5,7 @@ A column is a line of a list here, and whoever shows rows chooses columns.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -22,9 +22,7 @@ from mpsd.model.quantity import gib
 from mpsd.model.times import DAY_S, lasting
 from mpsd.platform.console import LONGEST_LINE, one_line
 
-if TYPE_CHECKING:  # only a terminal that is too narrow needs the first; a look at a cluster does without the last
-    from rich.table import Table
-
+if TYPE_CHECKING:  # a look at a cluster does without the last
     from mpsd.model.cluster_status import ClusterNode
     from mpsd.model.events import PastEvent
     from mpsd.model.node_status import FaultsStatus, ViolationCount, ViolationsStatus
@@ -38,21 +36,23 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """wide: shown on request only. rare: shown where a cell of it says something."""
-
     title: str
     cell: Callable[[Row], Cell]
     left: bool = False
+    #: Shown on request only.
     wide: bool = False
+    #: Shown where a cell of it says something.
     rare: bool = False
+    #: Is left out of a terminal that is too narrow, the one farthest right first.
+    leaves: bool = False
 
 
 class TextTable:
     """Thousands of rows of cells, each on one line.
 
     It looks as rich's own table does, and costs a fiftieth of it: rich measures, wraps and pads each cell by itself,
-    which for the GPUs of 500 nodes takes half a minute. Where a terminal is too narrow, rich's own is drawn, since it
-    knows how to share what there is.
+    which for the GPUs of 500 nodes takes half a minute. No cell is cut: what is too wide for a terminal without the
+    columns that may leave is folded by it.
     """
 
     def __init__(self, columns: Sequence[Column[Any]], cells: Sequence[Sequence[Cell]]) -> None:
@@ -67,10 +67,10 @@ class TextTable:
         return cell_len(_GAP.join(self._head)) + 2
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = self.width
-        if width > options.max_width:
-            yield self._narrow()
+        if self.width > options.max_width and any(column.leaves for column in self._columns):
+            yield self.within(options.max_width)
             return
+        width = self.width
         blank, rule = Segment(" " * width), Segment(f" {'─' * (width - 2)} ")
         head = Segment(f" {_GAP.join(self._head)} ", console.get_style("table.header"))
         yield from (blank, _LINE, head, _LINE, rule, _LINE)
@@ -89,16 +89,18 @@ class TextTable:
                 yield from (Segment(f"{plain} "), _LINE)
         yield from (blank, _LINE)
 
-    def _narrow(self) -> "Table":
-        from rich import box
-        from rich.table import Table
-
-        made = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-        for column in self._columns:
-            made.add_column(column.title, justify="left" if column.left else "right", no_wrap=True, overflow="ellipsis")
-        for row in zip(*self._cells, strict=True):
-            made.add_row(*(cell if isinstance(cell, Text) else Text(cell) for cell in row))
-        return made
+    def within(self, width: int) -> "TextTable":
+        """Without as many of the columns that may leave as it takes to be no wider; one stays in any case."""
+        left = [place for place, column in enumerate(self._columns) if column.leaves]
+        shown, kept = self, [*range(len(self._columns))]
+        while shown.width > width and left and len(kept) > 1:
+            kept.remove(left.pop())
+            columns = [self._columns[place] for place in kept]
+            shown = TextTable(columns, [self._cells[place] for place in kept])
+        if shown.width > width:
+            columns = [replace(column, leaves=False) for column in shown._columns]
+            shown = TextTable(columns, shown._cells)
+        return shown
 
 
 def _padded(texts: Sequence[str], *, left: bool) -> list[str]:
@@ -111,7 +113,11 @@ def _padded(texts: Sequence[str], *, left: bool) -> list[str]:
 
 def table(columns: Iterable[Column[Row]], rows: Iterable[Row], *, wide: bool = False) -> TextTable:
     listed = [*rows]
-    asked = ((column, _cells(column, listed)) for column in columns if wide or not column.wide)
+    asked = (
+        (replace(column, leaves=column.leaves and not wide), _cells(column, listed))
+        for column in columns
+        if wide or not column.wide
+    )
     shown = [(column, cells) for column, cells in asked if not column.rare or {*map(str, cells)} - {"", "?"}]
     return TextTable([column for column, _cells in shown], [cells for _column, cells in shown])
 
@@ -122,16 +128,6 @@ def _cells(column: Column[Row], rows: Sequence[Row]) -> list[Cell]:
     if "".join(texts).isprintable() and max(map(len, texts), default=0) <= LONGEST_LINE:  # as they all are, mostly
         return cells
     return [cell if isinstance(cell, Text) else one_line(cell) for cell in cells]
-
-
-def fitted(columns: Sequence[Column[Row]], rows: Sequence[Row], width: int, dropped_first: Sequence[str]) -> TextTable:
-    """As `table`, without as many columns of these titles, one after the other, as it takes to be no wider."""
-    sheet = table(columns, rows)
-    for title in dropped_first:
-        if sheet.width > width:
-            columns = [column for column in columns if column.title != title]
-            sheet = table(columns, rows)
-    return sheet
 
 
 @lru_cache(_MOST_KEPT)
@@ -169,14 +165,14 @@ def state_text(state: str, more: str = "") -> Text:
 
 GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
     Column("GPU", lambda gpu: gpu.label, left=True),
-    Column("MODEL", lambda gpu: gpu.name.removeprefix("NVIDIA "), left=True),
+    Column("MODEL", lambda gpu: gpu.name.removeprefix("NVIDIA "), left=True, leaves=True),
     Column("DOMAIN", lambda gpu: gpu.domain or "", left=True),
     Column("STATE", _state, left=True),
     Column("GRANTED", lambda gpu: part_of(gpu.granted_mib, gpu.promised_mib)),
-    Column("RESERVED", lambda gpu: known(gpu.granted_percent, " %")),
+    Column("RESERVED", lambda gpu: known(gpu.granted_percent, " %"), leaves=True),
     Column("USED", lambda gpu: known_gib(gpu.used_mib)),
-    Column("CLIENTS", lambda gpu: known(gpu.clients)),
-    Column("RESTARTS", lambda gpu: "" if gpu.state is None else known(gpu.restarts)),
+    Column("CLIENTS", lambda gpu: known(gpu.clients), leaves=True),
+    Column("RESTARTS", lambda gpu: "" if gpu.state is None else known(gpu.restarts), leaves=True),
     Column("CONTEXT", lambda gpu: "?" if gpu.context_mib is None else f"{gpu.context_mib} MiB", wide=True),
     Column("UUID", lambda gpu: gpu.uuid, left=True, wide=True),
 )
@@ -214,14 +210,14 @@ def _violations(row: GrantRow) -> str:
 _GRANT: tuple[Column[GrantRow], ...] = (
     Column("GPU", lambda grant: ",".join(grant.labels), left=True),
     Column("GRANTED", lambda grant: _each(grant, "memory_mib")),
-    Column("THREADS", lambda grant: known(grant.thread_percent, " %")),
+    Column("THREADS", lambda grant: known(grant.thread_percent, " %"), leaves=True),
     Column("USED", _used),
-    Column("CLIENTS", lambda grant: known(grant.clients)),
+    Column("CLIENTS", lambda grant: known(grant.clients), leaves=True),
 )
 GRANT_COLUMNS: tuple[Column[GrantRow], ...] = (
     Column("GRANT", lambda grant: grant.id, left=True),
     *_GRANT,
-    Column("PID", lambda grant: known(grant.pid)),
+    Column("PID", lambda grant: known(grant.pid), leaves=True),
     Column("COMMAND", lambda grant: _ended(grant, grant.command), left=True),
 )
 POD_COLUMNS: tuple[Column[GrantRow], ...] = (
@@ -277,17 +273,17 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
     columns: tuple[Column[ClusterNode], ...] = (
         Column("NODE", lambda node: node.name, left=True),
         Column("READY", ready, left=True),
-        Column("REASON", lambda node: node.condition.reason if node.condition else "", left=True),
-        Column("SINCE", lambda node: age(node.condition.since) if node.condition else ""),
+        Column("REASON", lambda node: node.condition.reason if node.condition else "", left=True, leaves=True),
+        Column("SINCE", lambda node: age(node.condition.since) if node.condition else "", leaves=True),
         Column("GPUS", lambda node: "?" if node.told_at is None else str(len(node.gpus))),
-        Column("DOMAINS", domains),
+        Column("DOMAINS", domains, leaves=True),
         Column("GRANTED", lambda node: part_of(_sum(node, "granted_mib"), _sum(node, "promised_mib"))),
         Column("USED", lambda node: known_gib(_sum(node, "used_mib"))),
-        Column("PODS", pods),
-        Column("CLIENTS", lambda node: known(_sum(node, "clients"))),
+        Column("PODS", pods, leaves=True),
+        Column("CLIENTS", lambda node: known(_sum(node, "clients")), leaves=True),
         Column("VIOLATIONS", violations, rare=True),
         Column("CORDONED", lambda node: node.cordoned_labels, left=True),
-        Column("TOLD", lambda node: "never" if node.told_at is None else age(node.told_at)),
+        Column("TOLD", lambda node: "never" if node.told_at is None else age(node.told_at), leaves=True),
         Column("DRIVER", lambda node: node.driver, left=True, wide=True),
         Column("MESSAGE", lambda node: node.condition.message if node.condition else "", left=True, wide=True),
     )

@@ -25,7 +25,7 @@ from mpsd.platform.console import ExitCode, complaints, one_line
 from mpsd.platform.imports import ended_by_signals
 from mpsd.platform.terminal import WIDEST, console, drawn, print_part
 from mpsd.status.rules.top import NoLook, Sort, Top, TopGpu, TopUser
-from mpsd.status.tables import Column, TextTable, clock, fitted, known, known_gib, part_of, state_text, table
+from mpsd.status.tables import Column, TextTable, clock, known, known_gib, part_of, state_text, table
 
 _BEAT_S = 1.0  # between two drawings where nothing is heard but what is away goes on being so
 _SORTS = {"m": Sort.MEMORY, "s": Sort.SM, "n": Sort.NAME}
@@ -80,25 +80,24 @@ def _used(row: TopUser) -> str | Text:
 _GPUS: tuple[Column[TopGpu], ...] = (
     Column("NODE", lambda gpu: gpu.node, left=True),
     Column("GPU", lambda gpu: gpu.label, left=True),
-    Column("MODEL", lambda gpu: gpu.model.removeprefix("NVIDIA "), left=True),
+    Column("MODEL", lambda gpu: gpu.model.removeprefix("NVIDIA "), left=True, leaves=True),
     Column("STATE", lambda gpu: state_text(gpu.state), left=True),
-    Column("GRANTED", lambda gpu: part_of(gpu.granted_mib, gpu.memory_mib)),
+    Column("GRANTED", lambda gpu: part_of(gpu.granted_mib, gpu.memory_mib), leaves=True),
     Column("USED", lambda gpu: known_gib(gpu.used_mib)),
     Column("SM", lambda gpu: known(gpu.sm_percent, " %")),
-    Column("CLIENTS", lambda gpu: known(gpu.clients)),
+    Column("CLIENTS", lambda gpu: known(gpu.clients), leaves=True),
 )
 _USERS: tuple[Column[TopUser], ...] = (
     Column("NODE", lambda user: user.node, left=True),
     Column("GPU", lambda user: user.label, left=True),
     Column("WHO", lambda user: pods_in_words(user.name, user.shared_with), left=True),
-    Column("CLAIM", lambda user: user.claim or "", left=True, rare=True),
+    Column("CLAIM", lambda user: user.claim or "", left=True, rare=True, leaves=True),
     Column("USED", _used),
-    Column("GRANTED", lambda user: "-" if user.granted_mib is None else known_gib(user.granted_mib)),
+    Column("GRANTED", lambda user: "-" if user.granted_mib is None else known_gib(user.granted_mib), leaves=True),
     Column("SM", lambda user: known(user.sm_percent, " %")),
-    Column("THREADS", lambda user: "-" if user.granted_mib is None else known(user.thread_percent, " %")),
-    Column("CLIENTS", lambda user: known(user.clients)),
+    Column("THREADS", lambda user: "-" if user.granted_mib is None else known(user.thread_percent, " %"), leaves=True),
+    Column("CLIENTS", lambda user: known(user.clients), leaves=True),
 )
-_GPUS_DROPPED, _USERS_DROPPED = ("MODEL", "CLIENTS", "GRANTED"), ("CLAIM", "THREADS", "CLIENTS", "GRANTED", "NODE")
 
 
 def _tables(top: Top, gpus: Sequence[TopGpu], users: Sequence[TopUser], width: int) -> tuple[TextTable, TextTable]:
@@ -109,8 +108,9 @@ def _tables(top: Top, gpus: Sequence[TopGpu], users: Sequence[TopUser], width: i
     if of_users.width > width:
         longest = max(_SHORTEST_NAME, width * 2 // 5)
         short = [msgspec.structs.replace(one, name=printable(one.name, longest)) for one in users]
-        of_users = fitted(columns, short, width, _USERS_DROPPED)
-    return fitted([one for one in _GPUS if one.title != empty], gpus, width, _GPUS_DROPPED), of_users
+        of_users = table(columns, short).within(width)
+    of_gpus = table([one for one in _GPUS if one.title != empty], gpus)
+    return of_gpus.within(width), of_users
 
 
 def _nobody(top: Top) -> str:
@@ -145,7 +145,7 @@ def _print(top: Top, asked: TopOptions) -> None:
     if asked.as_json:
         sys.stdout.write(json.dumps(msgspec.to_builtins(top)) + "\n")
     else:
-        to = console(WIDEST)
+        to = console()
         if asked.iterations != 1:
             sys.stdout.write(time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(top.now)) + "\n")
         gpus, users = _tables(top, top.gpus, top.users, WIDEST)

@@ -1,27 +1,31 @@
 """`mpsd status` and `mpsd top`: the GPUs of this machine, or of a cluster, and who uses them."""
 
-from typing import Annotated
-
-import typer
-
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.platform.console import Format, StatusFormat
+from mpsd.platform.command_line import OUTPUT, RUN_DIR, Between, flag, option, takes
+from mpsd.platform.console import Format, StatusFormat, extra_needed
 from mpsd.platform.imports import lasting
-from mpsd.platform.options import OutputFormat, RunDirectory
-from mpsd.platform.verbs import extra_needed
-from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames, StatusOutput, Watch
-from mpsd.status.cluster_verbs import Once, SortBy, show
-from mpsd.status.rules.top import Sort
+from mpsd.status.cluster_options import CONTEXT, KUBECONFIG, NODE_NAMES, STATUS_OUTPUT, WATCH
+from mpsd.status.cluster_verbs import ITERATIONS, ONCE, SORT, show
 
 
+@takes(
+    NODE_NAMES,
+    flag("--cluster", help="Every node of the cluster that kubectl asks."),
+    STATUS_OUTPUT,
+    WATCH,
+    KUBECONFIG,
+    CONTEXT,
+    RUN_DIR,
+)
 def status(
-    nodes: NodeNames = None,
-    cluster: Annotated[bool, typer.Option("--cluster", help="Every node of the cluster that kubectl asks.")] = False,
-    output: StatusOutput = StatusFormat.TEXT,
-    watch: Watch = False,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
-    run_dir: RunDirectory = None,
+    *,
+    nodes: list[str] | None = None,
+    cluster: bool = False,
+    output: StatusFormat = StatusFormat.TEXT,
+    watch: bool = False,
+    kubeconfig: str | None = None,
+    context: str | None = None,
+    run_dir: str | None = None,
 ) -> None:
     """Show who has what of the GPUs here: granted and used memory, threads, domain states, and who waits.
 
@@ -44,15 +48,22 @@ def status(
     show_machine(run_dir, output, watch=watch)
 
 
+@takes(
+    SORT,
+    option("--interval", type=Between(0.2), metavar="SECONDS", help="Between two looks."),
+    ITERATIONS._replace(names=("-n", "--iterations")),
+    ONCE,
+    OUTPUT,
+    RUN_DIR,
+)
 def top(
-    sort: SortBy = Sort.MEMORY,
-    interval: Annotated[float, typer.Option("--interval", metavar="SECONDS", help="Between two looks.", min=0.2)] = 1.0,
-    iterations: Annotated[
-        int | None, typer.Option("-n", "--iterations", metavar="NUMBER", help="Exit after this many snapshots.", min=1)
-    ] = None,
-    once: Once = False,
-    output: OutputFormat = Format.TEXT,
-    run_dir: RunDirectory = None,
+    *,
+    sort: str = "memory",
+    interval: float = 1.0,
+    iterations: int | None = None,
+    once: bool = False,
+    output: Format = Format.TEXT,
+    run_dir: str | None = None,
 ) -> None:
     """Show the GPUs of this machine and who uses them now, live: a row a GPU, then a row a pod, container or program.
 
@@ -72,8 +83,9 @@ def top(
     with lasting():
         from mpsd.platform.settings import settings
         from mpsd.status.machine import machine_top
+        from mpsd.status.rules.top import Sort
         from mpsd.status.top_show import TopOptions, show_top
 
     chosen = settings(run_directory=run_dir)
-    asked = TopOptions("mpsd top", sort, interval, 1 if once else iterations, output is Format.JSON, once)
+    asked = TopOptions("mpsd top", Sort(sort), interval, 1 if once else iterations, output is Format.JSON, once)
     show_top(asked, lambda: machine_top(chosen))

@@ -34,7 +34,7 @@ from tests.kube_contract.conftest import define
 from tests.served import Served
 
 MACHINES, COUNT, ROUNDS, GIB = 100, 1000, 3, 7
-_MPSNODE = Path(__file__).parents[2] / "manifests/base/crd/mpsnode.yaml"
+_MPSNODE = Path(__file__).parents[2] / "manifests/chart/templates/crd/mpsnode.yaml"
 _NAMESPACE, _AT_ONCE, _DEADLINE_S = "default", 8, 200.0
 _ALONE, _OURS = "kube-scheduler alone", "with mpsd"
 

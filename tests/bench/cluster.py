@@ -20,7 +20,7 @@ from mpsd.simulator.kubelet.sources import read_kubeconfig
 
 NODE = "bench"
 MEMORY, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
-_MPSNODE = Path(__file__).parents[2] / "manifests/base/crd/mpsnode.yaml"
+_MPSNODE = Path(__file__).parents[2] / "manifests/chart/templates/crd/mpsnode.yaml"
 _PACE = KubeletPace(list_s=0.5, look_s=0.2)  # it is not in a hurry: it shares the machine with what is measured
 
 

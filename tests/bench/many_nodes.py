@@ -33,7 +33,7 @@ from tests.bench.cluster import MEMORY, pod
 from tests.model.worlds import CAPABILITY, POLICY, record, view
 from tests.scheduler.arrivals import CARDS_GIB, GPUS
 
-_DEFINITION = Path(__file__).parents[2] / "manifests/base/crd/mpsnode.yaml"
+_DEFINITION = Path(__file__).parents[2] / "manifests/chart/templates/crd/mpsnode.yaml"
 _MODELS = {23: ("NVIDIA A30", 56), 79: ("NVIDIA A100-SXM4-80GB", 108), 139: ("NVIDIA H200", 132)}
 _READY = Condition(Truth.TRUE, "Serving", "every GPU takes programs")
 _IMAGES = 20  # that a Node lists

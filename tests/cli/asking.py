@@ -31,9 +31,13 @@ def ask(*words: str, given: str = "", **environment: str) -> Done:
             patch.setenv(name, value)
         for name, value in {"argv": ["mpsd", *words], "stdin": stdin, "stdout": stdout, "stderr": stderr}.items():
             patch.setattr(f"sys.{name}", value)
-        with pytest.raises(SystemExit) as end:
+        code: object = 0
+        try:
             main()
-    return Done(int(end.value.code or 0), _written(stdout), _written(stderr))
+        except SystemExit as end:
+            code = end.code or 0
+    assert isinstance(code, int)
+    return Done(code, _written(stdout), _written(stderr))
 
 
 def _stream(text: str) -> io.TextIOWrapper:

@@ -19,7 +19,7 @@ from tests.mpsnodes import mpsnode
 from tests.simulated_api import SimulatedApi
 
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
-_CRD = yaml.safe_load((Path(__file__).parents[2] / "manifests" / "base" / "crd" / "mpsnode.yaml").read_text())
+_CRD = yaml.safe_load((Path(__file__).parents[2] / "manifests/chart/templates/crd/mpsnode.yaml").read_text())
 _PAUSE_S = 0.02
 
 

@@ -1,6 +1,6 @@
 """A cluster with mpsd on one node, in which nothing is wrong, for tests of `kubectl mps doctor` that break it.
 
-Everything that is installed is what manifests/ has; what controllers and kubelets would add is written here.
+Everything that is installed is what the chart makes; what controllers and kubelets would add is written here.
 """
 
 import base64
@@ -8,10 +8,7 @@ import time
 from collections.abc import Callable
 from copy import deepcopy
 from functools import cache
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 import mpsd
 from mpsd.model.times import stamp
@@ -20,23 +17,14 @@ from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, PatchKind, Resource
 from mpsd.platform.rules.certificates import ANNOTATION, Validity, annotation
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.gpu_cluster import gpu_pod, machine, mpsnode
+from tests.manifests.rendering import rendered
 
 Object = dict[str, Any]
 SYSTEM, NODE = "mpsd-system", "gpu-a1"
-MANIFESTS = Path(__file__).parents[2] / "manifests"
-FILES = (
-    "base/crd/mpsnode.yaml",
-    "base/namespace.yaml",
-    "base/agent/rights.yaml",
-    "base/webhook/rights.yaml",
-    "components/scheduler-account/rights.yaml",
-    "base/agent/daemonset.yaml",
-    "base/control/daemonset.yaml",
-    "base/webhook/deployment.yaml",
-    "components/scheduler/deployment.yaml",
-    "base/webhook/configurations.yaml",
-)
-NAMESPACED = {"DaemonSet", "Deployment", "Role", "RoleBinding"}
+KINDS = {
+    *("Namespace", "CustomResourceDefinition", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+    *("DaemonSet", "Deployment", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"),
+}
 IMAGE = "registry.example/mpsd:1"
 ENDPOINTS = Resource("v1", "endpoints")
 DAEMON_SETS, DEPLOYMENTS = Resource("apps/v1", "daemonsets"), Resource("apps/v1", "deployments")
@@ -72,8 +60,8 @@ def own_pod(component: str, **more: Any) -> Object:
 
 @cache
 def _shipped() -> list[Object]:
-    """What is installed. By the parser in C: each of many tests has a cluster of its own."""
-    return [thing for file in FILES for thing in yaml.load_all((MANIFESTS / file).read_text(), yaml.CSafeLoader)]
+    """What is installed on a Kubernetes before 1.30, which the simulated one is at first."""
+    return [thing for thing in rendered("scheduler@29") if thing["kind"] in KINDS]
 
 
 class DoctoredCluster:
@@ -144,7 +132,7 @@ class DoctoredCluster:
         if thing["kind"] == "DaemonSet":  # its pods are written here, not made by the simulated controller
             thing["spec"]["template"]["spec"]["nodeSelector"] = {"no": "node"}
         plural = {"Namespace": "namespaces"}.get(thing["kind"], thing["kind"].lower() + "s")
-        await _create(kube, Resource(group, plural), thing, SYSTEM if thing["kind"] in NAMESPACED else "")
+        await _create(kube, Resource(group, plural), thing, thing["metadata"].get("namespace", ""))
 
 
 async def _create(kube: Kube, resource: Resource, value: Object, namespace: str = "") -> None:

@@ -135,7 +135,7 @@ def test_a_file_that_cannot_be_read_is_named(bench: Bench, tmp_path: Path) -> No
     ("words", "said"),
     [
         (["--save", "/no/such/folder/x.json"], "--save is /no/such/folder/x.json: there is no folder"),
-        (["--window", "nan"], "Invalid value for '--window'"),
+        (["--window", "nan"], "--window: is 'nan'; write a number from 0.05 to 600"),
         (["--show", str(SHARES), "shares"], "GROUP: cannot be combined with --show"),
         (["--simulate", ""], "names no GPUs"),
         (["--simulate", "H999"], "H999"),

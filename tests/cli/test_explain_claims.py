@@ -27,7 +27,7 @@ def explain(cluster: GpuCluster, *words: str) -> Said:
 
 
 def install(cluster: GpuCluster, *nodes: str, gib: int = 15) -> None:
-    """What components/dra and the agents of these nodes write."""
+    """What dra.enabled and the agents of these nodes write."""
     cluster.thing(CLASSES, {"metadata": {"name": DEVICE_CLASS}, "spec": {}})
     for node in nodes:
         device = {"name": "gpu0", "capacity": {"memory": {"value": f"{gib * GIB}Mi"}}}

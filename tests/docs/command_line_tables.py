@@ -3,9 +3,9 @@
 import re
 from functools import partial
 
-import typer
-
-from mpsd.cli import kubectl_mps, main
+from mpsd.cli.kubectl_mps import KUBECTL_MPS
+from mpsd.cli.main import MPSD
+from mpsd.platform.command_line import Program
 from tests.docs.tables import Row, Table
 
 PROGRAMS = ("up", "control", "agent", "webhook", "scheduler")
@@ -14,10 +14,15 @@ _HELP = re.compile(r"(?P<means>.*) \((?P<variable>MPSD_\w+)(?:; (?P<default>.*))
 
 def rows_of(program: str) -> list[Row]:
     """Flag, variable, default, meaning of every option that a variable stands for."""
-    options = typer.main.get_command(main.app).load(program).params  # type: ignore[attr-defined]
-    found = [(option, _HELP.fullmatch(getattr(option, "help", "") or "")) for option in options]
+    options = vars(MPSD.load(program))["options"]
+    found = [(option, _HELP.fullmatch(option.how["help"])) for option in options]
     return [
-        (f"`{option.opts[-1]} {option.metavar}`", f"`{match['variable']}`", match["default"] or "", match["means"])
+        (
+            f"`{option.names[-1]} {option.how['metavar']}`",
+            f"`{match['variable']}`",
+            match["default"] or "",
+            match["means"],
+        )
         for option, match in found
         if match
     ]
@@ -32,10 +37,9 @@ def settings() -> list[Row]:
     return [(*row[:3], ", ".join(having), row[3]) for row, having in programs.items()]
 
 
-def verbs_of(app: typer.Typer) -> list[Row]:
+def verbs_of(program: Program) -> list[Row]:
     """Every verb of a program, with its line."""
-    group = typer.main.get_command(app)
-    return [(f"`{group.program} {name}`", verb.line) for name, verb in group.verbs.items()]  # type: ignore[attr-defined]
+    return [(f"`{program.name} {name}`", verb.line) for name, verb in program.verbs.items()]
 
 
 _VERBS = ("command", "what it does")
@@ -43,7 +47,7 @@ _SETTINGS = ("flag", "variable", "default", "of", "means")
 TABLES = [
     Table("settings", "docs/settings.md", _SETTINGS, settings),
     *(
-        Table(f"verbs of {program}", "docs/commands.md", _VERBS, partial(verbs_of, app), ("more",))
-        for program, app in (("mpsd", main.app), ("kubectl mps", kubectl_mps.app))
+        Table(f"verbs of {program.name}", "docs/commands.md", _VERBS, partial(verbs_of, program), ("more",))
+        for program in (MPSD, KUBECTL_MPS)
     ),
 ]

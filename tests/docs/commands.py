@@ -3,25 +3,26 @@
 One rule: mpsd's own command line says what exists; nothing is listed here twice.
 """
 
+import io
 import re
 import shlex
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
 
-import typer
-
-from mpsd.cli import inspect_cgpu, kubectl_mps, main
+from mpsd.cli.inspect_cgpu import cgpu
+from mpsd.cli.kubectl_mps import KUBECTL_MPS
+from mpsd.cli.main import MPSD
+from mpsd.platform.command_line import OneOf, Program, parser_of
 from tests.docs.pages import ROOT, Fence
 
 _PROMPT = re.compile(r"^ *\$ ")
 _ENDS = frozenset({"&", "&&", "|", "||", ";", "(", ")", "<", ">", ">>", "|&"})
 _ASSIGNS = re.compile(r"[A-Za-z_]\w*=")
 _LEFT_OUT = "…"
-_OF_THE_READER = "my-mpsd"  # which docs/install.md makes: tests/manifests/test_own_kustomization.py
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,55 +70,41 @@ def problem_of(words: Sequence[str]) -> str:
     """What is wrong with a command that mpsd, make or Python would be given; empty where nothing is, or for others."""
     match words:
         case ["mpsd", *rest]:
-            return _problem_with_verb(_group(main.app), rest)
+            return _problem_with_verb(MPSD, rest)
         case ["kubectl", "mps", *rest]:
-            return _problem_with_verb(_group(kubectl_mps.app), kubectl_mps.with_verb(rest))
+            return _problem_with_verb(KUBECTL_MPS, KUBECTL_MPS.arranged(rest))
         case ["kubectl", "inspect", "cgpu", *rest]:
-            return _problem_with_options(_group(inspect_cgpu.app), rest)
+            return _problem_with_options(parser_of("kubectl inspect cgpu", cgpu, for_tab=True), rest)
         case ["make", *targets]:
             unknown = [word for word in targets if "=" not in word and word not in make_targets()]
             return f"make has no target {', '.join(unknown)}" if unknown else ""
-        case ["kubectl", "apply" | "delete", *rest] if "-k" in rest:
-            folder = rest[rest.index("-k") + 1]
-            there = _LEFT_OUT in folder or folder == _OF_THE_READER or (ROOT / folder / "kustomization.yaml").exists()
-            return "" if there else f"{folder} is no kustomization"
         case ["python" | "python3", "-m", module, *_rest] if module.startswith(("mpsd", "tests")):
             return "" if find_spec(module) else f"there is no module {module}"
     return ""
 
 
-@cache
-def _group(app: typer.Typer) -> Any:
-    return typer.main.get_command(app)
-
-
-def _problem_with_verb(group: Any, words: Sequence[str]) -> str:
-    if not words or words[0].startswith("-"):
-        return _problem_with_options(group, words)
-    name, *rest = words
+def _problem_with_verb(program: Program, words: Sequence[str]) -> str:
+    name, *rest = words or [""]
     if name == _LEFT_OUT:
         return ""
-    if name not in group.verbs:
-        return f"{group.program} has no verb {name}"
-    return _problem_with_options(group.load(name), rest)
+    if name in program.verbs:
+        return _problem_with_options(parser_of(name, program.load(name), for_tab=True), rest)
+    return _problem_with_options(program.parser(), words)
 
 
-def _problem_with_options(command: Any, words: Sequence[str]) -> str:
-    """As the command's own parser has it: unknown options, values that are missing or none of the choices."""
+def _problem_with_options(parser: ArgumentParser, words: Sequence[str]) -> str:
+    """As the command's own parser has it, but for what is missing, and amounts that a page leaves to its reader."""
     words = [word for word in words if word != _LEFT_OUT]
-    context = command.context_class(command, info_name=command.name, **command.context_settings)
-    try:
-        given, _rest, _order = command.make_parser(context).parse_args(list(words))
-    except Exception as error:  # of the parser's own kinds, which Typer does not name
-        if not hasattr(error, "format_message"):
-            raise
-        return str(error.format_message())
-    for parameter in command.params:
-        value, type_ = given.get(parameter.name), parameter.type_descriptor.annotation
-        is_choice = isinstance(type_, type) and issubclass(type_, Enum)
-        if is_choice and isinstance(value, str) and value not in {choice.value for choice in type_}:
-            return f"{parameter.opts[-1]} takes no {value}"
-    return ""
+    said = io.StringIO()
+    with redirect_stderr(said), redirect_stdout(io.StringIO()), suppress(SystemExit):
+        for action in parser._actions:
+            if not isinstance(action.type, OneOf):
+                action.type = None
+        _given, unknown = parser.parse_known_args(words)
+        options = [word for word in unknown if word.startswith("-")]
+        if options and "--" not in words:
+            return f"{parser.prog} has no option {options[0]}"
+    return said.getvalue().strip()
 
 
 @cache

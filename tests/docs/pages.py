@@ -50,13 +50,13 @@ class Page:
 
     @cached_property
     def anchors(self) -> frozenset[str]:
-        """Small letters, digits, `-` and `_`; a heading that comes again gets a number."""
+        """A heading that comes again gets a number."""
         seen: Counter[str] = Counter()
         found = set()
         for heading in self.headings:
-            slug = re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
-            found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
-            seen[slug] += 1
+            name = slug(heading)
+            found.add(f"{name}-{seen[name]}" if seen[name] else name)
+            seen[name] += 1
         return frozenset(found)
 
     @cached_property
@@ -101,6 +101,11 @@ def page(name: str) -> Page:
 def at(path: Path) -> Page:
     """Read and parsed once."""
     return Page(path)
+
+
+def slug(heading: str) -> str:
+    """Small letters, digits, `-` and `_`."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 
 def _plain(inline: Token) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from mpsd.admission.rules.verdict import RULES
 from mpsd.model.cgpu_policies import POLICIES
 from mpsd.model.domain import TRANSITIONS
-from mpsd.model.metrics import METRICS
+from mpsd.model.metrics import METRICS, Metric
 from mpsd.operations.doctor.rules.checks import Check
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
@@ -23,10 +23,12 @@ from tests.manifests.rights import rights_table
 from tests.model.manifests import POLICY
 from tests.prometheus.shipped import ALERTS
 
+_OF_A_GRANT = ("gpu", "uuid", "holder", "namespace", "pod", "container")
+
 
 def _rules() -> list[Row]:
     modes = POLICY.admission.rules
-    return [(f"`{rule.id}`", str(rule.scope), str(modes[rule.id]), rule.reason, rule.remedy) for rule in RULES]
+    return [(f"`{rule.id}`", str(rule.scope), str(modes[rule.id]), rule.reason) for rule in RULES]
 
 
 def _dialect_policies() -> list[Row]:
@@ -42,27 +44,33 @@ def _transitions() -> list[Row]:
 
 
 def _alerts() -> list[Row]:
-    return [
-        (
-            f"[{one['alert']}](../operations/alerts.md#{one['alert'].lower()})",
-            one["labels"]["severity"],
-            one["for"],
-        )
-        for one in ALERTS
-    ]
+    """The alerts of each severity, with how long each must last."""
+    of_severity: dict[str, list[str]] = {}
+    for one in ALERTS:
+        name = f"[{one['alert']}](#{one['alert'].lower()})"
+        text = name if one["for"] == "0s" else f"{name} ({one['for']})"
+        of_severity.setdefault(one["labels"]["severity"], []).append(text)
+    return [(severity, ", ".join(alerts)) for severity, alerts in of_severity.items()]
 
 
 def _metrics() -> list[Row]:
-    return [(f"`{one.name}`", ", ".join(one.labels), one.help) for one in METRICS]
+    return [(f"`{one.name}`", _labels(one), one.help) for one in METRICS]
+
+
+def _labels(metric: Metric) -> str:
+    """Those of every grant's series in one word, which the page explains."""
+    if metric.labels == _OF_A_GRANT:
+        return "*grant*"
+    return ", ".join(metric.labels)
 
 
 def _checks(checks: Iterable[Check[Any]]) -> list[Row]:
-    return [(f"`{one.id}`", one.well, str(one.severity), one.how) for one in checks]
+    return [(f"`{one.id}`", one.well, str(one.severity)) for one in checks]
 
 
-_CHECK = ("check", "well means", "else", "seen in")
+_CHECK = ("check", "well means", "else")
 TABLES = (
-    Table("rules of admission", "docs/admission.md", ("rule", "pods", "as shipped", "why", "what to do"), _rules),
+    Table("rules of admission", "docs/admission.md", ("rule", "pods", "as shipped", "why"), _rules),
     Table(
         "policies of cGPU", "docs/dialects.md", ("policy", "in cGPU", "cap on MPS", "what mpsd does"), _dialect_policies
     ),
@@ -70,14 +78,8 @@ TABLES = (
     Table("metrics", "docs/metrics.md", ("metric", "labels", "meaning"), _metrics),
     Table("checks of a node", "docs/operations/doctor.md", _CHECK, partial(_checks, NODE_CHECKS)),
     Table("checks of a cluster", "docs/operations/doctor.md", _CHECK, partial(_checks, CLUSTER_CHECKS)),
-    Table(
-        "alerts",
-        "docs/prometheus/README.md",
-        ("alert", "severity", "for"),
-        _alerts,
-        ("why this threshold",),
-    ),
-    Table("rights", "docs/security.md", ("right", "in overlays"), rights_table, ("with a stolen token",)),
+    Table("alerts", "docs/operations/alerts.md", ("severity", "alerts"), _alerts),
+    Table("rights", "docs/security.md", ("right", "in the values"), rights_table, ("with a stolen token",)),
     policy_tables.POLICY,
     Table(
         "clusters",

@@ -1,7 +1,6 @@
 """Resource claims for a part of a GPU, the pods that have them, and an installation that serves them."""
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,17 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mpsd.model.quantity import whole
 from tests.e2e.cluster import Cluster, Object
 from tests.e2e.installation import AGENT, MEMORY, SYSTEM, Installation
 from tests.e2e.shares import Pods, share
 from tests.e2e.waiting import eventually
+from tests.manifests.rendering import called
 
 _DRIVER, _CLASS = "gpu.mpsd.io", "mps.mpsd.io"
 _JOURNAL = Path("/run/mpsd/agent/claims.json")
-_COMPONENT = Path(__file__).parents[2] / "manifests" / "components" / "dra"
+_CLAIMS = {"dra": {"enabled": True}}
 
 
 def claim(name: str, gib: int, threads: int = 0, parameters: Object | None = None) -> Object:
@@ -141,27 +139,21 @@ def devices(cluster: Cluster) -> list[Object]:
 
 
 @contextmanager
-def claims_instead_of_plugins(mpsd: Installation, pods: Pods, cdi: Path, folder: Path) -> Iterator[None]:
-    """The component `dra` on top of the installation. cdi: where the container runtime looks. folder: an empty one."""
+def claims_instead_of_plugins(mpsd: Installation, pods: Pods, cdi: Path) -> Iterator[None]:
+    """With dra.enabled on top of the installation. cdi: where the container runtime looks."""
     cluster, gpus = mpsd.cluster, len(mpsd.status()["gpus"])
-    where = {"spec": {"template": {"spec": {"volumes": [{"name": "cdi", "hostPath": {"path": str(cdi)}}]}}}}
-    named = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": AGENT, "namespace": SYSTEM}}
-    kustomization = {
-        "resources": [os.path.relpath(mpsd.folder, folder)],
-        "components": [os.path.relpath(_COMPONENT, folder)],
-        "patches": [{"patch": json.dumps(named | where)}],
-    }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-    cluster.do("apply", "-k", str(folder))
+    things = mpsd.objects(_CLAIMS)
+    (agent,) = (thing for thing in things if called(thing) == f"DaemonSet {AGENT}")
+    (volume,) = (one for one in agent["spec"]["template"]["spec"]["volumes"] if one["name"] == "cdi")
+    volume["hostPath"]["path"] = str(cdi)
+    cluster.apply_all(things)
     try:
         eventually(lambda: len(devices(cluster)) == gpus, "the GPUs in a ResourceSlice", within_s=120.0)
         eventually(lambda: mpsd.is_ready("agent"), "the agent serves claims", within_s=60.0)
         yield
     finally:  # kubelet ends a claim through its driver alone
         cluster.do("delete", "pods", "-n", pods.namespace, "--all")
-        mpsd.apply()
-        for file in ("device-class", "agent-slices", "claims", "webhook-templates"):
-            cluster.do("delete", "-f", str(_COMPONENT / f"{file}.yaml"))
+        mpsd.apply_without(_CLAIMS)
         mpsd.wait_until_offered()
     eventually(lambda: not slices(cluster), "the ResourceSlice gone with the driver", within_s=90.0)
 

@@ -4,7 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +24,11 @@ def kubectl_program() -> str:
     found = str(beside) if beside.exists() else shutil.which("kubectl")
     assert found, "kubectl is not on PATH"
     return found
+
+
+def listed(things: Sequence[Object]) -> Object:
+    """One object for kubectl."""
+    return {"apiVersion": "v1", "kind": "List", "items": list(things)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +71,23 @@ class Cluster:
     def apply(self, thing: Object | str, namespace: str, *options: str) -> Said:
         return self.kubectl("apply", "-n", namespace, "-f", "-", *options, given=thing)
 
+    def apply_all(self, things: Sequence[Object]) -> None:
+        """As `kubectl apply -f -` of what `helm template` prints."""
+        self.do("apply", "-f", "-", given=listed(things))
+
     def get(self, *arguments: str) -> Object:
         found: Object = json.loads(self.do("get", *arguments, "-o", "json").out)
         return found
 
     @property
-    def minor(self) -> int:
-        """Of its version of Kubernetes: 36."""
+    def version(self) -> str:
+        """Of Kubernetes: v1.36.2."""
         version: str = json.loads(self.do("version", "-o", "json").out)["serverVersion"]["gitVersion"]
-        return int(version.split(".")[1])
+        return version
+
+    @property
+    def minor(self) -> int:
+        return int(self.version.split(".")[1])
 
     def serves(self, plural: str) -> bool:
         """Whether it has such objects, in the version that is its own favourite."""

@@ -15,8 +15,7 @@ from uuid import uuid4
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.helm import HelmInstallation
-from tests.e2e.installation import SIMULATED, Images, Installation, installed, labelled_node, serving, simulating
+from tests.e2e.installation import SIMULATED, Images, Installation, installed, labelled_node, values_of
 from tests.e2e.run_record import RunRecord
 from tests.e2e.shares import Pods
 from tests.e2e.waiting import eventually
@@ -44,12 +43,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="kube-scheduler's image, of the cluster's version (MPSD_E2E_KUBE_SCHEDULER)",
     )
 
-    parser.addoption(
-        "--helm",
-        action="store_true",
-        help="install by the chart, over what is there; for tests/e2e/node/test_shares.py and test_restarts.py",
-    )
-
 
 def pytest_configure(config: pytest.Config) -> None:
     folder, kubeconfig = config.getoption("--record"), config.getoption("--kubeconfig")
@@ -75,18 +68,11 @@ def cluster(pytestconfig: pytest.Config) -> Cluster:
 
 
 @pytest.fixture(scope="session")
-def mpsd(
-    cluster: Cluster, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Installation]:
+def mpsd(cluster: Cluster, pytestconfig: pytest.Config) -> Iterator[Installation]:
     """As every test that needs pods of mpsd finds it: it takes half a minute to install, and to take away again."""
     images = Images(pytestconfig.getoption("--image"), pytestconfig.getoption("--kube-scheduler"))
-    node, folder = labelled_node(cluster), tmp_path_factory.mktemp("overlay")
-    if pytestconfig.getoption("--helm"):
-        with serving(HelmInstallation(cluster, images, node, folder)) as running:
-            yield running
-        return
-    installation = Installation(cluster, images, node, folder)
-    with installed(installation, simulating(SIMULATED)) as running:
+    values = values_of(images, SIMULATED)
+    with installed(Installation(cluster, images, labelled_node(cluster), values)) as running:
         yield running
 
 

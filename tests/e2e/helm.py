@@ -9,25 +9,10 @@ import helm_python
 from helm_python import _native
 
 from tests.e2e.cluster import Object
-from tests.e2e.installation import SIMULATED, SYSTEM, Images, Installation
-from tests.manifests.chart import CHART
-from tests.manifests.rendering import MANIFESTS
+from tests.e2e.installation import SYSTEM
+from tests.manifests.helm import CHART
 
 NAME = "mpsd"
-
-
-def values_of(images: Images) -> Object:
-    """Those of an installation with these images and simulated GPUs."""
-    simulate = {"extraArgs": [f"--simulate={SIMULATED}"]}
-    values = {"image": _image(images.mpsd), "control": simulate, "agent": simulate}
-    if images.kube_scheduler:
-        values["scheduler"] = {"enabled": True, "kubeScheduler": _image(images.kube_scheduler)}
-    return values
-
-
-def _image(name: str) -> Object:
-    repository, _colon, tag = name.rpartition(":")
-    return {"repository": repository, "tag": tag}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +57,3 @@ class Helm:
             answer = _native.call_string(what, *arguments, json.dumps(values), json.dumps(options))
         found: Object = json.loads(answer)
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class HelmInstallation(Installation):
-    """mpsd by the chart, which also takes over what kubectl applied."""
-
-    def apply(self) -> None:
-        self.cluster.do("apply", "-f", str(MANIFESTS / "base/namespace.yaml"))
-        helm = Helm(self.cluster.kubeconfig)
-        if helm.is_installed():
-            helm.upgrade(values_of(self.images), force_conflicts=True)
-        else:
-            helm.install(values_of(self.images), take_ownership=True, force_conflicts=True)
-
-    def uninstall(self) -> None:
-        """As docs/install.md says, with what it says stays."""
-        Helm(self.cluster.kubeconfig).uninstall()
-        self.cluster.do("delete", "crd", "mpsnodes.mpsd.io", "--ignore-not-found")
-        self.cluster.do("delete", "namespace", SYSTEM, "--wait=false")

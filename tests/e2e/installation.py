@@ -1,19 +1,18 @@
-"""mpsd as pods: the manifests as shipped, but for the images' names and for simulated GPUs."""
+"""mpsd as pods: what `helm template` makes, with the images' names and simulated GPUs among the values."""
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
-import yaml
-
-from tests.e2e.cluster import Cluster, Object
+from tests.e2e.cluster import Cluster, Object, listed
 from tests.e2e.machine import Machine
-from tests.e2e.versions import version_of
 from tests.e2e.waiting import eventually
+from tests.manifests.helm import merged, rendered_by_helm
+from tests.manifests.rendering import called
 
 SYSTEM = "mpsd-system"
 CONTROL, AGENT, SCHEDULER = "mps-control-daemon", "mpsd-agent", "mpsd-scheduler"
@@ -23,7 +22,7 @@ MEMORY, PERCENT, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage",
 SIMULATED = "A30x2"
 GPUS, UNITS = 2, 23
 
-_MANIFESTS = Path(__file__).parents[2] / "manifests"
+_NOTHING: Object = {}
 _LABEL = "app.kubernetes.io/name"
 # The first process of the container, which sees those of the host: nobody else is called by these words.
 _KILL_CONTROL = """
@@ -43,22 +42,51 @@ class Images:
     kube_scheduler: str = ""
 
 
+def values_of(images: Images, simulate: str) -> Object:
+    """Those of the chart. simulate: the cards to simulate, or empty for those that are there."""
+    given: Object = {"image": _image(images.mpsd)}
+    if simulate:
+        arguments = {"extraArgs": [f"--simulate={simulate}"]}
+        given |= {"control": arguments, "agent": arguments}
+    if images.kube_scheduler:
+        given["scheduler"] = {"enabled": True, "kubeScheduler": _image(images.kube_scheduler)}
+    return given
+
+
+def _image(name: str) -> Object:
+    repository, _colon, tag = name.rpartition(":")
+    return {"repository": repository, "tag": tag}
+
+
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """node: the one node that it runs on."""
+    """node: the one node that it runs on. values: of the chart."""
 
     cluster: Cluster
     images: Images
     node: str
-    folder: Path
+    values: Object
 
     @property
     def image(self) -> str:
         return self.images.mpsd
 
-    def apply(self) -> None:
+    def objects(self, more: Object = _NOTHING) -> list[Object]:
+        """What `helm template` makes for the cluster. more: values beside those of the installation."""
+        given = merged(merged(self.values, more), {"createNamespace": True})
+        return deepcopy([*rendered_by_helm(given, self.cluster.version)])
+
+    def apply(self, more: Object = _NOTHING) -> None:
         """As a person does, in one command."""
-        self.cluster.do("apply", "-k", str(self.folder))
+        self.cluster.apply_all(self.objects(more))
+
+    def apply_without(self, more: Object) -> None:
+        """As it was before these values, of which nothing stays."""
+        before = self.objects()
+        self.cluster.apply_all(before)
+        names = {called(thing) for thing in before}
+        left = [thing for thing in self.objects(more) if called(thing) not in names]
+        self.cluster.do("delete", "-f", "-", given=listed(left))
 
     def uninstall(self) -> None:
         kinds = "validatingwebhookconfigurations,mutatingwebhookconfigurations"
@@ -66,7 +94,8 @@ class Installation:
         self.cluster.kubectl(
             "delete", "-n", SYSTEM, "daemonset,deployment", "--all", "--cascade=foreground", within_s=120
         )
-        self.cluster.kubectl("delete", "-k", str(self.folder), "--ignore-not-found", "--wait=false", within_s=120)
+        rest = listed(self.objects())
+        self.cluster.kubectl("delete", "-f", "-", "--ignore-not-found", "--wait=false", given=rest, within_s=120)
 
     def pods(self, name: str) -> list[Object]:
         """Those of a component (control, agent, webhook, scheduler) that are not on their way out."""
@@ -185,12 +214,6 @@ class Installation:
             self.cluster.do("patch", "daemonset", name, "-n", SYSTEM, "--type=json", "-p", patch)
 
 
-def simulating(cards: str) -> Object:
-    """A patch of the kustomization."""
-    options = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": f"--simulate={cards}"}]
-    return {"target": {"kind": "DaemonSet"}, "patch": json.dumps(options)}
-
-
 Installed = TypeVar("Installed", bound=Installation)
 
 
@@ -202,19 +225,11 @@ def labelled_node(cluster: Cluster) -> str:
 
 
 @contextmanager
-def installed(installation: Installed, *patches: Object, **fields: Any) -> Iterator[Installed]:
-    """Installs, and takes everything away again, in the order of docs/install.md. patches, fields: what else the
-    kustomization has."""
+def installed(installation: Installed) -> Iterator[Installed]:
+    """Installs, and takes everything away again, in the order of docs/install.md; but on a cluster of with-cluster.sh,
+    which ends with the tests."""
     cluster = installation.cluster
-    _write_overlay(installation, patches, fields)
     eventually(lambda: not cluster.kubectl("get", "namespace", SYSTEM).ok, f"an old {SYSTEM} gone", within_s=60.0)
-    with serving(installation):
-        yield installation
-
-
-@contextmanager
-def serving(installation: Installed) -> Iterator[Installed]:
-    """Applied and ready, and taken away at the end, but on a cluster of with-cluster.sh, which ends with the tests."""
     try:
         installation.apply()
         try:
@@ -226,24 +241,3 @@ def serving(installation: Installed) -> Iterator[Installed]:
     finally:
         if "MPSD_E2E_STATE" not in os.environ:
             installation.uninstall()
-
-
-def _write_overlay(installation: Installation, patches: Sequence[Object], fields: Mapping[str, Any]) -> None:
-    images = installation.images
-    names = {"mpsd": images.mpsd, "registry.k8s.io/kube-scheduler": images.kube_scheduler}
-    version = version_of(installation.cluster)
-    place, components = (version.scheduler, version.components) if images.kube_scheduler else (version.plain, ())
-    kustomization = {
-        # kustomize takes no absolute ones
-        "resources": [os.path.relpath(_MANIFESTS / place, installation.folder)],
-        "components": [os.path.relpath(_MANIFESTS / one, installation.folder) for one in components],
-        "images": [_renamed(name, image) for name, image in names.items() if image],
-        "patches": list(patches),
-        **fields,
-    }
-    (installation.folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-
-
-def _renamed(name: str, image: str) -> Object:
-    new_name, _colon, tag = image.rpartition(":")
-    return {"name": name, "newName": new_name, "newTag": tag}

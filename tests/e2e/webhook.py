@@ -2,13 +2,12 @@
 
 import base64
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,13 +16,16 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 
 from tests.e2e.balancer import Backend, balancing
-from tests.e2e.cluster import Cluster, Object
-from tests.e2e.versions import version_of
+from tests.e2e.cluster import Cluster, Object, listed
 from tests.e2e.waiting import eventually
+from tests.manifests.helm import rendered_by_helm, values
+from tests.manifests.rendering import called
+from tests.served import free_port
 
 NAME, SYSTEM = "mpsd-webhook", "mpsd-system"
 KINDS = ("validatingwebhookconfiguration", "mutatingwebhookconfiguration")
-_MANIFESTS = Path(__file__).parents[2] / "manifests"
+_PATHS = {"ValidatingWebhookConfiguration": "/validate", "MutatingWebhookConfiguration": "/mutate"}
+_NOWHERE = {"mpsd.io/e2e": "nowhere"}
 # Certificates live for seconds here, so that every test runs through their renewals.
 _LIVES = ("--serving-life", "15s", "--authority-life", "45s", "--settle", "2s", "--drain", "2s")
 
@@ -55,18 +57,29 @@ class Webhook:
     is_closed: bool = False  # its port to API servers, as by a firewall
     _started: int = 0
 
-    @property
-    def overlay(self) -> Path:
-        return self.folder / "overlay"
+    def objects(self) -> list[Object]:
+        """What `helm template` makes, but asked by url, and with no pods: here the replicas are programs of the test.
+
+        tests/e2e/node runs all of them as pods. What the API server judges itself, test_modern puts beside it.
+        """
+        made = rendered_by_helm(values(createNamespace=True, nodeSelector=_NOWHERE), self.cluster.version)
+        things = deepcopy([thing for thing in made if not thing["kind"].startswith("ValidatingAdmissionPolicy")])
+        for thing in things:
+            if called(thing) == f"Deployment {NAME}":
+                thing["spec"]["replicas"] = 0
+            if thing["kind"] in _PATHS:
+                (webhook,) = thing["webhooks"]
+                webhook["clientConfig"] = {"url": f"{self.url}{_PATHS[thing['kind']]}"}
+                webhook.pop("matchConditions", None)
+        return things
 
     def apply(self) -> None:
-        """The manifests, as a person applies them."""
-        self.cluster.do("apply", "-k", str(self.overlay))
+        self.cluster.apply_all(self.objects())
 
     def start(self) -> Replica:
         """One more replica, when it is ready."""
         self._started += 1
-        port, probes = _free_port(), _free_port()
+        port, probes = free_port(), free_port()
         log = self.folder / f"replica{self._started}.log"
         command = [
             *(sys.executable, "-m", "mpsd", "webhook", "--kubeconfig", str(self.folder / "kubeconfig")),
@@ -132,8 +145,8 @@ def running_webhook(cluster: Cluster, folder: Path, host: str) -> Iterator[Webho
     with ExitStack() as undo:
         port = undo.enter_context(balancing(host, lambda: [] if webhook.is_closed else webhook.backends()))
         webhook.url = f"https://{host}:{port}"
-        _write_overlay(webhook)
-        undo.callback(cluster.kubectl, "delete", "-k", str(webhook.overlay), "--ignore-not-found", within_s=120)
+        ours = listed(webhook.objects())
+        undo.callback(cluster.kubectl, "delete", "-f", "-", "--ignore-not-found", given=ours, within_s=120)
         undo.callback(webhook.kill_all)
         webhook.apply()
         shipped = [configuration["failurePolicy"] for configuration in webhook.configurations()]
@@ -143,35 +156,6 @@ def running_webhook(cluster: Cluster, folder: Path, host: str) -> Iterator[Webho
             webhook.start()
         webhook.wait_until_registered()
         yield webhook
-
-
-def _write_overlay(webhook: Webhook) -> None:
-    """The manifests as shipped, but asked by url, and with no pods: here the replicas are programs of the test.
-
-    tests/e2e/node runs all of them as pods.
-    """
-    webhook.overlay.mkdir()
-    place = version_of(webhook.cluster).plain
-    patches: list[Object] = [
-        {
-            "target": {"kind": kind, "name": NAME},
-            "patch": json.dumps(
-                [
-                    {"op": "remove", "path": "/webhooks/0/clientConfig/service"},
-                    {"op": "add", "path": "/webhooks/0/clientConfig/url", "value": f"{webhook.url}{path}"},
-                ]
-            ),
-        }
-        for kind, path in (("ValidatingWebhookConfiguration", "/validate"), ("MutatingWebhookConfiguration", "/mutate"))
-    ]
-    nowhere = [{"op": "replace", "path": "/spec/template/spec/nodeSelector", "value": {"mpsd.io/e2e": "nowhere"}}]
-    patches.append({"target": {"kind": "DaemonSet"}, "patch": json.dumps(nowhere)})
-    kustomization = {
-        "resources": [os.path.relpath(_MANIFESTS / place, webhook.overlay)],  # kustomize takes no absolute ones
-        "replicas": [{"name": NAME, "count": 0}],
-        "patches": patches,
-    }
-    (webhook.overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
 
 
 def as_service_account(cluster: Cluster, name: str, *bound: str) -> str:
@@ -184,8 +168,3 @@ def as_service_account(cluster: Cluster, name: str, *bound: str) -> str:
     token = cluster.do("create", "token", name, "-n", SYSTEM, "--duration", "2h", *bound).out.strip()
     view["users"] = [{"name": view["users"][0]["name"], "user": {"token": token}}]
     return yaml.safe_dump(view)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])

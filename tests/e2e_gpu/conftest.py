@@ -109,15 +109,13 @@ def mpsd(
     rig: Rig | None,
     cards: Cards,
     pytestconfig: pytest.Config,
-    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[GpuInstallation]:
     """Installed once, for all tests: it takes half a minute."""
     images = Images(
         image.MPSD if rig else os.environ["MPSD_E2E_IMAGE"],
         rig.scheduler_image if rig else os.environ.get("MPSD_E2E_KUBE_SCHEDULER", ""),
     )
-    folder = tmp_path_factory.mktemp("overlay")
-    with on_gpus(cluster, images, folder, on_rig=rig is not None, simulate=SIMULATE) as running:
+    with on_gpus(cluster, images, on_rig=rig is not None, simulate=SIMULATE) as running:
         if record := pytestconfig.pluginmanager.get_plugin(GpuRunRecord.NAME):
             record.look_at(cluster, cards)
         yield running

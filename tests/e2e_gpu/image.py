@@ -131,7 +131,7 @@ class _Layer:
         self._write("opt/mpsd/pyvenv.cfg", f"home = {python.parent}\ninclude-system-site-packages = false\n".encode())
         for name in ("python", "python3"):
             special(self._tar, f"opt/mpsd/bin/{name}", tarfile.SYMTYPE, str(python))
-        start = "#!/opt/mpsd/bin/python\nimport sys\nfrom mpsd.cli.plain import mpsd\nsys.exit(mpsd())\n"
+        start = "#!/opt/mpsd/bin/python\nimport sys\nfrom mpsd.cli.main import main\nsys.exit(main())\n"
         self._write("opt/mpsd/bin/mpsd", start.encode(), mode=0o755)
         site = f"opt/mpsd/{_SITE}"
         project = tomllib.loads((_TOP / "pyproject.toml").read_text())

@@ -1,40 +1,44 @@
-"""mpsd on a node with real GPUs: the manifests as shipped, but for images, compute mode and what a rig lacks."""
+"""mpsd on a node with real GPUs: the chart as shipped, but for images, compute mode and what a rig lacks."""
 
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-import yaml
-
-import mpsd
 from tests.e2e.cluster import Cluster, Object
 from tests.e2e.installation import (
     COUNT,
     MEMORY,
     PERCENT,
-    SYSTEM,
     Images,
     Installation,
     installed,
     labelled_node,
-    simulating,
+    values_of,
 )
 from tests.e2e.waiting import eventually
+from tests.manifests.helm import merged
 
 SIMULATE = os.environ.get("MPSD_E2E_SIMULATE", "")  # to test these tests: cards to simulate, such as H200
 # CUDA's own context with all SMs of the largest card, and the last piece that was refused.
 CONTEXT_MIB = 600
 REAL = ("python", "-P", "-m", "mpsd.mps.cuda_client")
-_LIMITS = Path(mpsd.__file__).parents[1] / "limits"
-_ALONE: Object = {"replicas": 1, "strategy": {"type": "Recreate", "rollingUpdate": None}}
+_SPEAKERS = {"mpsd-agent", "mpsd-webhook", "mpsd-scheduler"}
+_NOTHING: Object = {}
 
 
 @dataclass(frozen=True, slots=True)
 class GpuInstallation(Installation):
-    """Of as many GPUs as the node has, whatever they are."""
+    """Of as many GPUs as the node has, whatever they are. on_rig: on a node of ours, which lacks a network of pods."""
+
+    on_rig: bool
+
+    def objects(self, more: Object = _NOTHING) -> list[Object]:
+        things = Installation.objects(self, more)
+        if self.on_rig:
+            for thing in things:
+                _on_the_host(thing)
+        return things
 
     def gpus(self) -> list[Object]:
         """As `mpsd status` has them: `uuid`, `memory_mib`, `sms` and more."""
@@ -60,41 +64,25 @@ class GpuInstallation(Installation):
 
 
 @contextmanager
-def on_gpus(
-    cluster: Cluster, images: Images, folder: Path, *, on_rig: bool, simulate: str
-) -> Iterator[GpuInstallation]:
+def on_gpus(cluster: Cluster, images: Images, *, on_rig: bool, simulate: str) -> Iterator[GpuInstallation]:
     """simulate: the cards to simulate, or empty for those that are there."""
-    policy = yaml.safe_load((_LIMITS / "policy.yaml").read_text()) | {"exclusive_process": False}
-    (folder / "policy.yaml").write_text(yaml.safe_dump(policy, sort_keys=False))
-    merged = {"name": "mpsd-limits", "namespace": "mpsd-system", "behavior": "merge", "files": ["policy.yaml"]}
-    patches = _on_a_rig() if on_rig else []
-    if simulate:
-        patches.append(simulating(simulate))
-    installation = GpuInstallation(cluster, images, labelled_node(cluster), folder)
-    with installed(installation, *patches, configMapGenerator=[merged]) as running:
+    values = values_of(images, simulate) | {"policy": {"exclusive_process": False}}
+    if on_rig:
+        values = merged(values, {"webhook": {"replicas": 1}, "scheduler": {"replicas": 1}})
+    with installed(GpuInstallation(cluster, images, labelled_node(cluster), values, on_rig)) as running:
         yield running
 
 
-def _on_a_rig() -> list[Object]:
-    """Pods have no network there, so who speaks to the API has the machine's, where each port is there once."""
-    metrics = {"name": "MPSD_LISTEN", "value": "127.0.0.1:9458,0.0.0.0:9457"}
-    elsewhere = {"name": "scheduler", "env": [metrics], "ports": [{"containerPort": 9447, "$patch": "delete"}]}
-    return [
-        _on_the_host("DaemonSet", "mpsd-agent", {}),
-        _on_the_host("Deployment", "mpsd-webhook", _ALONE),
-        _on_the_host("Deployment", "mpsd-scheduler", _ALONE, elsewhere),
-    ]
-
-
-def _on_the_host(kind: str, name: str, fields: Object, *containers: Object) -> Object:
-    template: Object = {"hostNetwork": True} | ({"containers": list(containers)} if containers else {})
-    return {
-        "patch": json.dumps(
-            {
-                "apiVersion": "apps/v1",
-                "kind": kind,
-                "metadata": {"name": name, "namespace": SYSTEM},
-                "spec": {**fields, "template": {"spec": template}},
-            }
-        )
-    }
+def _on_the_host(thing: Object) -> None:
+    """Pods have no network on a rig, so who speaks to the API has the machine's, where each port is there once."""
+    if thing["metadata"]["name"] not in _SPEAKERS or thing["kind"] not in {"DaemonSet", "Deployment"}:
+        return
+    if thing["kind"] == "Deployment":
+        thing["spec"]["strategy"] = {"type": "Recreate"}
+    pod = thing["spec"]["template"]["spec"]
+    pod["hostNetwork"] = True
+    for container in pod["containers"]:
+        if container["name"] == "scheduler":
+            (listen,) = (one for one in container["env"] if one["name"] == "MPSD_LISTEN")
+            listen["value"] = "127.0.0.1:9458,0.0.0.0:9457"
+            container["ports"] = [port for port in container["ports"] if port["name"] != "readers"]

@@ -16,13 +16,11 @@ from tests.e2e_gpu.installation import CONTEXT_MIB, GpuInstallation
 
 
 @pytest.fixture(scope="module")
-def claims(
-    cluster: Cluster, mpsd: GpuInstallation, pods: Pods, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Claims]:
+def claims(cluster: Cluster, mpsd: GpuInstallation, pods: Pods) -> Iterator[Claims]:
     needs(cluster, 36, "claims of a part of a device")
     cdi = this_machine().state / "cdi"
     cdi.mkdir(exist_ok=True)
-    with claims_instead_of_plugins(mpsd, pods, cdi, tmp_path_factory.mktemp("dra")):
+    with claims_instead_of_plugins(mpsd, pods, cdi):
         yield Claims(mpsd, pods, cdi)
 
 

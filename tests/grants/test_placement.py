@@ -2,7 +2,7 @@
 
 from itertools import permutations
 
-from mpsd.grants.rules.placement import InsufficientResources, Placed, place
+from mpsd.grants.rules.placement import InsufficientResources, Placed, find_gpus, place
 from mpsd.model.domain import domains
 from mpsd.model.grants import GpuCapacity, Grant, Request, rooms
 from mpsd.model.quantity import gib
@@ -48,6 +48,14 @@ def test_several_gpus_come_from_one_domain() -> None:
     two = Request(7 * 1024, None, 2)
     assert place(two, rooms_with(domain_of=TOGETHER), POLICY) == Placed("gpu0-1", UUIDS)
     assert not refusal(two).ever
+
+
+def test_of_named_gpus_alone_one_is_taken() -> None:
+    for number, uuid in enumerate(UUIDS):
+        found = find_gpus(SEVEN, rooms_with(), POLICY, only=[uuid])
+        assert found == Placed(f"gpu{number}", (uuid,))
+    assert find_gpus(SEVEN, rooms_with((20, 0)), POLICY, only=UUIDS[:1]) is None
+    assert find_gpus(SEVEN, rooms_with(), POLICY, only=()) is None
 
 
 def test_the_server_s_own_memory_is_never_promised() -> None:

@@ -138,7 +138,8 @@ def test_clients_that_an_init_would_pass_a_signal_on_to_are_ended_first(
 ) -> None:
     before = len(_stopped(host))
     made = _started(host, *command)
-    assert made.send(signal.SIGTERM).code == 0
+    sent = made.send(signal.SIGTERM)
+    assert sent.code == 0 or "container not running" in sent.errors  # it may end with its client, before the signal
     made.until_stopped()
     assert len(_stopped(host)) == before + 1
 

@@ -7,9 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import typer
-
-from mpsd.cli.main import app
+from mpsd.cli.main import MPSD
 
 
 def control_modules() -> list[str]:
@@ -21,5 +19,5 @@ def control_modules() -> list[str]:
 
 
 if __name__ == "__main__":
-    typer.main.get_command(app).load("control")  # type: ignore[attr-defined]
+    MPSD.load("control")
     print(*sorted(name for name in sys.modules if name.partition(".")[0] == "mpsd" and "_pb2" not in name))

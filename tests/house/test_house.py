@@ -10,11 +10,11 @@ from tests.house.ways import way_figures, ways
 
 # A ratchet: whoever makes a figure smaller lowers its limit, until it is the aim.
 LIMITS = {
-    "files without simulator and bench": 226,
-    "lines without simulator and bench": 47_800,
+    "files without simulator and bench": 222,
+    "lines without simulator and bench": 45_750,
     "largest room, % of these lines": 15,
     "class names defined twice or more": 0,
-    "modules that `mpsd control` can load where GPUs are real": 59,
+    "modules that `mpsd control` can load where GPUs are real": 60,
 }
 WAYS = {"request": 10, "review": 8, "violation": 11}  # files of each, as above
 PACKAGE = {

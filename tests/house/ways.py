@@ -12,8 +12,8 @@ counts for the module of its class. Modules that only run while they are importe
   through the judgement, until its process is ended and the event of its pod is written down. All scans of the run count
   together, those that found nothing too.
 
-The aims are for files outside `model/` and `platform/`, whose nouns and readers every subject uses
-(docs/decisions/0010); the total is printed beside them.
+The aims are for files outside `model/` and `platform/`, whose nouns and readers every subject uses;
+the total is printed beside them.
 """
 
 import os

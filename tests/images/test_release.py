@@ -53,7 +53,7 @@ def test_wheel_and_sdist_have_what_is_committed(made: tuple[Path, dict[str, byte
     folder, _files = made
     with zipfile.ZipFile(folder / _WHEEL) as wheel:
         names = set(wheel.namelist())
-    assert {"mpsd/__init__.py", "mpsd/_limits/policy.yaml", "mpsd/_manifests/kustomization.yaml"} <= names
+    assert {"mpsd/__init__.py", "mpsd/_limits/policy.yaml", "mpsd/_manifests/install.yaml"} <= names
     assert f"mpsd-{mpsd.__version__}.dist-info/METADATA" in names
     with tarfile.open(folder / _SDIST) as sdist:
         names = {name.partition("/")[2] for name in sdist.getnames()}

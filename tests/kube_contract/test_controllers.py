@@ -21,22 +21,26 @@ def condition(pod: Object, kind: str) -> Object | None:
 def test_a_pod_is_bound_where_there_are_devices_enough_and_waits_where_there_are_not(world: World) -> None:
     async def questions(kube: Kube) -> None:
         await make_node(kube, world, example_com__gpu=0, **{"example.com__gpu-mem": 10})
-        for name, amount in (("first", "7"), ("second", "7"), ("third", "3")):
+
+        async def create(name: str, amount: str) -> None:
             thing = on_our_node(world, pod(name, **{"example.com__gpu-mem": amount}))
             await kube.create(PODS, thing, world.namespace)
 
         async def node_of(name: str) -> str:
             return str((await kube.get(PODS, name, world.namespace))["spec"].get("nodeName", ""))
 
-        for name in ("first", "third"):
-            assert await eventually(lambda name=name: node_of(name), f"{name} bound") == world.node
-
         async def says_why() -> Object | None:
             found = condition(await kube.get(PODS, "second", world.namespace), "PodScheduled")
             return found if found and "Insufficient example.com/gpu-mem" in found.get("message", "") else None
 
+        # One after the other: pods that come before a scheduler knows the node are tried in no order.
+        await create("first", "7")
+        assert await eventually(lambda: node_of("first"), "the first pod bound") == world.node
+        await create("second", "7")
         found = await eventually(says_why, "the second pod told why it waits")
         assert (found["status"], found["reason"]) == ("False", "Unschedulable")
+        await create("third", "3")
+        assert await eventually(lambda: node_of("third"), "the third pod bound") == world.node
         done = {"status": {"phase": "Succeeded"}}
         await kube.patch(PODS, "first", done, PatchKind.STRATEGIC, world.namespace, "status")
         assert await eventually(lambda: node_of("second"), "the second pod bound in its place") == world.node

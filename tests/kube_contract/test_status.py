@@ -12,7 +12,7 @@ from tests.kube_contract.conftest import NODES, World, define, make_node, pod
 from tests.model.worlds import GPUS, POLICY
 
 PODS, MPS_NODES = Resource("v1", "pods"), Resource("mpsd.io/v1alpha1", "mpsnodes")
-_DEFINITION = Path(__file__).parents[2] / "manifests" / "base" / "crd" / "mpsnode.yaml"
+_DEFINITION = Path(__file__).parents[2] / "manifests/chart/templates/crd/mpsnode.yaml"
 
 
 def test_a_status_changes_through_its_subresource_and_nothing_else_does(world: World) -> None:

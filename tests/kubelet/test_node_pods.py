@@ -7,17 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.kubelet.rules.gpu_choice import read_shared_pod
-from mpsd.kubelet.rules.node_pods import (
-    ContainerName,
-    NodePod,
-    PodDeletion,
-    expected,
-    read_bystander,
-    read_node_pod,
-    requested,
-)
+from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, expected, read_node_pod
+from mpsd.model.container import Role
 from mpsd.model.fields import MOST_FIELDS
-from mpsd.model.pod import PodPriority, Role
+from mpsd.model.identity import PodName
+from mpsd.model.pod import PodDeletion, PodPriority, pod_in
+from mpsd.model.request import read_allocated
 from tests.model.worlds import POLICY
 from tests.status.node_worlds import COUNT, MEM, PERCENT, container, named, node_pod, pod_object
 
@@ -76,15 +71,19 @@ def test_what_admission_would_refuse_is_read_all_the_same() -> None:
         {"kind": "Pod"},
         {"kind": "Pod", "metadata": {"resourceVersion": "12"}, "spec": {"containers": None}},  # a watch's bookmark
         {**pod_object(), "kind": "Node"},
-        pod_object("train-0", container()),
-        pod_object("train-0", container(mem="40Gb")),
         pod_object(metadata={"name": ""}),
         pod_object(metadata={"uid": None}),
         {"metadata": pod_object()["metadata"], "spec": {"ephemeralContainers": [container(mem=7)]}},
     ],
 )
-def test_what_asks_for_no_gpu_or_is_no_pod_is_none(thing: object) -> None:
+def test_what_is_no_pod_is_none(thing: object) -> None:
     assert read_node_pod(thing, POLICY) is None
+
+
+@pytest.mark.parametrize("amount", [None, "40Gb"])
+def test_of_a_pod_without_a_request_that_can_be_read_little_is_kept(amount: object) -> None:
+    pod = read_node_pod(pod_object("web", container(mem=amount), annotations={"a": "b"}), POLICY)
+    assert pod == NodePod(PodName("default", "web", "uid-of-web"), asked=(MEM,) if amount else ())
 
 
 def test_a_pod_is_read_whole_however_much_its_owner_writes_into_it() -> None:
@@ -130,17 +129,17 @@ def test_of_a_deleted_pod_the_hooks_of_what_has_devices_are_read(
 
 def test_a_deleted_pod_that_asks_for_nothing_is_read_with_all_its_hooks() -> None:
     for containers in ((container("a", **HOOK), container("b")), (container("a"), container("b", **HOOK))):
-        bystander = read_bystander(pod_object("train-0", *containers, metadata=DELETED))
-        assert bystander
-        assert bystander.deletion == PodDeletion(30, has_pre_stop=True)
+        pod = read_node_pod(pod_object("train-0", *containers, metadata=DELETED), POLICY)
+        assert pod
+        assert pod.deletion == PodDeletion(30, has_pre_stop=True)
 
 
 def test_a_deleted_pod_with_a_claim_alone_is_read_by_the_container_that_has_it() -> None:
     claims = {"resources": {"claims": [{"name": "gpu"}]}}
     containers = (container("main") | claims, container("side", **HOOK))
-    bystander = read_bystander(pod_object("train-0", *containers, metadata=DELETED))
-    assert bystander
-    assert bystander.deletion == PodDeletion(30)
+    pod = read_node_pod(pod_object("train-0", *containers, metadata=DELETED), POLICY)
+    assert pod
+    assert pod.deletion == PodDeletion(30)
 
 
 def test_a_deletion_without_a_grace_leaves_none() -> None:
@@ -265,25 +264,23 @@ def test_no_json_whatever_raises(thing: object, spec: object, limits: object) ->
 
 
 @given(JSON, JSON)
-def test_what_a_pod_requests_is_the_same_however_often_the_like_was_read(spec: object, limits: object) -> None:
+def test_agent_and_scheduler_read_the_same_request(spec: object, limits: object) -> None:
     for thing in ({**pod_object(), "spec": spec}, pod_object("a", container(resources={"limits": limits}))):
-        pod, again = read_node_pod(thing, POLICY), [requested(thing, POLICY) for _ in range(2)]
-        assert again[0] == again[1]
-        assert (pod.requests if pod else ()) == again[0].requests
-        shared = read_shared_pod(thing, POLICY)
-        assert (shared is None) == (pod is None)
+        pod, shared = read_node_pod(thing, POLICY), read_shared_pod(thing, POLICY)
+        assert (shared is not None) == bool(pod and pod.requests)
 
 
 def test_a_number_of_hundreds_of_digits_is_one_that_cannot_be_read() -> None:
-    assert requested(pod_object("a", container(resources={"limits": {MEM: 10**400}})), POLICY).problems
+    pod = pod_in(pod_object("a", container(resources={"limits": {MEM: 10**400}})))
+    assert pod
+    assert read_allocated(pod, POLICY.resources).problems
 
 
 def test_a_pod_says_of_its_priority_what_kubernetes_and_its_annotation_say() -> None:
     thing = pod_object(annotations={"mpsd.io/gpu-priority": "below-normal"})
     spec = {"priority": -10, "priorityClassName": "batch"}
     thing["spec"] = {**thing["spec"], **spec}  # type: ignore[dict-item]
-    asking, bystander = read_node_pod(thing, POLICY), read_bystander(thing)
-    assert asking
-    assert bystander
-    assert asking.priority == bystander.priority == PodPriority(-10, "batch", "below-normal")
+    pod = read_node_pod(thing, POLICY)
+    assert pod
+    assert pod.priority == PodPriority(-10, "batch", "below-normal")
     assert node_pod().priority == PodPriority()

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.node_pods import PodDeletion
 from mpsd.kubelet.rules.pod_ends import (
     REMOVED_S,
     PodEnd,
@@ -19,6 +18,7 @@ from mpsd.kubelet.rules.pod_ends import (
 )
 from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_view import Client
+from mpsd.model.pod import PodDeletion
 
 POD_END_S = 3.5
 POD = PodName("default", "train-0", "uid-0")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, since, ungranted, without_devices
-from mpsd.kubelet.rules.node_pods import Bystander, NodePod, read_bystander, read_node_pod
+from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, late, served, since, ungranted, without_devices
+from mpsd.kubelet.rules.node_pods import NodePod, read_node_pod
 from mpsd.model.identity import PodName
 from tests.model.manifests import with_admission
 from tests.model.worlds import POLICY
@@ -19,12 +19,12 @@ MIRROR = "kubernetes.io/config.mirror"
 HASH = "46dac9a538838115821dfd9559149484"
 
 
-def read(thing: dict[str, Any]) -> NodePod | Bystander | None:
-    return read_node_pod(thing, POLICY) or read_bystander(thing)
+def read(thing: dict[str, Any]) -> NodePod | None:
+    return read_node_pod(thing, POLICY)
 
 
 def judged(
-    *rows: NodePod | Bystander | None,
+    *rows: NodePod | None,
     held: tuple[ContainerDevices, ...] = (),
     journal: tuple[JournalEntry, ...] = (),
     unallocated: Collection[str] = (),
@@ -49,6 +49,21 @@ def test_nobody_is_judged_before_the_api_has_said_who_is_here() -> None:
 def test_whoever_asks_for_memory_of_a_gpu_is_not_judged_well_or_badly_written(amount: object) -> None:
     assert found(pod_object("train", container(resources={"limits": {MEM: amount}}))) == {}
     assert found(pod_object("train", container(resources={"requests": {MEM: amount}}))) == {}
+
+
+def test_a_pod_without_its_devices_is_late_after_a_minute() -> None:
+    pod = node_pod("train")
+    first_seen = since({}, [pod], 100.0)
+    assert late(first_seen, [pod], 159.9) == ()
+    assert late(since(first_seen, [pod], 130.0), [pod], 160.0) == (pod,)
+
+
+def test_the_devices_of_one_resource_are_not_those_of_the_other() -> None:
+    pod = node_pod("train")
+    (name,) = [pod.container(request) for request in pod.requests]
+    held = (devices(name, memory=mem_ids(7)),)
+    assert served("memory", held, (), [pod]) == {name}
+    assert served("percent", held, (), [pod]) == frozenset()
 
 
 @pytest.mark.parametrize("amount", [0, "0", "0Gi", "0e9", "-0"])
@@ -127,13 +142,13 @@ def test_an_annotation_makes_nobody_another_pod() -> None:
     ],
 )
 def test_what_cannot_be_read_without_a_doubt_is_nobody(thing: Any) -> None:
-    assert read_bystander(thing) is None
+    assert read(thing) is None
 
 
 def test_whoever_shares_a_claim_cannot_hide_it_behind_what_else_is_in_the_pod() -> None:
     thing = pod_object("web", container(), annotations={str(n): "" for n in range(11_000)})
     thing["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "share"}]
-    found = read_bystander(thing)
+    found = read(thing)
     assert found is not None
     assert found.claims == ("share",)
 
@@ -201,7 +216,7 @@ class World:
             self.mirror = {key: value for key, value in {**self.mirror, name: thing}.items() if value is not None}
         self.seen = min(len(self.changes), self.seen + count)
 
-    def rows(self) -> list[NodePod | Bystander]:
+    def rows(self) -> list[NodePod]:
         return [row for row in map(read, self.mirror.values()) if row]
 
     def judged(self) -> dict[str, PodName]:

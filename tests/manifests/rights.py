@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 
-from tests.manifests.rendering import ALL, Object, of_kind
+from tests.manifests.rendering import PLAIN, VALUES, Object, of_kind
 
 
 def rights_table() -> list[tuple[str, str]]:
-    """A row for each rule of each account, and the overlays that have it; `base` is in all with pods of mpsd."""
+    """A row for each rule of each account, and the values files that have it."""
     places: dict[str, list[str]] = {}
-    everywhere = [place for place in ALL if of_kind(place, "Namespace")]
+    everywhere = [PLAIN, *VALUES]
     for place in everywhere:
         for right in granted(place):
             places.setdefault(right, []).append(place)
@@ -19,8 +19,8 @@ def _where(found: list[str], everywhere: list[str]) -> str:
     if found == everywhere:
         return "all"
     missing = [place for place in everywhere if place not in found]
-    named = found if "base" in missing else missing
-    return ("" if named is found else "all but ") + ", ".join(f"`{place.removeprefix('overlays/')}`" for place in named)
+    named = found if PLAIN in missing else missing
+    return ("" if named is found else "all but ") + ", ".join(f"`{place}`" for place in named)
 
 
 def granted(place: str) -> Iterator[str]:

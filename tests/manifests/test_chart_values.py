@@ -12,10 +12,8 @@ from mpsd.admission.rules.claims import asked_of
 from mpsd.admission.rules.verdict import claims_in, review_all
 from mpsd.model.policy import CardCompute
 from mpsd.platform.limits_files import load_limits, read_policy, shipped_folder
-from tests.manifests.chart import CHART
-from tests.manifests.helm import IMAGE, files_by_helm, rendered_by_helm, values
-from tests.manifests.hostile_policy import hostile_policy
-from tests.manifests.rendering import Object, called
+from tests.manifests.helm import CHART, IMAGE, Object, files_by_helm, merged, rendered_by_helm, values
+from tests.manifests.rendering import called, values_of
 
 _SCHEDULER = {"scheduler": {"enabled": True}}
 _PROMETHEUS = {"prometheus": {"serviceMonitor": True, "rules": True, "dashboard": True}, **_SCHEDULER}
@@ -138,7 +136,7 @@ def test_another_domain_is_in_the_policy_and_in_what_the_second_scheduler_sends(
     given = values(resources={"domain": "example.com"}, **_SCHEDULER)
     assert _policy(given).resources.memory == "example.com/gpu-mem"
     sent = yaml.safe_load(_named(given, "ConfigMap", "mpsd-kube-scheduler")["data"]["kube-scheduler.yaml"])
-    assert "example.com/gpu-mem" in [one["name"] for one in sent["extenders"][0]["managedResources"]]
+    assert [one["name"] for one in sent["extenders"][0]["managedResources"]] == ["example.com/gpu-mem"]
 
 
 def test_without_the_webhook_nothing_of_it_is_there() -> None:
@@ -198,14 +196,21 @@ def test_numbers_ordinals_and_off_are_read_as_they_were_written() -> None:
     assert policy.graces.command_s == 2.5
 
 
-def test_hostile_tenants_change_what_is_shipped_and_leave_what_was_set() -> None:
-    hostile = read_policy(yaml.safe_load(hostile_policy()), "policy.yaml")
-    assert _policy(values(hostileTenants=True)) == hostile
+def test_values_after_those_for_hostile_tenants_change_them() -> None:
     own = {"admission": {"allowed_host_paths": ["/etc/ssl"], "rules": {"host-root": "audit"}}}
-    policy = _policy(values(hostileTenants=True, policy=own))
+    policy = _policy(merged(values_of("hostile-tenants"), {"policy": own}))
     assert policy.admission.allowed_host_paths == ("/etc/ssl",)
     assert policy.admission.rules["host-root"] == "audit"
-    assert policy.admission.host_ipc == hostile.admission.host_ipc
+    assert policy.admission.rules["host-pid"] == "enforce"
+    assert policy.admission.host_ipc == "off"
+
+
+def test_false_null_and_an_empty_list_take_the_place_of_what_is_shipped() -> None:
+    changed = {"exclusive_process": False, "pod_ends": False, "admission": {"runtime_classes": []}}
+    policy = _policy(values(policy=changed | {"compute": {"cards": {"1": {"policy": 4, "max_inst": None}}}}))
+    assert (policy.exclusive_process, policy.pod_ends) == (False, False)
+    assert policy.admission.runtime_classes == ()
+    assert policy.compute.of(1) == CardCompute(4, None)
 
 
 def test_the_exempt_namespaces_of_the_policy_are_those_that_not_everybody_may_create() -> None:
@@ -216,9 +221,23 @@ def test_the_exempt_namespaces_of_the_policy_are_those_that_not_everybody_may_cr
     assert found == str(names)
 
 
-def test_a_card_of_the_policy_needs_no_number_of_parts_where_its_division_has_none() -> None:
-    policy = _policy(values(policy={"compute": {"cards": {"1": {"policy": 4}}}}))
-    assert policy.compute.of(1) == CardCompute(4, None)
+def test_the_expressions_of_admission_policies_have_the_lists_and_names_of_the_policy() -> None:
+    lists = {"blocked_host_paths": ["/opt/x"], "blocked_environment": ["X_*"], "placement_accounts": ["ann"]}
+    lists |= {"other_gpus": ["amd.com/gpu", "a.b/*"], "exempt_namespaces": ["ours"], "runtime_classes": ["kata"]}
+    given = values(
+        resources={"domain": "example.com"},
+        admissionPolicies={"enabled": True, "mutating": True},
+        policy={"admission": lists},
+    )
+    policies = [one for one in rendered_by_helm(given) if one["kind"].endswith("AdmissionPolicy")]
+    said = str([one for one in policies if one["metadata"]["name"] != "mpsd-agent-writes"])
+    for text in ("['/opt/x']", "['X_*']", "['ann']", "^(amd.com/gpu$|a.b/)", "['', 'kata']", "example.com/gpu-mem"):
+        assert text in said.replace('"', "").replace("\\'", "'"), text
+    assert "aliyun.com" not in said
+    for one in policies:
+        if one["metadata"]["name"] != "mpsd-agent-writes":
+            _exempt, by_name = one["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"]
+            assert by_name["values"] == ["ours"]
 
 
 def test_facts_about_gpus_may_be_ones_own() -> None:
@@ -235,7 +254,6 @@ _CLAIMS = {"dra": {"enabled": True}}
     "given",
     [
         {},
-        {"hostileTenants": True},
         {"policy": {"admission": {"host_ipc": "off"}}},
         {"runtimeClassName": "nvidia"},
         _CLAIMS,
@@ -284,6 +302,11 @@ def test_helms_test_requests_a_claim_and_no_resource_where_nodes_serve_claims() 
             ("set policy.admission", "set scheduler.enabled"),
         ),
         ({"webhook": {"enabled": False}}, ("Without the webhook",), ("set webhook.failClosed",)),
+        (
+            {"webhook": {"enabled": False}, "admissionPolicies": {"enabled": True}},
+            (),
+            ("Without the webhook", "set webhook.failClosed"),
+        ),
         ({"webhook": {"tls": {"source": "cert-manager"}}}, ("set webhook.failClosed",), ("Without the webhook",)),
         ({"control": {"updateStrategy": "RollingUpdate"}}, ("control.updateStrategy is RollingUpdate",), ()),
     ],

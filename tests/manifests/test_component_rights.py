@@ -1,36 +1,33 @@
-"""What `kubectl mps doctor` asks about is what the manifests give, right by right."""
+"""What `kubectl mps doctor` asks about is what the chart gives, right by right."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mpsd.operations.doctor.rules.components import RIGHTS
+from tests.manifests.rendering import of_kind
 
-_MANIFESTS = Path(__file__).parents[2] / "manifests"
-_FILES = {
-    "mpsd-agent": "base/agent/rights.yaml",
-    "mpsd-webhook": "base/webhook/rights.yaml",
-    "mpsd-scheduler": "components/scheduler-account/rights.yaml",
-}
-_PATCHES = {"mpsd-agent": "components/dra/rights.yaml", "mpsd-webhook": "components/dra/webhook-rights.yaml"}
+_PLACE = "dra+scheduler"
 
 
 def given(component: str) -> Iterator[tuple[Any, ...]]:
-    things = [*yaml.safe_load_all((_MANIFESTS / _FILES[component]).read_text())]
-    if component in _PATCHES:
-        patch = yaml.safe_load((_MANIFESTS / _PATCHES[component]).read_text())
-        things.append({"kind": "ClusterRole", "rules": [one["value"] for one in patch]})
-    for thing in things:
-        namespace = "mpsd-system" if thing["kind"] == "Role" else ""
-        for rule in thing.get("rules") or ():
-            for group in rule.get("apiGroups") or ():
+    """Those of `mpsd scheduler`, without those of the kube-scheduler beside it."""
+    roles = of_kind(_PLACE, "ClusterRole")
+    if component != "mpsd-scheduler":
+        roles = [*roles, *of_kind(_PLACE, "Role")]
+    for role in roles:
+        if role["metadata"]["name"] != component:
+            continue
+        namespace = role["metadata"].get("namespace", "")
+        for rule in role["rules"]:
+            for group in rule["apiGroups"]:
                 for resource in rule["resources"]:
                     for verb in rule["verbs"]:
-                        yield component, verb, group, resource, tuple(rule.get("resourceNames") or ()), namespace
+                        yield component, verb, group, resource, tuple(rule.get("resourceNames", ())), namespace
 
 
 def test_every_right_in_the_manifests_is_asked_about_and_no_other() -> None:
-    asked = {(one.component, one.verb, one.group, one.resource, one.names, one.namespace) for one in RIGHTS}
-    assert asked == {right for component in _FILES for right in given(component)}
+    components = ("mpsd-agent", "mpsd-webhook", "mpsd-scheduler")
+    wanted = {right for component in components for right in given(component)}
+    asked = [(one.component, one.verb, one.group, one.resource, one.names, one.namespace) for one in RIGHTS]
+    assert len(asked) == len(set(asked))
+    assert set(asked) == wanted

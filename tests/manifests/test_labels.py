@@ -5,7 +5,7 @@ import pytest
 from mpsd.model.names import AGENT, CONTROL, LABEL, LIMITS, NAME_LABEL, NAMESPACE, PRODUCT, SCHEDULER, WEBHOOK
 from mpsd.operations.lifecycle.rules.emptying import Stage, Thing, in_order
 from mpsd.operations.lifecycle.rules.upgrade import SELECTOR
-from tests.manifests.rendering import ALL, Object, called, rendered
+from tests.manifests.rendering import ALL, PLAIN, Object, called, rendered
 
 
 def thing(made: Object) -> Thing:
@@ -42,16 +42,17 @@ def test_nothing_goes_before_what_depends_on_it(place: str) -> None:
     at = {f"{one.kind} {one.name}": position for position, one in enumerate(order)}
     policies = [one for one in order if one.kind.endswith("AdmissionPolicy")]
     assert all(at[f"{one.kind}Binding {one.name}"] < at[f"{one.kind} {one.name}"] for one in policies)
-    if "DaemonSet mpsd-agent" in at:
-        names = ["MutatingWebhookConfiguration mpsd-webhook", "Deployment mpsd-webhook", "DaemonSet mps-control-daemon"]
-        names += ["ConfigMap mpsd-limits", "ClusterRole mpsd-agent", "CustomResourceDefinition mpsnodes.mpsd.io"]
-        assert [at[name] for name in names] == sorted(at[name] for name in names)
-        assert at["DaemonSet mpsd-agent"] < at["DaemonSet mps-control-daemon"]
-        assert stages.count(Stage.DAEMONS) == 1
+    names = ["DaemonSet mps-control-daemon", "ConfigMap mpsd-limits", "ClusterRole mpsd-agent"]
+    names.append("CustomResourceDefinition mpsnodes.mpsd.io")
+    if "policies" not in place:
+        names = ["MutatingWebhookConfiguration mpsd-webhook", "Deployment mpsd-webhook", *names]
+    assert [at[name] for name in names] == sorted(at[name] for name in names)
+    assert at["DaemonSet mpsd-agent"] < at["DaemonSet mps-control-daemon"]
+    assert stages.count(Stage.DAEMONS) == 1
 
 
 def test_the_control_daemons_are_found_by_the_labels_that_they_are_shipped_with() -> None:
     wanted = dict(term.split("=") for term in SELECTOR.split(","))
-    found = [made for made in rendered("base") if wanted.items() <= made["metadata"].get("labels", {}).items()]
+    found = [made for made in rendered(PLAIN) if wanted.items() <= made["metadata"].get("labels", {}).items()]
     assert ("DaemonSet mps-control-daemon") in [called(made) for made in found]
     assert [made["kind"] for made in found].count("DaemonSet") == 1

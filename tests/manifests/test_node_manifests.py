@@ -6,16 +6,15 @@ import pytest
 
 from mpsd.kubelet.settings import kubelet_settings
 from mpsd.model.fields import FieldReader
+from mpsd.model.pod import read_pod
 from mpsd.model.policy import Policy
-from mpsd.platform.limits_files import read_policy
-from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node, read_wishes
+from mpsd.platform.limits_files import read_policy, shipped_folder
+from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.platform.settings import listen_settings, settings
 from mpsd.platform.yaml_files import parse_yaml
 from mpsd.status.rules.mpsnode import UPGRADE_LABEL
-from tests.manifests.generic_policy import TARGET, generic_policy
-from tests.manifests.rendering import ALL, Object, named, of_kind, only, rendered, rights
+from tests.manifests.rendering import ALL, PLAIN, Object, named, of_kind, only, rendered, rights
 
-_WITH_PODS = [place for place in ALL if "policies" not in place]
 _CONTROL, _AGENT = "mps-control-daemon", "mpsd-agent"
 
 
@@ -50,7 +49,7 @@ def _policy_of(place: str) -> Policy:
     return _policy(named(place, "ConfigMap", "mpsd-limits")["data"]["policy.yaml"])
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", ALL)
 def test_the_control_daemon_is_as_the_published_guide_says(place: str) -> None:
     """Its label, its privileges, its priority: what existing tools and queries look for."""
     pod = _pod(place, _CONTROL)
@@ -65,11 +64,11 @@ def test_the_control_daemon_is_as_the_published_guide_says(place: str) -> None:
 
 def test_both_run_on_nodes_labelled_for_mps_and_nowhere_else() -> None:
     for name in (_CONTROL, _AGENT):
-        assert _pod("base", name)["nodeSelector"] == {"ack.node.gpu.schedule": "mps"}
-        assert _pod("overlays/generic", name)["nodeSelector"] == {"mpsd.io/share": "mps"}
+        assert _pod(PLAIN, name)["nodeSelector"] == {"ack.node.gpu.schedule": "mps"}
+        assert _pod("generic", name)["nodeSelector"] == {"mpsd.io/share": "mps"}
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", ALL)
 def test_nothing_restarts_the_daemons_by_itself(place: str) -> None:
     container = _container(place, _CONTROL)
     assert not {"livenessProbe", "startupProbe", "lifecycle"} & container.keys()
@@ -79,12 +78,12 @@ def test_nothing_restarts_the_daemons_by_itself(place: str) -> None:
     assert toleration == {"operator": "Exists"}, "no taint evicts it, NoExecute neither"
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", ALL)
 def test_kubelet_waits_longer_for_the_daemons_than_they_for_their_clients(place: str) -> None:
     assert _pod(place, _CONTROL)["terminationGracePeriodSeconds"] >= _policy_of(place).graces.drain_s + 30
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", ALL)
 def test_an_agent_is_wherever_a_control_daemon_is(place: str) -> None:
     control, agent = _pod(place, _CONTROL), _pod(place, _AGENT)
     for key in ("nodeSelector", "tolerations", "priorityClassName", "runtimeClassName"):
@@ -98,25 +97,25 @@ _UPGRADE_STATES = (
 )
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", ALL)
 def test_an_upgrade_of_the_driver_removes_them_from_an_unused_node_alone_and_the_agent_last(place: str) -> None:
     for state in _UPGRADE_STATES:
         for is_unused in (False, True):
             labels = {"nvidia.com/gpu-driver-upgrade-state": state} | ({UPGRADE_LABEL: "drained"} if is_unused else {})
             node = read_kubernetes_node({"metadata": {"name": "node1", "labels": labels}})
-            wishes = [read_wishes(FieldReader(), _pod(place, name)) for name in (_CONTROL, _AGENT)]
-            stay = [any(all(one.holds(node) for one in term) for term in each.terms) for each in wishes]
+            specs = [read_pod(FieldReader(), {"spec": _pod(place, name)}).spec for name in (_CONTROL, _AGENT)]
+            stay = [any(map(node.meets, spec.wishes.terms)) for spec in specs]
             goes = state in ("pod-restart-required", "post-maintenance-required", "upgrade-failed")
             assert stay == [not is_unused, not (is_unused and goes)], state
 
 
 def test_the_operator_can_wait_for_the_control_daemon_by_the_label_that_the_page_names() -> None:
-    labels = _daemon_set("base", _CONTROL)["template"]["metadata"]["labels"]
+    labels = _daemon_set(PLAIN, _CONTROL)["template"]["metadata"]["labels"]
     page = (Path(__file__).parents[2] / "docs/coexistence.md").read_text()
     assert f"podSelector: app.kubernetes.io/name={labels['app.kubernetes.io/name']}," in page
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", ALL)
 def test_the_agent_has_no_more_privileges_than_those_that_it_gives_a_reason_for(place: str) -> None:
     pod, security = _pod(place, _AGENT), _container(place, _AGENT)["securityContext"]
     assert not any(pod.get(key) for key in ("hostNetwork", "hostIPC"))
@@ -126,11 +125,11 @@ def test_the_agent_has_no_more_privileges_than_those_that_it_gives_a_reason_for(
     assert security["capabilities"] == {"drop": ["ALL"], "add": ["KILL", "SYS_PTRACE"]}
     assert security["seccompProfile"] == {"type": "RuntimeDefault"}
     paths = {volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
-    of_claims = {"/var/lib/kubelet/plugins_registry", "/var/run/cdi"} if place == "overlays/dra" else set()
+    of_claims = {"/var/lib/kubelet/plugins_registry", "/var/run/cdi"} if place == "dra" else set()
     assert paths == {"/run/mpsd", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"} | of_claims
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", ALL)
 def test_the_control_daemon_sees_of_the_host_its_folder_and_the_cgroups(place: str) -> None:
     pod = _pod(place, _CONTROL)
     paths = {volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
@@ -139,7 +138,7 @@ def test_the_control_daemon_sees_of_the_host_its_folder_and_the_cgroups(place: s
     assert "hostNetwork" not in pod
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", ALL)
 @pytest.mark.parametrize("name", [_CONTROL, _AGENT])
 def test_run_mpsd_is_one_mount_at_the_path_of_the_host(place: str, name: str) -> None:
     """Of one mount, as a hard link needs; at the host's path, as kubelet is told of what is in it."""
@@ -148,7 +147,7 @@ def test_run_mpsd_is_one_mount_at_the_path_of_the_host(place: str, name: str) ->
     assert _environment(place, name)["MPSD_RUN_DIR"] == "/run/mpsd"
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", ALL)
 def test_the_daemons_are_moved_out_of_the_container_that_would_end_them(place: str) -> None:
     chosen = settings(environment=_environment(place, _CONTROL))
     container = _container(place, _CONTROL)
@@ -159,7 +158,7 @@ def test_the_daemons_are_moved_out_of_the_container_that_would_end_them(place: s
     assert str(chosen.limits_directory) in mounts
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", ALL)
 def test_the_agents_settings_are_its_own(place: str) -> None:
     container = _container(place, _AGENT)
     chosen = kubelet_settings({}, {**_environment(place, _AGENT), "MPSD_NODE_NAME": "node1"})
@@ -173,7 +172,7 @@ def test_the_agents_settings_are_its_own(place: str) -> None:
     assert node["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", ALL)
 def test_every_component_has_a_service_account_of_its_own(place: str) -> None:
     accounts = {thing["metadata"]["name"] for thing in of_kind(place, "ServiceAccount")}
     pods = [thing["spec"]["template"]["spec"] for kind in ("DaemonSet", "Deployment") for thing in of_kind(place, kind)]
@@ -189,7 +188,7 @@ def test_every_component_has_a_service_account_of_its_own(place: str) -> None:
     assert "mpsd-control" not in bound
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", ALL)
 def test_no_right_is_a_wildcard_deletes_or_reaches_further_than_its_reason(place: str) -> None:
     """But for templates of claims, of which a policy leaves the webhook its own."""
     policies = [one["spec"]["matchConstraints"]["resourceRules"] for one in of_kind(place, "ValidatingAdmissionPolicy")]
@@ -203,7 +202,7 @@ def test_no_right_is_a_wildcard_deletes_or_reaches_further_than_its_reason(place
 
 
 def test_the_agent_may_do_what_it_does_and_nothing_else() -> None:
-    assert rights(named("base", "ClusterRole", _AGENT)) == {
+    assert rights(named(PLAIN, "ClusterRole", _AGENT)) == {
         "pods": ["list", "watch"],
         "pods/status": ["patch"],
         "pods/eviction": ["create"],
@@ -217,7 +216,7 @@ def test_the_agent_may_do_what_it_does_and_nothing_else() -> None:
     }
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", ALL)
 def test_readers_find_the_agent_on_loopback_and_with_a_token_on_its_port_for_them(place: str) -> None:
     environment = _environment(place, _AGENT)
     home, others = listen_settings({}, environment, in_cluster=True).addresses
@@ -227,7 +226,7 @@ def test_readers_find_the_agent_on_loopback_and_with_a_token_on_its_port_for_the
     assert ports == {"metrics": 9445, "readers": others.port}
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", ALL)
 def test_a_role_that_nobody_has_until_an_operator_binds_it_may_read_and_nothing_else(place: str) -> None:
     (rule,) = named(place, "ClusterRole", "mpsd-reader")["rules"]
     assert rule == {"nonResourceURLs": ["/", "/metrics", "/v1/node", "/v1/page", "/v1/page/changes"], "verbs": ["get"]}
@@ -235,15 +234,19 @@ def test_a_role_that_nobody_has_until_an_operator_binds_it_may_read_and_nothing_
     assert not any(binding["roleRef"]["name"] == "mpsd-reader" for binding in bindings)
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", ALL)
 def test_every_pod_runs_the_same_image_of_a_version(place: str) -> None:
     pods = [thing["spec"]["template"]["spec"] for kind in ("DaemonSet", "Deployment") for thing in of_kind(place, kind)]
     ours = [one for pod in pods for one in pod["containers"] if one["name"] != "kube-scheduler"]
     (image,) = {container["image"] for container in ours}
     _name, tag = image.split(":")
     assert tag[0].isdigit()
-    roles = ["agent", "control", *(["scheduler"] if "scheduler" in place else []), "webhook"]
-    assert sorted(container["args"][0] for container in ours) == roles
+    roles = {"agent", "control"}
+    if "scheduler" in place:
+        roles.add("scheduler")
+    if "policies" not in place:
+        roles.add("webhook")
+    assert sorted(container["args"][0] for container in ours) == sorted(roles)
 
 
 def test_no_variable_of_a_container_is_named_twice() -> None:
@@ -255,7 +258,7 @@ def test_no_variable_of_a_container_is_named_twice() -> None:
                 assert len(names) == len(set(names)), (thing["metadata"]["name"], names)
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", ALL)
 def test_the_namespace_lets_privileged_pods_in(place: str) -> None:
     assert only(place, "Namespace")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "privileged"
 
@@ -263,14 +266,14 @@ def test_the_namespace_lets_privileged_pods_in(place: str) -> None:
 def test_the_runtime_class_is_named_for_the_nodes_pods_and_not_for_the_webhook() -> None:
     named = {
         thing["metadata"]["name"]
-        for thing in rendered("overlays/nvidia-runtime")
+        for thing in rendered("nvidia-runtime")
         if "template" in thing.get("spec", {}) and "runtimeClassName" in thing["spec"]["template"]["spec"]
     }
     assert named == {_CONTROL, _AGENT}
 
 
 def test_the_policy_with_other_names_is_the_shipped_one_but_for_the_names() -> None:
-    assert TARGET.read_text() == generic_policy(), "make it anew: python -m tests.manifests.generic_policy"
-    policy = _policy_of("overlays/generic")
+    policy = _policy_of("generic")
     assert "aliyun" not in str(policy.resources)
-    assert _policy(generic_policy("aliyun.com")) == _policy_of("base")
+    text = (shipped_folder() / "policy.yaml").read_text()
+    assert _policy(text.replace("aliyun.com/", "mpsd.io/")) == policy

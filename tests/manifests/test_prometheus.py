@@ -9,51 +9,50 @@ from mpsd.model.metrics import Exporter
 from tests.manifests.rendering import Object, named, of_kind, only
 from tests.prometheus.shipped import BOARD, DOCS, GROUPS, INSTANCE, JOB, job_of
 
-OVERLAY = "overlays/prometheus"
-OF_A_POD = {Exporter.AGENT: "overlays/prometheus", Exporter.WEBHOOK: OVERLAY, Exporter.SCHEDULER: "overlays/scheduler"}
+WITH = "prometheus+scheduler"
 
 
-def test_the_rules_of_the_operator_are_those_of_the_plain_file() -> None:
-    assert only(OVERLAY, "PrometheusRule")["spec"] == {"groups": GROUPS}
+def test_the_operator_gets_the_rules_of_the_plain_file() -> None:
+    assert only(WITH, "PrometheusRule")["spec"] == {"groups": GROUPS}
 
 
 def test_the_sidecar_of_grafana_finds_the_board() -> None:
-    board = named(OVERLAY, "ConfigMap", "mpsd-board")
+    board = named(WITH, "ConfigMap", "mpsd-board")
     assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
     assert board["data"]["board.json"] == BOARD.read_text()
 
 
 @pytest.mark.parametrize("exporter", Exporter)
 def test_every_role_is_scraped_on_a_port_that_its_pods_have(exporter: Exporter) -> None:
-    monitor = named(OVERLAY, "PodMonitor", job_of(exporter))["spec"]
+    monitor = named(WITH, "PodMonitor", job_of(exporter))["spec"]
     (endpoint,) = monitor["podMetricsEndpoints"]
     relabelled = {one["targetLabel"]: one for one in endpoint["relabelings"]}
     assert relabelled[JOB]["replacement"] == job_of(exporter)
     assert relabelled[INSTANCE]["sourceLabels"]
-    (workload,) = [thing for thing in _workloads(OF_A_POD[exporter]) if thing["metadata"]["name"] == job_of(exporter)]
+    (workload,) = [thing for thing in _workloads() if thing["metadata"]["name"] == job_of(exporter)]
     template = workload["spec"]["template"]
     assert monitor["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     ports = {port["name"] for one in template["spec"]["containers"] for port in one["ports"]}
     assert endpoint["port"] in ports
 
 
-def _workloads(place: str) -> list[Object]:
-    return [*of_kind(place, "DaemonSet"), *of_kind(place, "Deployment")]
+def _workloads() -> list[Object]:
+    return [*of_kind(WITH, "DaemonSet"), *of_kind(WITH, "Deployment")]
 
 
 def test_labels_of_a_share_are_not_overwritten_by_those_of_the_agent() -> None:
-    (endpoint,) = named(OVERLAY, "PodMonitor", job_of(Exporter.AGENT))["spec"]["podMetricsEndpoints"]
+    (endpoint,) = named(WITH, "PodMonitor", job_of(Exporter.AGENT))["spec"]["podMetricsEndpoints"]
     assert endpoint["honorLabels"] is True
 
 
 def test_the_token_that_is_shown_is_good_for_metrics_alone() -> None:
-    assert named(OVERLAY, "ClusterRole", "mpsd-prometheus")["rules"] == [
+    assert named(WITH, "ClusterRole", "mpsd-prometheus")["rules"] == [
         {"nonResourceURLs": ["/metrics"], "verbs": ["get"]}
     ]
-    secret = named(OVERLAY, "Secret", "mpsd-prometheus")
+    secret = named(WITH, "Secret", "mpsd-prometheus")
     account = secret["metadata"]["annotations"]["kubernetes.io/service-account.name"]
     assert _subjects("mpsd-prometheus") == [account]
-    for monitor in of_kind(OVERLAY, "PodMonitor"):
+    for monitor in of_kind(WITH, "PodMonitor"):
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
         if endpoint["port"] == "readers":
             assert endpoint["scheme"] == "https"
@@ -61,7 +60,7 @@ def test_the_token_that_is_shown_is_good_for_metrics_alone() -> None:
 
 
 def _subjects(role: str) -> list[str]:
-    bindings = [one for one in of_kind(OVERLAY, "ClusterRoleBinding") if one["roleRef"]["name"] == role]
+    bindings = [one for one in of_kind(WITH, "ClusterRoleBinding") if one["roleRef"]["name"] == role]
     return [subject["name"] for binding in bindings for subject in binding["subjects"]]
 
 

@@ -9,10 +9,10 @@ from mpsd.admission.settings import WebhookSettings, webhook_settings
 from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
 from mpsd.platform.limits_files import read_policy, shipped_folder
 from mpsd.platform.yaml_files import parse_yaml
-from tests.manifests.hostile_policy import TARGET, hostile_policy
-from tests.manifests.rendering import ALL, Object, assert_confined, named, of_kind, only, rendered
+from tests.manifests.rendering import ALL, OLD, PLAIN, Object, assert_confined, named, of_kind, only, rendered
 
-_WITH_PODS = [place for place in ALL if "policies" not in place]
+_WITH_WEBHOOK = [place for place in ALL if "policies" not in place]
+_FAIL_OPEN = [place for place in _WITH_WEBHOOK if place != "cert-manager-fail-closed"]
 _CONFIGURATIONS = ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
 
 
@@ -25,6 +25,11 @@ def _deployment(place: str) -> Object:
     return named(place, "Deployment", "mpsd-webhook")
 
 
+def _limits(place: str) -> dict[str, str]:
+    data: dict[str, str] = named(place, "ConfigMap", "mpsd-limits")["data"]
+    return data
+
+
 def _rules(place: str) -> Iterator[Object]:
     """Those of the webhook."""
     for kind in ("Role", "ClusterRole"):
@@ -33,7 +38,7 @@ def _rules(place: str) -> Iterator[Object]:
                 yield from role["rules"]
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", _WITH_WEBHOOK)
 def test_no_right_reaches_another_secret(place: str) -> None:
     for rule in _rules(place):
         if "secrets" in rule["resources"]:
@@ -49,7 +54,7 @@ def test_the_rights_are_those_that_the_code_names() -> None:
     """The table in the docstring of mpsd.admission.registration."""
     found = {
         (resource, *rule.get("resourceNames", ())): sorted(rule["verbs"])
-        for rule in _rules("base")
+        for rule in _rules(PLAIN)
         for resource in rule["resources"]
     }
     assert found == {
@@ -65,14 +70,14 @@ def test_the_rights_are_those_that_the_code_names() -> None:
 
 
 def test_with_cert_manager_it_may_touch_no_secret_and_no_webhook_configuration() -> None:
-    assert not any("secrets" in rule["resources"] for rule in _rules("overlays/cert-manager"))
-    assert not of_kind("overlays/cert-manager", "RoleBinding")
-    writing = [rule for rule in _rules("overlays/cert-manager") if {*rule["verbs"]} != {"get"}]
+    assert not any("secrets" in rule["resources"] for rule in _rules("cert-manager"))
+    assert not of_kind("cert-manager", "RoleBinding")
+    writing = [rule for rule in _rules("cert-manager") if {*rule["verbs"]} != {"get"}]
     assert [rule["resources"] for rule in writing] == [["namespaces"]]
 
 
 def test_with_cert_manager_the_manifests_say_fail_in_a_second_step_and_nothing_else() -> None:
-    first, second = (rendered(f"overlays/{name}") for name in ("cert-manager", "cert-manager-fail-closed"))
+    first, second = (rendered(name) for name in ("cert-manager", "cert-manager-fail-closed"))
     differing = [thing for thing in second if thing not in first]
     assert sorted(thing["kind"] for thing in differing) == sorted(_CONFIGURATIONS)
     for thing in differing:
@@ -81,7 +86,7 @@ def test_with_cert_manager_the_manifests_say_fail_in_a_second_step_and_nothing_e
         assert thing | {"webhooks": [webhook | {"failurePolicy": "Ignore"}]} in first
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", _WITH_WEBHOOK)
 def test_the_pods_may_do_little_and_outlive_a_drain(place: str) -> None:
     deployment = _deployment(place)["spec"]
     assert deployment["replicas"] == 2
@@ -95,7 +100,7 @@ def test_the_pods_may_do_little_and_outlive_a_drain(place: str) -> None:
         assert "memory" in container["resources"]["limits"]
 
 
-@pytest.mark.parametrize("place", _WITH_PODS)
+@pytest.mark.parametrize("place", _WITH_WEBHOOK)
 def test_ports_and_names_are_the_programs_own(place: str) -> None:
     settings = _settings()
     (container,) = _deployment(place)["spec"]["template"]["spec"]["containers"]
@@ -106,12 +111,12 @@ def test_ports_and_names_are_the_programs_own(place: str) -> None:
     assert service["spec"]["selector"].items() <= (_deployment(place)["spec"]["template"]["metadata"]["labels"].items())
 
 
-@pytest.mark.parametrize("place", [place for place in _WITH_PODS if place != "overlays/cert-manager-fail-closed"])
+@pytest.mark.parametrize("place", _FAIL_OPEN)
 @pytest.mark.parametrize("kind", _CONFIGURATIONS)
 def test_as_shipped_nothing_depends_on_the_webhook(place: str, kind: str) -> None:
     (webhook,) = only(place, kind)["webhooks"]
     assert webhook["failurePolicy"] == "Ignore"
-    makes_templates = place == "overlays/dra" and kind.startswith("Mutating")
+    makes_templates = place == "dra" and kind.startswith("Mutating")
     assert webhook["sideEffects"] == ("NoneOnDryRun" if makes_templates else "None")
     assert webhook["timeoutSeconds"] == 5
     assert webhook["matchPolicy"] == "Equivalent"
@@ -121,7 +126,7 @@ def test_as_shipped_nothing_depends_on_the_webhook(place: str, kind: str) -> Non
 @pytest.mark.parametrize("kind", _CONFIGURATIONS)
 def test_registering_changes_nothing_but_trust_and_then_the_failure_policy(kind: str) -> None:
     settings = _settings()
-    configuration = only("base", kind)
+    configuration = only(PLAIN, kind)
     path = configuration["webhooks"][0]["clientConfig"]["service"]["path"]
     wanted = WebhookRegistration(settings.service, settings.namespace, path, "", "Q0E=", FailurePolicy.FAIL)
     first = repair(configuration, wanted, may_fail=True)
@@ -136,14 +141,14 @@ def test_registering_changes_nothing_but_trust_and_then_the_failure_policy(kind:
 
 
 def test_mutation_is_for_new_pods_and_new_debugging_containers_only() -> None:
-    (webhook,) = only("base", "MutatingWebhookConfiguration")["webhooks"]
+    (webhook,) = only(PLAIN, "MutatingWebhookConfiguration")["webhooks"]
     asked = {(tuple(rule["resources"]), tuple(rule["operations"])) for rule in webhook["rules"]}
     assert asked == {(("pods",), ("CREATE",)), (("pods/ephemeralcontainers",), ("UPDATE",))}
     assert webhook["reinvocationPolicy"] == "IfNeeded"
 
 
 def test_validation_covers_every_kind_that_makes_pods() -> None:
-    (webhook,) = only("base", "ValidatingWebhookConfiguration")["webhooks"]
+    (webhook,) = only(PLAIN, "ValidatingWebhookConfiguration")["webhooks"]
     asked = {resource for rule in webhook["rules"] for resource in rule["resources"]}
     workloads = {"deployments", "statefulsets", "daemonsets", "replicasets", "jobs", "cronjobs"}
     assert asked == {"pods", "pods/ephemeralcontainers", "podtemplates", "replicationcontrollers", *workloads}
@@ -151,10 +156,10 @@ def test_validation_covers_every_kind_that_makes_pods() -> None:
 
 
 def test_its_own_namespace_is_exempt_from_the_start() -> None:
-    assert only("base", "Namespace")["metadata"]["labels"][EXEMPT] == "true"
+    assert only(PLAIN, "Namespace")["metadata"]["labels"][EXEMPT] == "true"
 
 
-def test_the_base_names_no_version_of_the_api_that_1_20_lacks() -> None:
+def test_the_oldest_kubernetes_gets_no_version_of_an_api_that_it_lacks() -> None:
     known = {
         ("v1", "Namespace"),
         ("v1", "ServiceAccount"),
@@ -170,21 +175,20 @@ def test_the_base_names_no_version_of_the_api_that_1_20_lacks() -> None:
         ("admissionregistration.k8s.io/v1", "ValidatingWebhookConfiguration"),
         ("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration"),
     }
-    assert {(thing["apiVersion"], thing["kind"]) for thing in rendered("base")} <= known
-    assert "matchConditions" not in str(rendered("base"))
+    assert {(thing["apiVersion"], thing["kind"]) for thing in rendered(OLD)} <= known
+    assert "matchConditions" not in str(rendered(OLD))
 
 
 def test_the_limits_are_those_that_are_shipped() -> None:
-    data = only("base", "ConfigMap")["data"]
+    data = _limits(PLAIN)
     assert data == {name: (shipped_folder() / name).read_text() for name in ("policy.yaml", "gpus.yaml")}
 
 
 def test_the_policy_for_hostile_tenants_is_the_shipped_one_but_for_what_it_must_change() -> None:
-    assert TARGET.read_text() == hostile_policy(), "make it anew: python -m tests.manifests.hostile_policy"
-    data = only("overlays/hostile-tenants", "ConfigMap")["data"]
+    data = _limits("hostile-tenants")
     policy = read_policy(parse_yaml(data["policy.yaml"].encode(), "policy.yaml")[0].value, "policy.yaml")
     assert isinstance(policy, Policy)
     assert policy.admission.host_ipc is HostIPC.OFF
     assert policy.admission.rules[RuleId.HOST_ROOT] is RuleMode.ENFORCE
     assert policy.admission.rules[RuleId.HOST_PID] is RuleMode.ENFORCE
-    assert data["gpus.yaml"] == only("base", "ConfigMap")["data"]["gpus.yaml"]
+    assert data["gpus.yaml"] == _limits(PLAIN)["gpus.yaml"]

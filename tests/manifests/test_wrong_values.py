@@ -1,19 +1,11 @@
 """A wrong value of the Helm chart is refused before anything is written, with its path and what to write."""
 
-import copy
 from collections.abc import Iterator
-from dataclasses import is_dataclass
 
 import helm_python
 import pytest
-import yaml
 
-from mpsd.model import policy as model
-from mpsd.model.problem import InvalidInput
-from mpsd.platform.limits_files import read_policy, shipped_folder
-from tests.manifests.chart import CHART
-from tests.manifests.helm import IMAGE, files_by_helm, values
-from tests.manifests.rendering import Object
+from tests.manifests.helm import CHART, IMAGE, Object, files_by_helm, values
 
 
 @pytest.mark.parametrize(
@@ -86,7 +78,20 @@ from tests.manifests.rendering import Object
             {"dra": {"enabled": True}, "agent": {"deviceListStrategy": "cdi-annotations"}},
             "resource claims have no annotations; with dra.enabled write cdi-cri or envvar",
         ),
-        ({"hostileTenants": "yes"}, "at '/hostileTenants': got string, want boolean"),
+        ({"exemptions": "yes"}, "at '/exemptions': got string, want boolean"),
+        ({"policy": {"compute": {"cards": {"1": {"policy": 4}}}}}, "cards/1': missing property 'max_inst'"),
+        *(
+            (
+                {"admissionPolicies": {"enabled": True}, "policy": {part: {field: value}}},
+                f"policy.{part}.{field} is not as shipped",
+            )
+            for part, field, value in (
+                ("admission", "rules", {"host-pid": "enforce"}),
+                ("admission", "host_ipc", "off"),
+                ("admission", "allowed_host_paths", []),
+                ("requests", "thread_percent_step", 10),
+            )
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_path_and_what_to_write(given: Object, said: str) -> None:
@@ -133,53 +138,6 @@ def test_a_request_up_to_its_limit_is_taken_however_both_are_written(resources: 
     files_by_helm(values(control={"resources": resources}))
 
 
-# By the part of the policy that Helm and mpsd must both know of: its class, or the field of a list.
-_CONTRADICTIONS: dict[str, tuple[Object, ...]] = {
-    "Resources": (
-        {"resources": {"memory": "aliyun.com/gpu-count"}},
-        {"resources": {"memory": "kubernetes.io/gpu-mem"}},
-        {"resources": {"percent": "requests.mpsd.io/gpu-core.percentage"}},
-    ),
-    "Requests": (
-        {"requests": {"minimum_thread_percent": 50, "default_thread_percent": 10}},
-        {"requests": {"thread_percent_step": 7}},
-    ),
-    "Admission": ({"admission": {"claims_for_requests": True, "device_classes": []}},),
-    "Graces": ({"graces": {"start_s": 1.5}},),
-    "Restarts": ({"restarts": {"first_s": 100, "longest_s": 1}},),
-    "CardCompute": (
-        {"compute": {"policy": 3, "max_inst": None}},
-        {"compute": {"cards": {"1": {"policy": 0, "max_inst": None}}}},
-        {"compute": {"cards": {"x": {"policy": 5, "max_inst": None}}}},
-    ),
-    "domains": ({"domains": [[0, 1], [1, 2, 0]]}, {"domains": [[3, 3]]}),
-}
-
-
-def _merged(shipped: Object, given: Object) -> Object:
-    merged = copy.deepcopy(shipped)
-    for name, value in given.items():
-        both = isinstance(value, dict) and isinstance(merged.get(name), dict)
-        merged[name] = _merged(merged[name], value) if both else value
-    return merged
-
-
-@pytest.mark.parametrize("given", [one for cases in _CONTRADICTIONS.values() for one in cases], ids=str)
-def test_helm_refuses_a_policy_in_the_words_of_mpsd_check(given: Object) -> None:
-    shipped = yaml.safe_load((shipped_folder() / "policy.yaml").read_text())
-    with pytest.raises(InvalidInput) as ours:
-        read_policy(_merged(shipped, given), "policy.yaml")
-    with pytest.raises(helm_python.HelmError) as helms:
-        files_by_helm(values(policy=given, dra={"enabled": True}))
-    assert str(helms.value).splitlines()[2:] == [f"  policy.{problem}" for problem in ours.value.problems]
-
-
-def test_helm_knows_of_every_part_of_the_policy_that_can_contradict_itself() -> None:
-    classes = {name: vars(one) for name, one in vars(model).items() if isinstance(one, type) and is_dataclass(one)}
-    parts = {name for name, own in classes.items() if "__post_init__" in own}
-    assert parts | {"domains"} == _CONTRADICTIONS.keys()
-
-
 @pytest.mark.parametrize(
     ("version", "given", "said"),
     [
@@ -190,6 +148,16 @@ def test_helm_knows_of_every_part_of_the_policy_that_can_contradict_itself() -> 
         ),
         ("v1.29.9", {"agent": {"startupTaint": True}}, "agent.startupTaint is true: .* this is v1.29.9; write false"),
         ("v1.33.9", {"dra": {"enabled": True}}, "of Kubernetes 1.34 and newer, and this is v1.33.9; write false"),
+        (
+            "v1.29.9",
+            {"admissionPolicies": {"enabled": True}},
+            "of Kubernetes 1.30 and newer, and this is v1.29.9; write",
+        ),
+        (
+            "v1.35.9",
+            {"admissionPolicies": {"mutating": True}},
+            "of Kubernetes 1.36 and newer, and this is v1.35.9; write",
+        ),
         ("v1.29.9", {"exemptions": True}, "of Kubernetes 1.30 and newer, and this is v1.29.9; write false"),
     ],
 )

@@ -9,16 +9,13 @@ from pathlib import Path
 import mpsd
 
 TOP = Path(__file__).parents[2]
-_TAG, _FOLDER = r"(?m)^(    newTag: )\S+", r"(mpsd[:-])\d+\.\d+\.\d+"
+_FOLDER = r"(mpsd[:-])\d+\.\d+\.\d+"
 # What stands before it in each: group 1.
 PLACES = {
     "images/Dockerfile": r"(?m)^(ARG VERSION=)\S+",
-    "manifests/base/kustomization.yaml": _TAG,
     "manifests/chart/Chart.yaml": r"(?m)^((?:appV|v)ersion: )\S+",
-    "manifests/components/scheduler-extender/kustomization.yaml": _TAG,
-    "manifests/components/scheduler/kustomization.yaml": _TAG,
-    "manifests/kustomization.yaml": _FOLDER,
-    "README.md": r"(Version )\d+\.\d+\.\d+",
+    "manifests/install.yaml": _FOLDER,
+    "README.md": r"(Version |mpsd:)\d+\.\d+\.\d+",
     "docs/hosts.md": _FOLDER,
     "docs/install.md": _FOLDER,
     "docs/quick-start.md": _FOLDER,

@@ -6,7 +6,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.model.pod import Role
+from mpsd.model.container import Role
 from mpsd.model.request import taken_in_part
 
 Asked = list[tuple[Role, int]]

@@ -189,6 +189,13 @@ def test_a_policy_that_is_older_than_priorities_gives_none_and_reports_what_lift
     assert older.violations.priority_raised.action is Response.WARN
 
 
+def test_a_policy_that_does_not_say_so_replaces_no_request_by_a_claim() -> None:
+    admission = dict(POLICY_DATA["admission"])
+    admission.pop("claims_for_requests", None)
+    silent = read_policy({**POLICY_DATA, "admission": admission}, "policy.yaml")
+    assert not silent.admission.claims_for_requests
+
+
 def test_a_policy_that_is_older_than_memory_caps_is_as_shipped() -> None:
     assert read_policy(POLICY_DATA, "policy.yaml").memory_cap == POLICY.memory_cap == "auto"
     assert refused("memory_cap", "dmem").where == "memory_cap"

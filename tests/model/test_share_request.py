@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 
 from mpsd.model.client_limits import ClientLimit
+from mpsd.model.container import Role
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.pod import Role
 from mpsd.model.policy import Policy
 from mpsd.model.problem import Problem
 from mpsd.model.request import ContainerRequest, PodRequest, asks_for_gpu, client_limit, read_share

@@ -134,7 +134,7 @@ def resource_slice(node: str = NODE, driver: str = "gpu.mpsd.io", **device: Any)
     return {"metadata": {"name": f"{node}-{driver}"}, "spec": spec}
 
 
-# As components/dra makes it of a cluster of today.
+# As dra.enabled makes it of a cluster of today.
 CLAIMS: Object = {
     "version": {"gitVersion": "v1.36.2"},
     "own_pods": [CLAIM_AGENT, *WELL.own_pods[1:]],  # type: ignore[index]  # known here

@@ -126,4 +126,8 @@ def test_room_is_offered_until_a_domain_drains() -> None:
     ready, draining = node(state="ready"), node(state="draining")
     assert offers_room(ready, every(ready))
     assert not offers_room(draining, every(draining))
+    first, *rest = ready.gpus
+    in_part = replace(ready, gpus=(first, *draining.gpus[1:]))
+    assert offers_room(in_part, every(in_part)), "one GPU of several is enough"
+    assert not offers_room(in_part, [one.uuid for one in rest])
     assert not offers_room(node(), [every(node())[0]])

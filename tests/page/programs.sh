@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Debian's chromium and chromedriver, what of their libraries this machine has not, a font with Chinese, and axe-core from
-# the npm registry, unpacked and not installed: nothing of this machine's own is changed. Prints the folder.
+# the npm registry, unpacked and not installed: nothing of this machine's own is changed. Where all of chromium is
+# installed, that is used. Prints the folder.
 #   programs.sh [FOLDER]     default: ~/.cache/mpsd-chromium
 # Needs Debian 12 with apt, and npm. 130 MB are fetched the first time, nothing after that.
 set -euo pipefail
@@ -12,15 +13,27 @@ mkdir -p "$folder"
 exec 9>"$folder/.lock"
 flock 9  # several that start at once fetch once
 
-if [[ ! -e $ready ]]; then
+wanted=(chromium chromium-common chromium-driver)
+browser=$folder/usr/lib/chromium driver=$folder/usr/bin/chromedriver
+if [[ ! -e $ready || ! -e $browser/icudtl.dat || ! -e $driver ]]; then # of chromium-common: chromium needs it beside it
   work=$(mktemp -d)
   trap 'rm -rf "$work"' EXIT
   cd "$work"
   apt=(apt-get -qq -o APT::Sandbox::User=root)
-  wanted=(chromium chromium-driver)
+  states=$(dpkg-query -W -f '${db:Status-Status} ' "${wanted[@]}" 2>/dev/null || true)
+  rm -rf "$browser" "$driver"
+  if [[ $states == "installed installed installed " ]]; then
+    mkdir -p "${browser%/*}" "${driver%/*}"
+    ln -s /usr/lib/chromium "$browser"
+    ln -s /usr/bin/chromedriver "$driver"
+    wanted=()
+  fi
   fonts=(fonts-inter fonts-wqy-microhei fonts-dejavu-core)
   # What apt would install and this machine has not; simulated, so that nothing is.
-  missing() { "${apt[@]}" --simulate --no-install-recommends install "${wanted[@]}" | awk '$1 == "Inst" {print $2}'; }
+  missing() {
+    ((${#wanted[@]} == 0)) ||
+      "${apt[@]}" --simulate --no-install-recommends install "${wanted[@]}" | awk '$1 == "Inst" {print $2}'
+  }
   fetch() {
     local names && names=$(missing) || return
     mapfile -t packages < <(printf '%s' "$names")

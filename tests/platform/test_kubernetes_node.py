@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.fields import FieldReader
+from mpsd.model.pod import read_pod
 from mpsd.platform.rules.kubernetes_objects import (
     KubernetesNode,
     Taint,
     kept_away,
     read_kubernetes_node,
-    read_wishes,
     taint_removal,
 )
 from mpsd.simulator.api_server.bodies import edited
@@ -29,7 +29,7 @@ def why(spec: Any, labels: dict[str, str] | None = None, ready: str = "True", **
         "spec": node,
         "status": {"conditions": [{"type": "Ready", "status": ready}]},
     }
-    return kept_away(read_wishes(FieldReader(), spec), read_kubernetes_node(thing))
+    return kept_away(read_pod(FieldReader(), {"spec": spec}).spec.wishes, read_kubernetes_node(thing))
 
 
 TAINT = {"key": "gpu", "value": "a", "effect": "NoSchedule"}
@@ -109,7 +109,7 @@ def test_one_term_is_enough_and_a_field_is_the_node_s_name() -> None:
 @given(anything, anything)
 def test_whatever_stands_in_a_node_or_a_pod_is_read(node: Any, spec: Any) -> None:
     thing = {"metadata": node, "spec": node, "status": node}
-    kept_away(read_wishes(FieldReader(), spec if isinstance(spec, dict) else {}), read_kubernetes_node(thing))
+    kept_away(read_pod(FieldReader(), {"spec": spec}).spec.wishes, read_kubernetes_node(thing))
     read_kubernetes_node(node)
 
 

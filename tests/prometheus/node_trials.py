@@ -108,14 +108,15 @@ def _one_fault_after_the_other(node: Node) -> Iterator[None]:
 
 
 def _one_fault(node: Node) -> None:
+    node.machine.until_ready()
     before = _faults(node)
     with _culprit_lingers(node):
         eventually(lambda: _faults(node) > before, "the fault is counted")
 
 
 def _faults(node: Node) -> int:
-    faults = node.machine.domain().faults
-    return faults.count if faults else 0
+    counted = (domain.faults for domain in node.machine.node().domains)
+    return sum(faults.count for faults in counted if faults)
 
 
 @contextmanager

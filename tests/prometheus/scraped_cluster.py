@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from mpsd.model.metrics import Exporter
 from mpsd.simulator.programs import wait_until
+from tests.manifests.rendering import rendered
 from tests.prometheus.meanwhile import beside
 from tests.prometheus.node_trials import LISTEN
-from tests.prometheus.server import COMPONENT, DEADLINE_S, Prometheus
+from tests.prometheus.server import DEADLINE_S, Prometheus
 from tests.served import free_port
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import NODE, Cluster, pod
@@ -52,14 +51,14 @@ class ScrapedCluster(Cluster):
     def kubeconfig(self) -> Path:
         return self._api_folder / "kubeconfig"
 
-    def token_of_the_component(self) -> str:
-        """What the component's Secret would hold, once its account and rights are there."""
+    def token_of_the_chart(self) -> str:
+        """What the Secret of its PodMonitors would hold, once its account and rights are there."""
         account = "/api/v1/namespaces/mpsd-system/serviceaccounts"
         self.ask("POST", "/api/v1/namespaces", {"metadata": {"name": "mpsd-system"}})
         paths = {"ServiceAccount": account, "ClusterRole": f"{RBAC}/clusterroles"}
         paths["ClusterRoleBinding"] = f"{RBAC}/clusterrolebindings"
-        for thing in yaml.safe_load_all((COMPONENT / "account.yaml").read_text()):
-            if thing["kind"] in paths:
+        for thing in rendered("prometheus"):
+            if thing["kind"] in paths and thing["metadata"]["name"] == "mpsd-prometheus":
                 self.ask("POST", paths[thing["kind"]], thing)
         return str(self.ask("POST", f"{account}/mpsd-prometheus/token", {"spec": {}})["status"]["token"])
 

@@ -23,7 +23,8 @@ import yaml
 
 from mpsd.model.metrics import Exporter
 from mpsd.simulator.programs import wait_until
-from tests.prometheus.shipped import COMPONENT, INSTANCE, JOB, hurried, job_of
+from tests.manifests.rendering import named
+from tests.prometheus.shipped import INSTANCE, JOB, hurried, job_of
 from tests.served import free_port
 
 READERS = "readers"  # the job that comes in by a token
@@ -187,8 +188,7 @@ def _targets_in(file: str) -> list[dict[str, object]]:
 
 def _readers_port() -> dict[str, object]:
     """What the operator makes of the agent's PodMonitor, but for who is scraped."""
-    monitors = yaml.safe_load_all((COMPONENT / "pod-monitors.yaml").read_text())
-    (agent,) = (one for one in monitors if one["metadata"]["name"] == job_of(Exporter.AGENT))
+    agent = named("prometheus", "PodMonitor", job_of(Exporter.AGENT))
     (endpoint,) = agent["spec"]["podMetricsEndpoints"]
     return {
         "job_name": READERS,

@@ -13,8 +13,8 @@ JOB, INSTANCE = (
     "job",
     "instance",
 )  # added by Prometheus; instance: the name of the node or pod in our scrape configurations
-DOCS, COMPONENT = ROOT / "docs" / "prometheus", ROOT / "manifests" / "components" / "prometheus"
-RULES, BOARD = DOCS / "rules.yaml", COMPONENT / "board.json"
+DOCS, _FILES = ROOT / "docs/prometheus", ROOT / "manifests/chart/files"
+RULES, BOARD = _FILES / "rules.yaml", _FILES / "board.json"
 
 Json = dict[str, Any]
 
@@ -58,5 +58,7 @@ def hurried(window: str) -> Json:
 
 
 def _hurried(rule: Json, window: str) -> Json:
-    expression = {"expr": in_window(rule["expr"], _AN_HOUR if "[1h]" in rule["expr"] else window)}
+    if "[1h]" in rule["expr"]:
+        window = _AN_HOUR
+    expression = {"expr": in_window(rule["expr"], window)}
     return expression if "record" in rule else expression | {"for": rule["for"] if rule["for"] == "0s" else "1s"}

@@ -63,7 +63,7 @@ def test_what_every_alert_measures_has_data_while_all_is_well(cluster: World) ->
 
 def test_the_account_of_the_component_is_let_in_by_the_port_for_readers_and_nobody_else_is(cluster: World) -> None:
     server, port = cluster.prometheus, cluster.cluster.tls_port
-    server.scrape_readers(port, cluster.cluster.token_of_the_component())
+    server.scrape_readers(port, cluster.cluster.token_of_the_chart())
     try:
         server.until_data(f'mpsd_gpu_info{{job="{READERS}"}}')
         server.scrape_readers(port, "made-up")

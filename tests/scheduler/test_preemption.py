@@ -75,6 +75,20 @@ def test_two_small_ones_go_only_where_no_large_one_may() -> None:
     assert set(victims(SEVEN, ledger, pods, ())) == {uid("b"), uid("c")}
 
 
+def test_the_gpu_that_costs_least_is_freed_and_not_the_first() -> None:
+    ledger, pods = world(("a", 16, 0, 100), ("b", 2, 0, 1), ("c", 2, 0, 1), ("d", 20, 1, 5))
+    assert victims(SEVEN, ledger, pods, ()) == (uid("d"),), "one, and not two"
+    ledger, pods = world(("a", 20, 0, 9), ("b", 20, 1, 3))
+    assert victims(SEVEN, ledger, pods, ()) == (uid("b"),), "the less important"
+
+
+def test_a_pod_that_ends_gives_its_clients_back() -> None:
+    ledger, pods = world(*((f"p{n}", 1, 0, 5) for n in range(6)), gib=(23,))
+    assert len(victims(SEVEN, ledger, pods, ())) == 1
+    going = [replace(pods[0], terminating=True), *pods[1:]]
+    assert victims(SEVEN, ledger, going, ()) == ()
+
+
 def test_whoever_was_proposed_stays_proposed_and_nobody_is_added_where_that_is_enough() -> None:
     ledger, pods = world(("a", 19, 0, 5), ("b", 20, 1, 5))
     assert victims(SEVEN, ledger, pods, (uid("b"), "for-its-cpu")) == (uid("b"), "for-its-cpu")
@@ -141,6 +155,28 @@ def test_several_gpus_of_one_domain_are_made_free_together() -> None:
     assert set(victims(two, node_capacity(node, "", pods, (), TERMS), pods, ())) == {uid("a"), uid("b")}
     apart = cluster_node(gib=(23, 23), held=grants)
     assert victims(two, node_capacity(apart, "", pods, (), TERMS), pods, ()) == ()
+
+
+def test_nobody_goes_whom_a_later_choice_makes_needless() -> None:
+    """a is the cheapest for gpu0; then c must go for gpu1, and that frees gpu0 too."""
+    of_both = PodStatus("node1", "default", "c", "c-uid", _both(), 14 * GIB, 100, 0, 0, 0)
+    grants = (held("a", 4, 0), of_both, held("d", 5, 1))
+    node = cluster_node(gib=(23, 23), held=grants, together=True)
+    priorities = {"a": 1, "c": 2, "d": 100}
+    pods = [shared_pod(name, 1, "node1", priority=each) for name, each in priorities.items()]
+    two = preemptor_of(Request(7 * GIB, None, 2))
+    assert victims(two, node_capacity(node, "", pods, (), TERMS), pods, ()) == (uid("c"),)
+
+
+def test_gpus_that_may_be_joined_are_emptied_for_a_request_of_several() -> None:
+    grants = (held("a", 1, 0), held("b", 1, 1))
+    node = cluster_node(gib=(23, 23), held=grants, on_demand=True)
+    pods = [shared_pod(name, 1, "node1", priority=1) for name in "ab"]
+    two = preemptor_of(Request(7 * GIB, None, 2))
+    ledger = node_capacity(node, "", pods, (), TERMS)
+    assert set(victims(two, ledger, pods, ())) == {uid("a"), uid("b")}
+    one_stays = [pods[0], replace(pods[1], priority=100)]
+    assert victims(two, node_capacity(node, "", one_stays, (), TERMS), one_stays, ()) == ()
 
 
 def _both() -> tuple[str, str]:

@@ -1,5 +1,6 @@
 """What is written of a reservation is read again, and whatever else stands there is no reservation."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -7,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.identity import PodName
-from mpsd.scheduler.ledger import KnownPods
+from mpsd.scheduler.ledger import KnownNode, KnownPods
+from mpsd.scheduler.rules import reservations as reservations_rules
 from mpsd.scheduler.rules.reservations import NodeReservations, Reservation, ReservationFate, read_reservations, written
 from tests.status.cluster_worlds import promised, shared_pod, uuid
 
@@ -64,6 +66,22 @@ def test_a_promise_counts_until_its_pod_needs_it_no_more(fate: ReservationFate, 
     assert bool(counting(reservations, fate, LONGEST_S - 1)) == young
     assert bool(counting(reservations, fate, LONGEST_S)) == old
     assert reservations.ends_at(lambda _reservation: fate, 0) == (LONGEST_S if young and not old else None)
+
+
+def test_a_reservation_whose_pod_is_never_bound_ends_after_150_s() -> None:
+    known = KnownNode("node1", reservations_rules.LONGEST_S)
+    known.reservations.update([promised("a", 7)], 0)
+    assert counting(known.reservations, ReservationFate.WAITING, 149)
+    assert not counting(known.reservations, ReservationFate.WAITING, 150)
+
+
+@pytest.mark.parametrize("field", ["mib", "percent"])
+def test_a_reservation_of_less_than_nothing_is_none(field: str) -> None:
+    entries = json.loads(written([promised("a", 7)]) or "")
+    assert read_reservations(json.dumps(entries)) == (promised("a", 7),)
+    for amount, is_read in ((0, True), (-1, False)):
+        changed = {uid: entry | {field: amount} for uid, entry in entries.items()}
+        assert bool(read_reservations(json.dumps(changed))) == is_read
 
 
 def test_an_age_goes_on_while_the_promise_is_the_same() -> None:

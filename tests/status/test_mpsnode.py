@@ -33,7 +33,7 @@ from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity
 from tests.model.worlds import view as local_view
 from tests.status.pod_worlds import client, held, held_claim, node, pod
 
-_FILE = Path(__file__).parents[2] / "manifests" / "base" / "crd" / "mpsnode.yaml"
+_FILE = Path(__file__).parents[2] / "manifests/chart/templates/crd/mpsnode.yaml"
 _CRD = yaml.safe_load(_FILE.read_text())
 (_VERSION,) = _CRD["spec"]["versions"]
 

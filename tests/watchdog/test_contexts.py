@@ -87,6 +87,13 @@ def test_what_no_context_of_more_sms_shows_accuses_nobody(kib: int, used_mib: in
     assert not [*threads_lifted(client(1, CAPPED, used_mib, reserved_kib=kib), H200, CAPPED)]
 
 
+@pytest.mark.parametrize(("less_mib", "is_found"), [(8, True), (9, False)])
+def test_a_context_may_hold_8_mib_less_than_the_facts_say(less_mib: int, is_found: bool) -> None:
+    used_mib = HOPPER.context_cost_mib(HOPPER.least_sms(6144, H200.sms)) - less_mib
+    seen = client(1, CAPPED, used_mib, reserved_kib=6144)
+    assert bool([*threads_lifted(seen, H200, CAPPED)]) == is_found
+
+
 def test_what_a_grant_was_before_it_was_reduced_is_what_its_programs_have() -> None:
     reduced = replace(CAPPED, thread_percent=10, earlier_percent=100)
     assert not [*threads_lifted(client(1, reduced, 516, reserved_kib=6144), H200, reduced)]

@@ -405,6 +405,14 @@ def test_a_full_gpu_is_told_of_once_on_the_pods_there_before_error_808_is() -> N
     assert watch.look((A, B), *clients, gpus=gpus).notices == ()
 
 
+def test_memory_of_no_known_process_is_reported_once_and_of_its_gpu() -> None:
+    watch = Watch()
+    (notice,) = watch.look((A,), client(1, A), unexplained_mib={UUIDS[1]: 5120}).notices
+    assert (notice.gpu, notice.reason) == (UUIDS[1], Reason.UNEXPLAINED_MEMORY)
+    assert notice.message.startswith("5120 MiB of gpu1 ")
+    assert watch.look((A,), client(1, A), unexplained_mib={UUIDS[1]: 6144}).notices == ()
+
+
 def test_a_lifted_limit_is_told_of_once_while_its_process_stays_within() -> None:
     watch = Watch()
     lifted = client(1, A, environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "garbage"})

@@ -2,6 +2,7 @@
 
 {{- define "mpsd.valueProblems" -}}
 {{- $version := .Capabilities.KubeVersion.Version -}}
+{{- $policy := include "mpsd.policy" . | fromYaml -}}
 {{- /* Empty without a cluster, as in helm template, which then knows no kinds of other projects either. */ -}}
 {{- $namespace := lookup "v1" "Namespace" "" .Release.Namespace -}}
 {{- $tls := .Values.webhook.tls -}}
@@ -42,11 +43,29 @@ dra.enabled is true: resource claims need resource.k8s.io/v1 of Kubernetes 1.34 
 {{- if eq .Values.agent.deviceListStrategy "cdi-annotations" }}
 agent.deviceListStrategy is "cdi-annotations": resource claims have no annotations; with dra.enabled write cdi-cri or envvar
 {{- end }}
-{{- else if .Values.policy.admission.claims_for_requests }}
+{{- else if $policy.admission.claims_for_requests }}
 policy.admission.claims_for_requests is true: without dra.enabled no node serves claims; write dra.enabled: true
 {{- end }}
 {{- if and .Values.exemptions (not (include "mpsd.since" (list . 30))) }}
 exemptions is true: it is a ValidatingAdmissionPolicy of Kubernetes 1.30 and newer, and this is {{ $version }}; write false
+{{- end }}
+{{- with .Values.admissionPolicies }}
+{{- if and .enabled (not (include "mpsd.since" (list $ 30))) }}
+admissionPolicies.enabled is true: ValidatingAdmissionPolicies are of Kubernetes 1.30 and newer, and this is {{ $version }}; write false
+{{- end }}
+{{- if and .mutating (not (include "mpsd.since" (list $ 36))) }}
+admissionPolicies.mutating is true: MutatingAdmissionPolicies are of Kubernetes 1.36 and newer, and this is {{ $version }}; write false
+{{- end }}
+{{- if .enabled }}
+{{- $shipped := $.Files.Get "files/policy.yaml" | fromYaml }}
+{{- range $part, $fields := dict "admission" (list "allowed_host_paths" "host_ipc" "rules") "requests" (list "minimum_thread_percent" "thread_percent_step") }}
+{{- range $fields }}
+{{- if ne (index $policy $part . | toJson) (index $shipped $part . | toJson) }}
+policy.{{ $part }}.{{ . }} is not as shipped, and the expressions of admissionPolicies.enabled do not follow it; remove it, or write false there and leave it to the webhook
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- if and .Values.agent.startupTaint (not (include "mpsd.since" (list . 30))) }}
 agent.startupTaint is true: what the agent may change of a Node is bounded by a ValidatingAdmissionPolicy of Kubernetes 1.30 and newer, and this is {{ $version }}; write false
@@ -157,66 +176,4 @@ nodeSelector has {{ $own }}: {{ toJson . }}, and every node of mpsd has {{ $own 
 {{- $number := regexFind "^[0-9.]+([eE][+-]?[0-9]+)?" (toString .) -}}
 {{- $units := dict "n" 1e-9 "u" 1e-6 "m" 1e-3 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 "Pi" 1125899906842624 "Ei" 1152921504606846976 -}}
 {{- mulf $number (get $units (trimPrefix $number (toString .)) | default 1) -}}
-{{- end }}
-
-{{- /* What mpsd check says of several fields of the policy: `__post_init__` in mpsd/model/policy.py. */ -}}
-{{- define "mpsd.policyProblems" -}}
-{{- $agree := "make the two agree" -}}
-{{- range $field := list "memory" "percent" }}
-{{- $name := index $.resources $field }}
-{{- if or (contains "kubernetes.io/" $name) (hasPrefix "requests." $name) }}
-policy.resources.{{ $field }} is {{ toJson $name }}: Kubernetes keeps names with kubernetes.io/ or requests. for itself; write a domain of yours, such as mpsd.io
-{{- end }}
-{{- end }}
-{{- with .resources }}
-{{- if lt (list .memory .percent .count | uniq | len) 3 }}
-policy.resources: memory, percent and count must be three different names; {{ $agree }}
-{{- end }}
-{{- end }}
-{{- with .requests }}
-{{- $minimum := printf "minimum_thread_percent %d" (int .minimum_thread_percent) }}
-{{- if lt (int .default_thread_percent) (int .minimum_thread_percent) }}
-policy.requests: default_thread_percent {{ .default_thread_percent }} is below {{ $minimum }}; {{ $agree }}
-{{- else if mod .minimum_thread_percent .thread_percent_step }}
-policy.requests: {{ $minimum }} is not in steps of thread_percent_step {{ .thread_percent_step }}; {{ $agree }}
-{{- end }}
-{{- end }}
-{{- with .admission }}
-{{- if and .claims_for_requests (not .device_classes) }}
-policy.admission: claims_for_requests is true and device_classes names no class to claim; {{ $agree }}
-{{- end }}
-{{- end }}
-{{- with .graces }}
-{{- if lt (float64 .start_s) (float64 .command_s) }}
-policy.graces: start_s {{ .start_s }} is below command_s {{ .command_s }}: no command could ever be answered; {{ $agree }}
-{{- end }}
-{{- end }}
-{{- with .restarts }}
-{{- if lt (float64 .longest_s) (float64 .first_s) }}
-policy.restarts: longest_s {{ .longest_s }} is below first_s {{ .first_s }}; {{ $agree }}
-{{- end }}
-{{- end }}
-{{- $computes := dict "policy.compute" .compute }}
-{{- range $ordinal, $card := .compute.cards }}
-{{- $_ := set $computes (printf "policy.compute.cards.%s" $ordinal) $card }}
-{{- if not (regexMatch "^(0|[1-9][0-9]{0,2})$" $ordinal) }}
-policy.compute.cards.{{ $ordinal }} is {{ toJson $ordinal }}: is no GPU's ordinal; write it as nvidia-smi does, such as 0
-{{- end }}
-{{- end }}
-{{- range $path, $card := $computes }}
-{{- if and (has (int $card.policy) (list 0 3)) (not $card.max_inst) }}
-{{ $path }}.max_inst is null: is not set, and the policy beside it gives a container 1/max_inst or weight/max_inst of a card; write 1 to 100, or policy 1, 2, 4 or 5
-{{- end }}
-{{- end }}
-{{- $named := list }}
-{{- $twice := list }}
-{{- range .domains }}
-{{- range . }}
-{{- if has . $named }}{{ $twice = append $twice . | uniq }}{{ end }}
-{{- $named = append $named . }}
-{{- end }}
-{{- end }}
-{{- with $twice }}
-policy.domains: GPU {{ sortAlpha . | join ", " }} is named more than once; {{ $agree }}
-{{- end }}
 {{- end }}

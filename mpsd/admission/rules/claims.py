@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from mpsd.admission.rules.requests import BY_CLASS
 from mpsd.kubelet.dra.rules.slices import CLIENTS, MEMORY, THREADS
 from mpsd.model.client_limits import BELOW_NORMAL, PRIORITIES
+from mpsd.model.container import Container
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.names import CLAIM_CLASS, CLAIM_DRIVER, WHOLE_CLASS
-from mpsd.model.pod import CLAIM_TEMPLATE, ClaimName, Container, Pod
+from mpsd.model.pod import CLAIM_TEMPLATE, ClaimName, Pod
 from mpsd.model.policy import Policy
 from mpsd.model.problem import Problem, shown
 from mpsd.model.quantity import gib, whole

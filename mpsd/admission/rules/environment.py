@@ -8,8 +8,9 @@ from functools import partial
 
 from mpsd.admission.rules.rule import NO_DEVICES, NOT_ASKING, Found, Rule, RuleInput, rule
 from mpsd.model.client_limits import CUDA_CAPABILITIES, NVIDIA_DRIVER_CAPABILITIES, NVIDIA_VISIBLE_DEVICES
+from mpsd.model.container import Variable
 from mpsd.model.names import matching, within_reach
-from mpsd.model.pod import Pod, Variable
+from mpsd.model.pod import Pod
 from mpsd.model.policy import Policy, RuleId
 from mpsd.model.problem import shown
 from mpsd.model.request import asks
@@ -30,16 +31,16 @@ def _blocked(case: RuleInput) -> Iterator[Found]:
     """Those of the containers of a pod that requests a GPU, named one by one or as keys of a known ConfigMap."""
     is_blocked = matching(case.policy.admission.blocked_environment)
     for container in case.pod.containers:
-        for variable in container.variables:
+        for variable in container.env:
             if not is_blocked(variable.name):
                 continue
             if variable.name == NVIDIA_DRIVER_CAPABILITIES:
                 if not _is_counted(variable):
-                    yield Found(variable.path, _value(variable), *_UNCOUNTED)
+                    yield Found(container.path_of(variable), _value(variable), *_UNCOUNTED)
             elif not _gives_nothing(variable):
-                yield Found(variable.path, _value(variable))
+                yield Found(container.path_of(variable), _value(variable))
             elif asks(container, case.policy.resources):
-                yield Found(variable.path, _value(variable), "hides the GPU that the container requests")
+                yield Found(container.path_of(variable), _value(variable), "hides the GPU that the container requests")
         for source in container.sources:
             for key in sorted(case.context.config_maps.get(source.name, ()) if source.kind == "ConfigMap" else ()):
                 if is_blocked(source.prefix + key):
@@ -81,9 +82,9 @@ _unseen_config_maps = Rule(
 def _visible_devices(case: RuleInput) -> Iterator[Found]:
     remedy = f"remove it, and request {case.policy.resources.memory} under resources.limits"
     for container in case.pod.containers:
-        for variable in container.variables:
+        for variable in container.env:
             if variable.name == NVIDIA_VISIBLE_DEVICES and not _gives_nothing(variable):
-                yield Found(variable.path, _value(variable), remedy=remedy)
+                yield Found(container.path_of(variable), _value(variable), remedy=remedy)
 
 
 ENVIRONMENT_RULES: tuple[Rule, ...] = (_blocked, _secrets, _unseen_config_maps, _visible_devices)
@@ -99,13 +100,13 @@ def config_maps_within_reach(pod: Pod, policy: Policy) -> Iterator[str]:
 
 
 def _gives_nothing(variable: Variable) -> bool:
-    return variable.name == NVIDIA_VISIBLE_DEVICES and variable.value in NO_DEVICES
+    return variable.name == NVIDIA_VISIBLE_DEVICES and variable.text in NO_DEVICES
 
 
 def _is_counted(variable: Variable) -> bool:
     """Whether the value names no other library than a container with a GPU gets anyway."""
-    return variable.value is not None and {*variable.value.split(",")} <= {"", *CUDA_CAPABILITIES}
+    return variable.text is not None and {*variable.text.split(",")} <= {"", *CUDA_CAPABILITIES}
 
 
 def _value(variable: Variable) -> str:
-    return "taken from elsewhere" if variable.value is None else shown(variable.value)
+    return "taken from elsewhere" if variable.text is None else shown(variable.text)

@@ -15,7 +15,6 @@ from mpsd.model.policy import HostIPC, RuleId
 from mpsd.model.problem import shown
 
 _OWN = ("/run/mpsd",)
-_SUB_PATHS = {False: "subPath", True: "subPathExpr"}
 _SECURITY = "securityContext"
 _CHANGES_USER = frozenset({"SETUID", "CAP_SETUID"})
 _FORBIDDEN_TOGETHER = (
@@ -36,15 +35,15 @@ _RESTRICT = (
 def _missing_host_ipc(case: RuleInput) -> Iterator[Found]:
     if case.policy.admission.host_ipc is HostIPC.OFF or _adds_host_ipc(case):
         return
-    if not case.pod.host_users:
+    if not case.pod.spec.host_users:
         yield Found(_in_spec(case.pod, "hostIPC"), "", *_FORBIDDEN_TOGETHER)
-    elif not case.pod.host_ipc:
+    elif not case.pod.spec.host_ipc:
         yield Found(_in_spec(case.pod, "hostIPC"), "", "MPS clients need it")
 
 
 @rule(RuleId.HOST_IPC_ADDED, "whoever creates a pod should know that it was changed", "set spec.hostIPC: true")
 def added_host_ipc(case: RuleInput) -> Iterator[Found]:
-    if not case.pod.host_ipc and _adds_host_ipc(case):
+    if not case.pod.spec.host_ipc and _adds_host_ipc(case):
         yield host_ipc_is_added(case.pod)
 
 
@@ -60,21 +59,21 @@ def host_ipc_is_added(pod: Pod) -> Found:
     "remove it",
 )
 def _unneeded_host_ipc(case: RuleInput) -> Iterator[Found]:
-    if case.pod.host_ipc and case.policy.admission.host_ipc is HostIPC.OFF:
+    if case.pod.spec.host_ipc and case.policy.admission.host_ipc is HostIPC.OFF:
         yield Found(_in_spec(case.pod, "hostIPC"), "true")
 
 
 def _adds_host_ipc(case: RuleInput) -> bool:
     """Whether it is still to be added: pods are changed, and the pods of a template are created later."""
     is_late = case.context.is_changed and not case.pod.path
-    return case.policy.admission.host_ipc is HostIPC.INJECT and case.pod.host_users and not is_late
+    return case.policy.admission.host_ipc is HostIPC.INJECT and case.pod.spec.host_users and not is_late
 
 
 @rule(RuleId.PRIVILEGED, "a privileged container can use every GPU without limits", "remove it")
 def _privileged(case: RuleInput) -> Iterator[Found]:
     remedy = "" if case.asking else f"remove it, or request {case.policy.resources.memory} if it needs a GPU"
     for container in case.pod.containers:
-        if container.privileged:
+        if container.security.privileged:
             yield Found(at(container.path, _SECURITY, "privileged"), "true", remedy=remedy)
 
 
@@ -102,7 +101,7 @@ def _capabilities(case: RuleInput) -> Iterator[Found]:
     "remove it; MPS does not need it",
 )
 def _host_pid(case: RuleInput) -> Iterator[Found]:
-    if case.pod.host_pid:
+    if case.pod.spec.host_pid:
         yield Found(_in_spec(case.pod, "hostPID"), "true")
 
 
@@ -113,24 +112,26 @@ def _host_pid(case: RuleInput) -> Iterator[Found]:
 )
 def _host_root(case: RuleInput) -> Iterator[Found]:
     """Any container of the pod: one that has no GPU itself can be handed the socket by one that has."""
-    if not case.pod.host_users:
+    if not case.pod.spec.host_users:
         return
     is_off = case.policy.admission.host_ipc is HostIPC.OFF  # else hostUsers: false is forbidden
-    with_it = " and ".join(key for key, has in (("hostIPC", case.pod.host_ipc), ("hostPID", case.pod.host_pid)) if has)
+    with_it = " and ".join(
+        key for key, has in (("hostIPC", case.pod.spec.host_ipc), ("hostPID", case.pod.spec.host_pid)) if has
+    )
     otherwise = f", or hostUsers: false on the pod{with_it and f' without {with_it}'}" if is_off else ""
-    if case.pod.shares_processes:
+    if case.pod.spec.shares_processes:
         message = "each container of the pod can open the MPS socket of the others through /proc"
         yield Found(_in_spec(case.pod, "shareProcessNamespace"), "true", message, f"remove it{otherwise}")
     for container in case.pod.containers:
         security = at(container.path, _SECURITY)
-        uid, non_root = container.run_as.uid, container.run_as.non_root
+        uid, non_root = case.pod.run_as(container)
         if uid == 0:
             yield Found(at(security, "runAsUser"), "0", remedy=_RESTRICT + otherwise)
             continue
         if uid is None and not non_root:
             yield Found(security, "", remedy=_RESTRICT + otherwise)
             continue
-        if container.may_escalate:
+        if container.security.may_escalate:
             message = "a setuid program in the image can make the container root on the host"
             remedy = f"set allowPrivilegeEscalation: false{otherwise}"
             yield Found(at(security, "allowPrivilegeEscalation"), "", message, remedy)
@@ -182,12 +183,14 @@ def _mpsd_files(case: RuleInput) -> Iterator[Found]:
             yield Found(volume.path, shown(volume.host_path), "contains the sockets of mpsd's daemons")
     above = {one.name: one.host_path for one in case.pod.host_volumes if reached(one.host_path, _OWN)}
     for container in case.pod.containers if above else ():
-        for mount in container.mounts:
-            if mount.sub_path and mount.volume in above:
-                path, key = f"{above[mount.volume]}/{mount.sub_path}", _SUB_PATHS[mount.is_expanded]
-                if mount.is_expanded or inside(path, _OWN):
-                    message = f"leads from {shown(above[mount.volume])} to the sockets of mpsd's daemons"
-                    yield Found(at(mount.entry, key), shown(mount.sub_path), message)
+        for entry, mount in container.mounts:
+            sub_path = mount.sub_path_expr or mount.sub_path
+            if sub_path and mount.name in above:
+                path = f"{above[mount.name]}/{sub_path}"
+                if mount.sub_path_expr or inside(path, _OWN):
+                    message = f"leads from {shown(above[mount.name])} to the sockets of mpsd's daemons"
+                    key = "subPathExpr" if mount.sub_path_expr else "subPath"
+                    yield Found(at(entry, key), shown(sub_path), message)
 
 
 @rule(
@@ -198,11 +201,13 @@ def _mpsd_files(case: RuleInput) -> Iterator[Found]:
 )
 def _mount_paths(case: RuleInput) -> Iterator[Found]:
     for container in case.pod.containers:
-        for mount in container.mounts:
-            hidden = inside(mount.inside, case.policy.admission.blocked_mount_paths)
+        for entry, mount in container.mounts:
+            key = "mountPath" if mount.mount_path else "devicePath"
+            place = mount.mount_path or mount.device_path
+            hidden = inside(place, case.policy.admission.blocked_mount_paths)
             if hidden:
                 message = f"a volume at {hidden} replaces what the node mounts there"
-                yield Found(mount.path, shown(mount.inside), message)
+                yield Found(at(entry, key), shown(place), message)
 
 
 HOST_RULES: tuple[Rule, ...] = (

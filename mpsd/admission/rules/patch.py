@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from mpsd.admission.rules.requests import ENTRY, TemplateWanted, claiming, has_device_of_another
 from mpsd.admission.rules.rule import ClaimClasses
 from mpsd.model.client_limits import NVIDIA_VISIBLE_DEVICES
+from mpsd.model.container import CONTAINER_FIELDS
 from mpsd.model.fields import Fields
 from mpsd.model.names import MIRROR
-from mpsd.model.pod import CONTAINER_FIELDS, GRACE_ADDED, USUAL_GRACE_S, Pod
+from mpsd.model.pod import GRACE_ADDED, USUAL_GRACE_S, Pod
 from mpsd.model.policy import HostIPC, Policy
 from mpsd.model.request import asks, asks_for_gpu
 
@@ -31,7 +32,7 @@ def patch_for_pod(
 ) -> tuple[Change, ...]:
     """The changes to a pod that is created. thing: what `pod` was read from, without a fault in its shape. template: of
     the claim that it gets in place of its request."""
-    lacks = not pod.host_ipc and pod.host_users  # Kubernetes forbids hostIPC together with hostUsers: false
+    lacks = not pod.spec.host_ipc and pod.spec.host_users  # Kubernetes forbids hostIPC together with hostUsers: false
     asked = asks_for_gpu(pod, policy.resources) or claiming(pod, policy, claims)
     injects = lacks and policy.admission.host_ipc is HostIPC.INJECT and asked
     claimed = _claimed(thing, pod, policy, template) if template else ()
@@ -42,7 +43,7 @@ def patch_for_pod(
 def _longer_grace(pod: Pod, policy: Policy) -> tuple[Change, ...]:
     """The time that mpsd needs to end the pod's clients, added once to its grace, so that a checkpoint loses nothing. A
     static pod keeps the grace of its file, which its kubelet reads."""
-    grace_s = USUAL_GRACE_S if pod.grace_s is None else pod.grace_s
+    grace_s = USUAL_GRACE_S if pod.spec.grace_s is None else pod.spec.grace_s
     if not policy.pod_ends or policy.graces.end_drain_s == 0 or grace_s <= 0:
         return ()
     if GRACE_ADDED in pod.annotations or MIRROR in pod.annotations:
@@ -108,7 +109,7 @@ def _void(
         if (
             container.name in untouched
             or (not is_claimed and (asks(container, policy.resources) or has_device_of_another(container, policy)))
-            or any(variable.name == NVIDIA_VISIBLE_DEVICES for variable in container.variables)
+            or any(variable.name == NVIDIA_VISIBLE_DEVICES for variable in container.env)
         ):
             continue
         yield _appended(f"{pointer}/env", dict(_VOID), bool(fields.get("env")))

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from mpsd.admission.rules.rule import EVERY, ClaimClasses, Found, Rule, RuleInput, rule
 from mpsd.kubelet.dra.rules.slices import MEMORY, THREADS
 from mpsd.model.client_limits import priority_problem
+from mpsd.model.container import Container
 from mpsd.model.fields import Fields, at
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.names import CLAIM_DRIVER, MIRROR, matches
-from mpsd.model.pod import CLAIM, PRIORITY, Container, Pod
+from mpsd.model.pod import CLAIM, PRIORITY, Pod
 from mpsd.model.policy import Policy, RuleId
 from mpsd.model.problem import Problem, shown, shown_name
 from mpsd.model.quantity import is_zero
@@ -82,7 +83,7 @@ def _gpus_apart(case: RuleInput) -> Iterator[Found]:
 def _scheduler_name(case: RuleInput) -> Iterator[Found]:
     if not asks_for_gpu(case.pod, case.policy.resources):
         return iter(())  # what claims leave free is in the API, for every scheduler
-    return _not_allowed(case, "schedulerName", case.pod.scheduler, case.policy.admission.schedulers)
+    return _not_allowed(case, "schedulerName", case.pod.spec.scheduler, case.policy.admission.schedulers)
 
 
 @rule(
@@ -92,8 +93,8 @@ def _scheduler_name(case: RuleInput) -> Iterator[Found]:
 )
 def _node_name(case: RuleInput) -> Iterator[Found]:
     # kubelet runs no pod with that annotation: it is the copy of one that the node has from a file
-    if case.pod.node and not case.context.is_placed and MIRROR not in case.pod.annotations:
-        yield Found(at(case.pod.path, "spec", "nodeName"), shown(case.pod.node))
+    if case.pod.spec.node and not case.context.is_placed and MIRROR not in case.pod.annotations:
+        yield Found(at(case.pod.path, "spec", "nodeName"), shown(case.pod.spec.node))
 
 
 @rule(
@@ -102,7 +103,7 @@ def _node_name(case: RuleInput) -> Iterator[Found]:
     "remove runtimeClassName, or allow the class in the policy",
 )
 def _runtime_class(case: RuleInput) -> Iterator[Found]:
-    return _not_allowed(case, "runtimeClassName", case.pod.runtime_class, case.policy.admission.runtime_classes)
+    return _not_allowed(case, "runtimeClassName", case.pod.spec.runtime_class, case.policy.admission.runtime_classes)
 
 
 @rule(
@@ -128,7 +129,7 @@ def _placement_annotations(case: RuleInput) -> Iterator[Found]:
     "remove it, which means 30, or write the seconds that the program needs to end",
 )
 def _grace_zero(case: RuleInput) -> Iterator[Found]:
-    if case.pod.grace_s == 0:
+    if case.pod.spec.grace_s == 0:
         yield Found(at(case.pod.path, "spec", "terminationGracePeriodSeconds"), "0")
 
 

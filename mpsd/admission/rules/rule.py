@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
+from mpsd.model.container import Container
 from mpsd.model.fields import Fields
-from mpsd.model.pod import ClaimName, Container, Pod
+from mpsd.model.pod import ClaimName, Pod
 from mpsd.model.policy import Policy, RuleId
 from mpsd.model.problem import Problem
 from mpsd.model.request import PodRequest

@@ -15,12 +15,12 @@ from functools import lru_cache
 from mpsd.grants.rules.placement import by_preference, together
 from mpsd.kubelet.rules.allocation import gpu_of, number_of
 from mpsd.kubelet.rules.ledger import ContainerDevices
-from mpsd.kubelet.rules.node_pods import FINISHED, NO_BOUND, NodePod, RequestingContainer, requested
-from mpsd.model.fields import FieldReader
+from mpsd.kubelet.rules.node_pods import NodePod, RequestingContainer
 from mpsd.model.grants import Gpu, GpuCapacity, GpuName, Request, promised_mib
 from mpsd.model.identity import PodName
+from mpsd.model.pod import Pod, pod_in
 from mpsd.model.policy import Policy
-from mpsd.model.request import PodRequest
+from mpsd.model.request import PodRequest, read_allocated
 
 GPU = "mpsd.io/gpu"  # UUIDs, with commas between
 
@@ -209,25 +209,25 @@ class SharedPod:
 
 def read_shared_pod(thing: object, policy: Policy) -> SharedPod | None:
     """The pod in a decoded object of the API; None for what asks for no GPU or cannot be read."""
-    if not isinstance(thing, dict) or thing.get("kind", "Pod") != "Pod":
+    pod = pod_in(thing)
+    return shared_pod(pod, read_allocated(pod, policy.resources)) if pod else None
+
+
+def shared_pod(pod: Pod, share: PodRequest) -> SharedPod | None:
+    """share: what it asks of GPUs; None where that is nothing."""
+    if not share.requests or not pod.is_named:
         return None
-    share, shape = requested(thing, policy), FieldReader(NO_BOUND)
-    metadata, spec, status = (shape.mapping(thing, part, "") for part in ("metadata", "spec", "status"))
-    named = [shape.text(metadata, key, "metadata") for key in ("namespace", "name", "uid", "creationTimestamp")]
-    if not share.requests or not all(named):
-        return None
-    namespace, name, uid, created = named
-    annotations = shape.mapping(metadata, "annotations", "metadata")
+    choices = {key: pod.annotations.get(key) for key in CHOICE_KEYS}
     return SharedPod(
-        name=PodName(namespace, name, uid),
+        name=pod.name,
         request=_request(share),
-        node=shape.text(spec, "nodeName", "spec"),
-        choice={key: text for key in CHOICE_KEYS if isinstance(text := annotations.get(key), str)},
-        scheduler=shape.text(spec, "schedulerName", "spec"),
-        priority=shape.number(spec, "priority", "spec", absent=0) or 0,
-        created=created,
-        finished=shape.text(status, "phase", "status") in FINISHED,
-        terminating=metadata.get("deletionTimestamp") is not None,
+        node=pod.spec.node,
+        choice={key: text for key, text in choices.items() if isinstance(text, str)},
+        scheduler=pod.spec.scheduler,
+        priority=pod.spec.priority or 0,
+        created=pod.metadata.created or "",
+        finished=pod.is_finished,
+        terminating=pod.is_terminating,
     )
 
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from mpsd.kubelet.rules.allocation import gpu_of
-from mpsd.kubelet.rules.node_pods import CLAIM, DEVICE_CLASS, KINDS, Bystander, ContainerName, Kind, NodePod, PodKey
+from mpsd.kubelet.rules.node_pods import DEVICE_CLASS, KINDS, ContainerName, Kind, NodePod, PodKey
 from mpsd.model.client_limits import NORMAL, client_priority
+from mpsd.model.container import Role
 from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant, evenly
 from mpsd.model.identity import PodName
 from mpsd.model.names import matches
-from mpsd.model.pod import Role
+from mpsd.model.pod import ANY_CLAIM
 from mpsd.model.policy import Policy
 
 PATIENCE_S = 60.0  # that a pod must appear without its devices before it counts as such: kubelet and the API both lag
@@ -82,16 +83,9 @@ Pods = Sequence[NodePod]
 Item = TypeVar("Item")
 
 
-def counted(rows: Iterable[NodePod | Bystander]) -> tuple[object, ...]:
+def counted(rows: Iterable[NodePod]) -> tuple[object, ...]:
     """What of pods makes a difference to grants; most of their changes make none, such as annotations."""
-    return tuple(
-        [
-            row
-            if isinstance(row, Bystander)
-            else (row.uid, row.phase, row.static_uid, row.requests, row.claims, row.priority)
-            for row in rows
-        ]
-    )
+    return tuple([(row.uid, row.phase, row.static_uid, row.requests, row.claims, row.priority) for row in rows])
 
 
 def by_name(pods: Iterable[NodePod]) -> dict[PodKey, NodePod]:
@@ -413,14 +407,19 @@ def since(before: Mapping[str, float], seen: Iterable[NodePod], now: float) -> d
     return {pod.uid: before.get(pod.uid, now) for pod in seen}
 
 
+def late(first_seen: Mapping[str, float], seen: Iterable[NodePod], now: float) -> tuple[NodePod, ...]:
+    """Those that have been so for PATIENCE_S. first_seen: as `since` has it."""
+    return tuple(pod for pod in seen if now - first_seen[pod.uid] >= PATIENCE_S)
+
+
 def ungranted(
-    rows: Sequence[NodePod | Bystander], held: Held, journal: Journal, unallocated: Collection[str], policy: Policy
+    rows: Sequence[NodePod], held: Held, journal: Journal, unallocated: Collection[str], policy: Policy
 ) -> dict[str, PodName]:
     """The pods that certainly hold no grant, by the uid of their cgroups: a process of theirs on a GPU is a violation.
     Such a process is ended, so any doubt keeps a pod out. What a pod asks for never changes, and its uid is the API's:
     the uid in a static pod's annotation does not count. unallocated: the uids of pods that have been without their
     devices for PATIENCE_S."""
-    asking = [row for row in rows if isinstance(row, NodePod)]
+    asking = [row for row in rows if row.requests]
     have = {container.pod_key for container in served("memory", held, journal, asking)}
     may_have_one = _asking_for_gpus({row.asked for row in rows}, policy)
     pods = [row.identity for row in rows if row.identity.uid in unallocated or row.asked not in may_have_one]
@@ -431,7 +430,7 @@ def _asking_for_gpus(asked: Iterable[tuple[str, ...]], policy: Policy) -> frozen
     """Those for which mpsd, another device plugin or a DRA driver may have given a GPU; a thread share is none. Claims
     may be for nothing, and a pod does not say what for: they count only where the policy names a device class."""
     kept = policy.admission.visible_devices_kept_for
-    ways = {policy.resources.memory, *([CLAIM] if any(name.startswith(DEVICE_CLASS) for name in kept) else [])}
+    ways = {policy.resources.memory, *([ANY_CLAIM] if any(name.startswith(DEVICE_CLASS) for name in kept) else [])}
     none = {policy.resources.percent, policy.resources.count}
     return frozenset(
         each for each in asked if any(name in ways or matches(name, kept) for name in each if name not in none)

@@ -10,9 +10,9 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from mpsd.kubelet.rules.node_pods import PodDeletion
 from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_view import Client
+from mpsd.model.pod import PodDeletion
 
 REMOVED_S = 60.0  # for the processes of a removed pod to end, for which kubelet allows them 2 s
 

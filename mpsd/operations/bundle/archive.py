@@ -13,21 +13,22 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 import mpsd
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.operations.bundle.rules.contents import INDEX, MOST_IN_ALL, BundlePart, cut, index, missing_part
+from mpsd.platform.command_line import option
 from mpsd.platform.console import complaints
 from mpsd.platform.imports import INTERRUPTED
 
 _MODE = 0o600
 
-Output = Annotated[
-    str | None, typer.Option("-o", "--output", metavar="FILE", help="The file; default: ./mpsd-bundle-….tar.gz")
-]
+BUNDLE_OUTPUT = option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="The file; default: ./mpsd-bundle-….tar.gz",
+)
 Put = Callable[[BundlePart], None]
 
 

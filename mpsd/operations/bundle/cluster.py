@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 
 from mpsd.model.names import NAMESPACE
-from mpsd.operations.bundle.archive import Output, Put, bundle_to
+from mpsd.operations.bundle.archive import BUNDLE_OUTPUT, Put, bundle_to
 from mpsd.operations.bundle.rules import contents
 from mpsd.operations.bundle.rules.contents import BundlePart, json_text, missing_part
 from mpsd.operations.doctor.cluster import fact, look
@@ -19,10 +19,11 @@ from mpsd.operations.doctor.report import record
 from mpsd.operations.doctor.rules.checks import Unknown, diagnose, known
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, inside
+from mpsd.platform.command_line import takes
 from mpsd.platform.kube import Kube
 from mpsd.status.cluster import policy_in_force
 from mpsd.status.cluster_answers import ClusterAccess
-from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
+from mpsd.status.cluster_options import CONTEXT, KUBECONFIG, NODE_NAMES
 
 
 async def parts(kube: Kube, nodes: Sequence[str]) -> AsyncIterator[BundlePart]:
@@ -105,8 +106,13 @@ _SEEN: Mapping[str, tuple[str, Callable[[ClusterFacts], object]]] = {
 }
 
 
+@takes(NODE_NAMES, BUNDLE_OUTPUT, KUBECONFIG, CONTEXT)
 def bundle(
-    nodes: NodeNames = None, output: Output = None, kubeconfig: Kubeconfig = None, context: Context = None
+    *,
+    nodes: list[str] | None = None,
+    output: str | None = None,
+    kubeconfig: str | None = None,
+    context: str | None = None,
 ) -> None:
     """Create a support bundle of mpsd in a cluster: one file that only you may read.
 

@@ -23,17 +23,17 @@ from mpsd.mps.drain import DrainRequest
 from mpsd.mps.memory_caps import IN_FORCE
 from mpsd.mps.records import DOMAINS_FILE, JoinedGroups
 from mpsd.mps.rules.memory_caps import CapsInForce
-from mpsd.operations.bundle.archive import Output, bundle_to
+from mpsd.operations.bundle.archive import BUNDLE_OUTPUT, bundle_to
 from mpsd.operations.bundle.rules import contents
 from mpsd.operations.bundle.rules.contents import MOST_BYTES, BundlePart, json_text, log_kept, missing_part
 from mpsd.operations.doctor import node
-from mpsd.operations.doctor.node import KubeletDirectory, Root
+from mpsd.operations.doctor.node import KUBELET_DIR, ROOT
 from mpsd.operations.doctor.report import record
 from mpsd.operations.doctor.rules.checks import Unknown, diagnose, known
 from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
 from mpsd.platform import local_api, records
+from mpsd.platform.command_line import LIMITS, RUN_DIR, SIMULATED, takes
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, read_limits
-from mpsd.platform.options import LimitsDirectory, RunDirectory, Simulate
 from mpsd.platform.settings import settings
 
 Source = tuple[str, str, Callable[[], str]]  # the file, what it is, and its text or why there is none
@@ -147,13 +147,15 @@ def _daemon_log(path: Path) -> str:
     return contents.daemon_log_kept(tail(path, MOST_BYTES))
 
 
+@takes(BUNDLE_OUTPUT, SIMULATED, LIMITS, RUN_DIR, ROOT, KUBELET_DIR)
 def bundle(
-    output: Output = None,
-    simulate: Simulate = None,
-    limits: LimitsDirectory = None,
-    run_dir: RunDirectory = None,
-    root: Root = None,
-    kubelet_dir: KubeletDirectory = None,
+    *,
+    output: str | None = None,
+    simulate: str | None = None,
+    limits: str | None = None,
+    run_dir: str | None = None,
+    root: str | None = None,
+    kubelet_dir: str | None = None,
 ) -> None:
     """Create a support bundle of this machine: one file that only you may read.
 

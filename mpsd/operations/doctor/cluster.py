@@ -16,19 +16,19 @@ from typing import TypeVar
 import mpsd
 from mpsd.model.names import NAMESPACE, OURS, WEBHOOK
 from mpsd.model.times import http_seconds
-from mpsd.operations.doctor.report import Verbose, answer
+from mpsd.operations.doctor.report import VERBOSE, answer
 from mpsd.operations.doctor.rules.checks import Fact, NotApplicable, Unknown, diagnose
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Objects, inside
 from mpsd.operations.doctor.rules.components import RIGHTS, Right
+from mpsd.platform.command_line import OUTPUT, takes
 from mpsd.platform.console import Format
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, RESOURCE_SLICES, Kube, KubeError, NotFound, Resource
 from mpsd.platform.limits_files import load_limits
-from mpsd.platform.options import OutputFormat
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.status.cluster import mpsnodes, policy_in_force
 from mpsd.status.cluster_answers import ClusterAccess
-from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
+from mpsd.status.cluster_options import CONTEXT, KUBECONFIG, NODE_NAMES
 
 Answer = TypeVar("Answer")
 
@@ -157,12 +157,14 @@ async def fact(question: Awaitable[Answer]) -> Fact[Answer]:
         return error
 
 
+@takes(NODE_NAMES, VERBOSE, OUTPUT, KUBECONFIG, CONTEXT)
 def doctor(
-    nodes: NodeNames = None,
-    verbose: Verbose = False,
-    output: OutputFormat = Format.TEXT,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    *,
+    nodes: list[str] | None = None,
+    verbose: bool = False,
+    output: Format = Format.TEXT,
+    kubeconfig: str | None = None,
+    context: str | None = None,
 ) -> None:
     """Say why MPS does not start or limits are not enforced in a cluster, the worst first, and the one thing to do.
 

@@ -10,9 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, TypeVar
-
-import typer
+from typing import TypeVar
 
 from mpsd.kubelet.settings import kubelet_directory
 from mpsd.model.node_status import NodeStatus
@@ -20,15 +18,15 @@ from mpsd.model.problem import InvalidInput, Problem, printable
 from mpsd.mps import control_daemon
 from mpsd.mps.records import of_this_boot
 from mpsd.operations.doctor.host import Host, daemons, kubelet, other_namespace
-from mpsd.operations.doctor.report import Verbose, answer
+from mpsd.operations.doctor.report import VERBOSE, answer
 from mpsd.operations.doctor.rules.checks import Fact, NotApplicable, Unknown, diagnose
 from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
 from mpsd.operations.doctor.rules.node_facts import AgentSilent, DomainSeen, GpuSeen, NodeFacts, RunDirectorySeen
 from mpsd.platform import local_api, processes, records, run_directory
+from mpsd.platform.command_line import LIMITS, OUTPUT, RUN_DIR, SIMULATED, option, takes
 from mpsd.platform.console import Format
 from mpsd.platform.limits_files import read_limits, shipped_folder
 from mpsd.platform.nvml import Nvml, NvmlFailed
-from mpsd.platform.options import LimitsDirectory, OutputFormat, RunDirectory, Simulate
 from mpsd.platform.settings import SYSTEM_DIRECTORY, Settings, settings
 from mpsd.simulator.machine import find_tools
 from mpsd.simulator.node import open_node
@@ -207,23 +205,28 @@ def is_full(found: os.statvfs_result) -> bool:
 # -- the verb ---------------------------------------------------------------------------------------------------------
 
 
-Root = Annotated[
-    str | None, typer.Option("--root", metavar="DIR", help="A folder to use as /, such as a container's /host.")
-]
-KubeletDirectory = Annotated[
-    str | None,
-    typer.Option("--kubelet-dir", metavar="DIR", help="Kubelet's root (MPSD_KUBELET_DIR; /var/lib/kubelet)."),
-]
+ROOT = option(
+    "--root",
+    metavar="DIR",
+    help="A folder to use as /, such as a container's /host.",
+)
+KUBELET_DIR = option(
+    "--kubelet-dir",
+    metavar="DIR",
+    help="Kubelet's root (MPSD_KUBELET_DIR; /var/lib/kubelet).",
+)
 
 
+@takes(SIMULATED, LIMITS, RUN_DIR, ROOT, KUBELET_DIR, VERBOSE, OUTPUT)
 def doctor(
-    simulate: Simulate = None,
-    limits: LimitsDirectory = None,
-    run_dir: RunDirectory = None,
-    root: Root = None,
-    kubelet_dir: KubeletDirectory = None,
-    verbose: Verbose = False,
-    output: OutputFormat = Format.TEXT,
+    *,
+    simulate: str | None = None,
+    limits: str | None = None,
+    run_dir: str | None = None,
+    root: str | None = None,
+    kubelet_dir: str | None = None,
+    verbose: bool = False,
+    output: Format = Format.TEXT,
 ) -> None:
     """Say why MPS does not start or limits are not enforced on this machine, the worst first, and the one thing to do.
 

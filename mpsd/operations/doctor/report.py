@@ -3,15 +3,15 @@
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
-import typer
 from rich.text import Text
 
 from mpsd.operations.doctor.rules.checks import CheckOutcome, CheckVerdict, Diagnosis, Severity
+from mpsd.platform.command_line import flag
 from mpsd.platform.console import ExitCode, Format, answers, one_line, print_json
 
-Verbose = Annotated[bool, typer.Option("-v", "--verbose", help="Also list checks that passed or do not apply.")]
+VERBOSE = flag("-v", "--verbose", help="Also list checks that passed or do not apply.")
 _STYLES = dict(zip(CheckVerdict, ("red", "yellow", "green", "dim"), strict=True))
 _SILENT = {CheckVerdict.WELL, CheckVerdict.NOT_APPLICABLE}
 

@@ -4,13 +4,12 @@ container's environment gets of each card, in the dialects that people already w
 Nothing of this machine is looked at: the cards are those that `--gpu` names.
 """
 
+import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.text import Text
 
 from mpsd.admission.rules.claims import asked_of, wrong_in_claim
@@ -25,16 +24,18 @@ from mpsd.model.client_limits import (
     environment,
     priority_reason,
 )
+from mpsd.model.container import Role
 from mpsd.model.gpu_facts import Capability, Card, GpuFacts
 from mpsd.model.grants import Gpu
-from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, Role
+from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE
 from mpsd.model.problem import InvalidInput, Problem, shown, shown_name
 from mpsd.model.quantity import gib
 from mpsd.model.request import ContainerRequest, client_limit
+from mpsd.platform.command_line import LIMITS, OUTPUT, option, takes
 from mpsd.platform.console import ExitCode, Format, answers, counted, print_invalid, print_json, problem_line
 from mpsd.platform.limits_files import Limits, load_limits
-from mpsd.platform.options import OutputFormat
 from mpsd.platform.rules.kubernetes_objects import objects_in
+from mpsd.platform.settings import LIMITS_DIRECTORY, read_settings
 from mpsd.platform.yaml_files import name_of, read_bytes, read_yaml
 
 CLIENT_DIRECTORY = "/run/mpsd/client"  # where a pod finds its domain's socket, whichever domain that is
@@ -43,32 +44,38 @@ _INDEX = re.compile(r"(?:^|,|PGPU=)([0-9]{1,2})(?=,|$)", re.ASCII)
 _SUBJECT = "the environment"
 
 
+@takes(
+    option(
+        "-f",
+        "--filename",
+        dest="files",
+        action="append",
+        metavar="FILE",
+        help="A manifest; - is standard input.",
+    ),
+    option(
+        "-e",
+        "--env",
+        action="append",
+        metavar="FILE|KEY=VALUE",
+        help="A container's environment instead, as docker takes it: an --env-file, or variables one by one.",
+    ),
+    OUTPUT,
+    LIMITS,
+    option(
+        "--gpu",
+        metavar="MODEL",
+        help="Assume this GPU, such as H200, or this MIG instance, such as 'A100 1g.10gb'; with --env for several "
+        "too, such as 4xA10.",
+    ),
+)
 def explain(
-    files: Annotated[
-        list[str] | None, typer.Option("-f", "--filename", metavar="FILE", help="A manifest; - is standard input.")
-    ] = None,
-    env: Annotated[
-        list[str] | None,
-        typer.Option(
-            "-e",
-            "--env",
-            metavar="FILE|KEY=VALUE",
-            help="A container's environment instead, as docker takes it: an --env-file, or variables one by one.",
-        ),
-    ] = None,
-    output: OutputFormat = Format.TEXT,
-    limits: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", envvar="MPSD_LIMITS", help="policy.yaml and gpus.yaml; else those shipped."),
-    ] = None,
-    gpu: Annotated[
-        str,
-        typer.Option(
-            metavar="MODEL",
-            help="Assume this GPU, such as H200, or this MIG instance, such as 'A100 1g.10gb'; with --env for several "
-            "too, such as 4xA10.",
-        ),
-    ] = "",
+    *,
+    files: list[str] | None = None,
+    env: list[str] | None = None,
+    output: Format = Format.TEXT,
+    limits: str | None = None,
+    gpu: str = "",
 ) -> None:
     """Say of every object in a manifest what it gets of a GPU, or everything that keeps it from being admitted.
 
@@ -85,9 +92,10 @@ def explain(
         remedy = "leave one out" if env else "write one of them"
         problem = Problem("one-source", "-f or --env", "", "one of them is needed, and not both", remedy)
         raise InvalidInput("mpsd explain", [problem])
-    in_force = load_limits(limits)
+    chosen_limits = read_settings({"limits": LIMITS_DIRECTORY}, {"limits": limits}, os.environ)
+    in_force = load_limits(chosen_limits["limits"])
     if env:
-        raise typer.Exit(_explain_environment(env, gpu, in_force, as_json=output is Format.JSON))
+        sys.exit(_explain_environment(env, gpu, in_force, as_json=output is Format.JSON))
     chosen = replace(in_force, facts=facts_of(gpu, in_force.facts)) if gpu else in_force
     card = chosen.facts.cards[0] if gpu else None
     verdicts, unreadable = _verdicts(files or (), chosen)
@@ -100,8 +108,8 @@ def explain(
     for wrong in unreadable:
         print_invalid(wrong)
     if unreadable:
-        raise typer.Exit(ExitCode.MISUSE)
-    raise typer.Exit(ExitCode.YES if all(verdict.admitted for verdict in verdicts) else ExitCode.NO)
+        sys.exit(ExitCode.MISUSE)
+    sys.exit(ExitCode.YES if all(verdict.admitted for verdict in verdicts) else ExitCode.NO)
 
 
 def facts_of(model: str, facts: GpuFacts) -> GpuFacts:

@@ -14,9 +14,7 @@ import time
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import get_close_matches
-from typing import Annotated, TypeVar
-
-import typer
+from typing import TypeVar
 
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
 from mpsd.model.mpsnode import cluster_status, read_mpsnode
@@ -24,6 +22,7 @@ from mpsd.model.names import CLAIM_DRIVER
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem, shortened, shown
+from mpsd.platform.command_line import OUTPUT, flag, option, takes
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
 from mpsd.platform.kube import (
     CLAIM_TEMPLATES,
@@ -41,13 +40,12 @@ from mpsd.platform.kube import (
     Resource,
 )
 from mpsd.platform.kube_access import namespace_of_user
-from mpsd.platform.options import OutputFormat
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
 from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, Terms, node_capacity
 from mpsd.scheduler.rules.reservations import KEY, Reservation, read_reservations
 from mpsd.status.cluster import PolicyInForce, mpsnodes, policy_in_force
 from mpsd.status.cluster_answers import ClusterAccess
-from mpsd.status.cluster_options import Context, Kubeconfig, PodName
+from mpsd.status.cluster_options import CONTEXT, KUBECONFIG, POD_NAME
 from mpsd.status.rules import pods as rules
 from mpsd.status.rules.claims import read_served, with_claim
 from mpsd.status.rules.explanation import ExplanationNeeds, needs, story, wants_warning
@@ -286,19 +284,22 @@ def _unknown(words: str, namespace: str, pods: Sequence[PodSeen], elsewhere: Seq
     return InvalidInput("the cluster", [Problem("pod-unknown", where, "", f"{message} of pods", remedy)])
 
 
-Namespace = Annotated[
-    str | None, typer.Option("-n", "--namespace", metavar="NAME", help="Of the pod; else the context's.")
-]
-Everywhere = Annotated[bool, typer.Option("-A", "--all-namespaces", help="Without POD: of all namespaces.")]
-
-
+@takes(
+    POD_NAME,
+    option("-n", "--namespace", metavar="NAME", help="Of the pod; else the context's."),
+    flag("-A", "--all-namespaces", dest="everywhere", help="Without POD: of all namespaces."),
+    OUTPUT,
+    KUBECONFIG,
+    CONTEXT,
+)
 def explain(
-    pod: PodName = None,
-    namespace: Namespace = None,
-    everywhere: Everywhere = False,
-    output: OutputFormat = Format.TEXT,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    *,
+    pod: str | None = None,
+    namespace: str | None = None,
+    everywhere: bool = False,
+    output: Format = Format.TEXT,
+    kubeconfig: str | None = None,
+    context: str | None = None,
 ) -> None:
     """Say in one sentence why a pod waits for a GPU, or where it has one. Without POD, of every pod that waits.
 

@@ -18,23 +18,21 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, NoReturn, TypeVar
-
-import typer
+from typing import Any, NoReturn, TypeVar
 
 from mpsd.model.cluster_status import ClusterNode, PodStatus, silence
 from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.operations.lifecycle.rules import emptying as rules
 from mpsd.operations.lifecycle.rules.upgrade import MARK, left_to_others, read_mark
+from mpsd.platform.command_line import OUTPUT, flag, option, takes
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
 from mpsd.platform.imports import INTERRUPTED
 from mpsd.platform.kube import MPS_NODES, PODS, Conflict, Kube, KubeError, NotFound, PatchKind, Rejected, Unavailable
-from mpsd.platform.options import OutputFormat
 from mpsd.platform.settings import seconds
 from mpsd.status.cluster import mpsnodes
 from mpsd.status.cluster_answers import ClusterAccess
-from mpsd.status.cluster_options import Context, GpuNames, GpuOptions, Kubeconfig, NodeName
+from mpsd.status.cluster_options import CONTEXT, GPU_NAMES, GPU_OPTIONS, KUBECONFIG, NODE_NAME
 from mpsd.status.rules.cordon import CordonChange, cordon_change, effects, holders, merge_patch
 
 PAUSE_S = 0.5  # between two looks at the cluster
@@ -44,7 +42,7 @@ _AGAIN_S = 5.0  # until an eviction that was refused is requested again, as `kub
 _RIGHTS = "docs/operations/upgrade-and-drain.md (Drain a node) lists the rights that this requires"
 Answer = TypeVar("Answer")
 
-Evict = Annotated[bool, typer.Option("--evict", help="Evict the pods that hold these GPUs, within disruption budgets.")]
+EVICT = flag("--evict", help="Evict the pods that hold these GPUs, within disruption budgets.")
 
 
 # -- what the verbs that change a cluster share: progress goes to standard error, the answer to standard output -------
@@ -171,7 +169,14 @@ async def change_cordon(
     raise Conflict(f"patch mpsnodes {node}: another client changed it first, {_TRIES} times")
 
 
-def cordon(node: NodeName, gpus: GpuNames = None, kubeconfig: Kubeconfig = None, context: Context = None) -> None:
+@takes(NODE_NAME, GPU_NAMES, KUBECONFIG, CONTEXT)
+def cordon(
+    *,
+    node: str,
+    gpus: list[str] | None = None,
+    kubeconfig: str | None = None,
+    context: str | None = None,
+) -> None:
     """Take GPUs of a node out of use: no new pods are placed on them; running programs continue until they end.
 
     A domain of several GPUs drains as a whole. Exits with 0 when it is requested, 1 when it cannot
@@ -183,7 +188,14 @@ def cordon(node: NodeName, gpus: GpuNames = None, kubeconfig: Kubeconfig = None,
     _change(ClusterAccess("kubectl mps cordon", kubeconfig, context), node, gpus or (), cordon=True)
 
 
-def uncordon(node: NodeName, gpus: GpuNames = None, kubeconfig: Kubeconfig = None, context: Context = None) -> None:
+@takes(NODE_NAME, GPU_NAMES, KUBECONFIG, CONTEXT)
+def uncordon(
+    *,
+    node: str,
+    gpus: list[str] | None = None,
+    kubeconfig: str | None = None,
+    context: str | None = None,
+) -> None:
     """Put GPUs of a node back into use.
 
         kubectl mps uncordon gpu-a1 gpu0
@@ -276,17 +288,19 @@ async def _until_empty(
     return node, done
 
 
-Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="How long to wait, such as 90s; 0: do not.")]
+_TIMEOUT = option("--timeout", metavar="TIME", help="How long to wait, such as 90s; 0: do not.")
 
 
+@takes(NODE_NAME, GPU_OPTIONS, EVICT, _TIMEOUT, OUTPUT, KUBECONFIG, CONTEXT)
 def drain(
-    node: NodeName,
-    gpus: GpuOptions = None,
-    evict: Evict = False,
-    timeout: Timeout = "10m",
-    output: OutputFormat = Format.TEXT,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    *,
+    node: str,
+    gpus: list[str] | None = None,
+    evict: bool = False,
+    timeout: str = "10m",
+    output: Format = Format.TEXT,
+    kubeconfig: str | None = None,
+    context: str | None = None,
 ) -> None:
     """Empty GPUs of a node: cordon them, and wait until no pod is left. The GPUs stay cordoned afterwards.
 
@@ -356,13 +370,15 @@ def _record(
 # -- and back ----------------------------------------------------------------------------------------------------------
 
 
+@takes(NODE_NAME, GPU_OPTIONS, _TIMEOUT, OUTPUT, KUBECONFIG, CONTEXT)
 def undrain(
-    node: NodeName,
-    gpus: GpuOptions = None,
-    timeout: Timeout = "2m",
-    output: OutputFormat = Format.TEXT,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    *,
+    node: str,
+    gpus: list[str] | None = None,
+    timeout: str = "2m",
+    output: Format = Format.TEXT,
+    kubeconfig: str | None = None,
+    context: str | None = None,
 ) -> None:
     """Put GPUs of a node back into use, and wait until they serve.
 

@@ -14,9 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, NoReturn
-
-import typer
+from typing import NoReturn
 
 from mpsd.model.cluster_status import ClusterStatus
 from mpsd.model.names import AGENT, CONTROL, LABEL, NAME_LABEL, NAMESPACE, OURS, PRODUCT
@@ -24,12 +22,13 @@ from mpsd.model.problem import InvalidInput, Problem
 from mpsd.operations.lifecycle.drain import NotDone, ProgressReporter, answer, ask, end, looks, read_seconds, say
 from mpsd.operations.lifecycle.rules.emptying import Stage, Thing, in_order, in_use
 from mpsd.platform import kube as api
+from mpsd.platform.command_line import flag, option, takes
 from mpsd.platform.console import complaints
 from mpsd.platform.kube import NODES, PODS, Conflict, Forbidden, Kube, KubeError, NotFound, PatchKind, Resource
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.status.cluster import NotInstalled, look
 from mpsd.status.cluster_answers import ClusterAccess
-from mpsd.status.cluster_options import Context, Kubeconfig
+from mpsd.status.cluster_options import CONTEXT, KUBECONFIG
 from mpsd.status.rules.mpsnode import labels_patch
 
 _MUST_BE_LISTED = {"", "apps", "admissionregistration.k8s.io", "rbac.authorization.k8s.io", "apiextensions.k8s.io"}
@@ -148,19 +147,23 @@ _REMAINS = (
     " docs/operations/upgrade-and-drain.md (Uninstall)"
 )
 
-Force = Annotated[bool, typer.Option("--force", help="Proceed even if pods hold GPUs: their programs lose them.")]
-Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="Time limit for each wait for pods to end.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
-
+@takes(
+    flag("--force", help="Proceed even if pods hold GPUs: their programs lose them."),
+    option("--timeout", metavar="TIME", help="Time limit for each wait for pods to end."),
+    flag("--dry-run", help="Print what would be deleted, and delete nothing."),
+    flag("--yes", "-y", help="Do not ask for confirmation."),
+    KUBECONFIG,
+    CONTEXT,
+)
 def uninstall(
-    force: Force = False,
-    timeout: Timeout = "10m",
-    dry_run: DryRun = False,
-    yes: Yes = False,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    *,
+    force: bool = False,
+    timeout: str = "10m",
+    dry_run: bool = False,
+    yes: bool = False,
+    kubeconfig: str | None = None,
+    context: str | None = None,
 ) -> None:
     """Remove mpsd from the cluster. Refused while a GPU that it shares is in use, or may be.
 

@@ -13,24 +13,22 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.times import lasting
 from mpsd.operations.lifecycle import drain
-from mpsd.operations.lifecycle.drain import Evict, Evictions, NotDone, ProgressReporter, answer, pause, say
+from mpsd.operations.lifecycle.drain import EVICT, Evictions, NotDone, ProgressReporter, answer, pause, say
 from mpsd.operations.lifecycle.rules import upgrade as rules
 from mpsd.operations.lifecycle.rules.emptying import no_answer
 from mpsd.operations.lifecycle.rules.upgrade import ControlSet, Decision, Object, Standing, UpgradeStep, read_mark
+from mpsd.platform.command_line import OUTPUT, flag, option, takes
 from mpsd.platform.console import Format, print_json
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Conflict, Kube, NotFound, PatchKind, Resource, Unavailable
-from mpsd.platform.options import OutputFormat
 from mpsd.status.cluster import NotInstalled, mpsnodes
 from mpsd.status.cluster_answers import ClusterAccess
-from mpsd.status.cluster_options import Context, Kubeconfig, NodeNames
+from mpsd.status.cluster_options import CONTEXT, KUBECONFIG, NODE_NAMES
 from mpsd.status.rules.cordon import holders
 
 _DAEMON_SETS = Resource("apps/v1", "daemonsets")
@@ -92,7 +90,7 @@ class Upgrade:
         """NotDone where a node that is due could not be drained, or the pods would not wait to be replaced."""
         if self.control.strategy != rules.ON_DELETE:
             why = f"updateStrategy is {self.control.strategy or 'missing'}, so its pods are replaced while programs run"
-            raise NotDone(f"{self.control}: {why} on them; set it to {rules.ON_DELETE}, as mpsd ships it")
+            raise NotDone(f"{self.control}: {why} on them; set it to {rules.ON_DELETE}, as the chart has it")
         if reasons := list(filter(None, (no_answer(self.standings[name].node, time.time()) for name in self.due()))):
             raise NotDone("; ".join([*reasons, "or name only the other nodes"]))
 
@@ -223,22 +221,29 @@ def _name(thing: Object) -> str:
 
 _RIGHTS = "docs/operations/upgrade-and-drain.md (Upgrade the control daemon) lists the rights that this requires"
 
-Selector = Annotated[str, typer.Option("-l", "--selector", metavar="LABELS", help="Only Nodes with these labels.")]
-Timeout = Annotated[str, typer.Option("--timeout", metavar="TIME", help="Time limit for each step on a node.")]
-Image = Annotated[str | None, typer.Option("--image", metavar="IMAGE", help="Set this image first.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")]
 
-
+@takes(
+    NODE_NAMES,
+    option("-l", "--selector", metavar="LABELS", help="Only Nodes with these labels."),
+    option("--timeout", metavar="TIME", help="Time limit for each step on a node."),
+    EVICT,
+    option("--image", metavar="IMAGE", help="Set this image first."),
+    flag("--dry-run", help="Print what would be done, and change nothing."),
+    OUTPUT,
+    KUBECONFIG,
+    CONTEXT,
+)
 def upgrade(
-    nodes: NodeNames = None,
-    selector: Selector = "",
-    timeout: Timeout = "30m",
-    evict: Evict = False,
-    image: Image = None,
-    dry_run: DryRun = False,
-    output: OutputFormat = Format.TEXT,
-    kubeconfig: Kubeconfig = None,
-    context: Context = None,
+    *,
+    nodes: list[str] | None = None,
+    selector: str = "",
+    timeout: str = "30m",
+    evict: bool = False,
+    image: str | None = None,
+    dry_run: bool = False,
+    output: Format = Format.TEXT,
+    kubeconfig: str | None = None,
+    context: str | None = None,
 ) -> None:
     """Replace control pods that do not run the DaemonSet's newest revision; no program loses its GPU.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mpsd.model.fields import FieldReader, Fields, at
-from mpsd.model.pod import Pod, read_pod
+from mpsd.model.pod import NodeSelectorTerm, NodeWishes, Pod, read_pod
 from mpsd.model.problem import Problem, printable, shown, shown_name
 
 _CORE, _BATCH, _APPS = frozenset({""}), frozenset({"batch"}), frozenset({"apps", "extensions"})
@@ -164,6 +164,12 @@ class KubernetesNode:
     def is_labelled(self) -> bool:
         return any(self.labels.get(key) == value for key, _is, value in (label.partition("=") for label in LABELS))
 
+    def meets(self, term: NodeSelectorTerm) -> bool:
+        """Of a required node affinity. An empty term is met by no Node; of fields there is the name alone."""
+        labels = [one.holds(self.labels.get(one.key)) for one in term.match_expressions]
+        fields = [one.holds(self.name) for one in term.match_fields]
+        return bool(labels or fields) and all((*labels, *fields))
+
     @property
     def nvidia_mps(self) -> str:
         """The label that starts NVIDIA's own MPS daemon there; empty where none does. Its operator wants both of these
@@ -232,95 +238,22 @@ def _texts(fields: Fields) -> dict[str, str]:
     return {key: value for key, value in fields.items() if isinstance(value, str)}
 
 
-@dataclass(frozen=True, slots=True)
-class Toleration:
-    """key: empty for any. value: None for any. effect: empty for any."""
-
-    key: str
-    value: str | None
-    effect: str
-
-    def holds(self, taint: Taint) -> bool:
-        return self.key in ("", taint.key) and self.value in (None, taint.value) and self.effect in ("", taint.effect)
-
-
-@dataclass(frozen=True, slots=True)
-class AffinityRequirement:
-    """One requirement of a node affinity. of_fields: about `metadata.name`, else about a label."""
-
-    key: str
-    operator: str
-    values: tuple[str, ...]
-    of_fields: bool
-
-    def holds(self, node: KubernetesNode) -> bool:
-        found = node.name if self.of_fields else node.labels.get(self.key)
-        if self.operator in ("Gt", "Lt"):
-            try:
-                here, limit = int(found or ""), int(self.values[0])
-            except (ValueError, IndexError):
-                return False
-            return here > limit if self.operator == "Gt" else here < limit
-        is_in, is_there = found in self.values, found is not None
-        known = {"In": is_in, "NotIn": not is_in, "Exists": is_there, "DoesNotExist": not is_there}
-        return known.get(self.operator, True)
-
-
-@dataclass(frozen=True, slots=True)
-class NodeWishes:
-    """What a pod says of where it may run. selector: keys and values. terms: of its required node affinity, one of
-    which is to hold; none where it has none.
-    """
-
-    selector: tuple[tuple[str, str], ...]
-    tolerations: tuple[Toleration, ...]
-    terms: tuple[tuple[AffinityRequirement, ...], ...]
-
-    def tolerates(self, taint: Taint) -> bool:
-        return any(one.holds(taint) for one in self.tolerations)
-
-
-def read_wishes(shape: FieldReader, spec: Fields) -> NodeWishes:
-    affinity = shape.mapping(shape.mapping(spec, "affinity", "spec"), "nodeAffinity", "spec.affinity")
-    required = shape.mapping(affinity, "requiredDuringSchedulingIgnoredDuringExecution", "spec.affinity.nodeAffinity")
-    terms = shape.entries(required, "nodeSelectorTerms", "spec.affinity.nodeAffinity")
-    return NodeWishes(
-        selector=tuple(_texts(shape.mapping(spec, "nodeSelector", "spec")).items()),
-        tolerations=tuple(
-            Toleration(
-                shape.text(entry, "key", path),
-                None if entry.get("operator") == "Exists" else shape.text(entry, "value", path),
-                shape.text(entry, "effect", path),
-            )
-            for path, entry in shape.entries(spec, "tolerations", "spec")
-        ),
-        terms=tuple(tuple(_wanted(shape, term, path)) for path, term in terms),
-    )
-
-
-def _wanted(shape: FieldReader, term: Fields, path: str) -> Iterator[AffinityRequirement]:
-    for kind in ("matchExpressions", "matchFields"):
-        for inner, entry in shape.entries(term, kind, path):
-            key, operator = (shape.text(entry, name, inner) for name in ("key", "operator"))
-            yield AffinityRequirement(key, operator, shape.texts(entry, "values", inner), kind == "matchFields")
-
-
 def kept_away(wishes: NodeWishes, node: KubernetesNode) -> str:
     """Why Kubernetes itself lets the pod not go there, as it reads in brackets behind the node's name; empty where
     nothing that is read here does."""
     if not node.is_labelled:
         return f"not labelled {LABELS[0]}"
-    if node.cordoned and not wishes.tolerates(Taint(_CORDONED, "", "NoSchedule")):
+    if node.cordoned and not wishes.tolerates(_CORDONED, "", "NoSchedule"):
         return "cordoned"
     if not node.ready:
         return "not ready"
     for taint in node.taints:
         counts = taint.effect in {"NoSchedule", "NoExecute"} and taint.key not in _REPORTED_OTHERWISE
-        if counts and not wishes.tolerates(taint):
+        if counts and not wishes.tolerates(taint.key, taint.value, taint.effect):
             return f"taint {taint} not tolerated"
     for key, value in wishes.selector:
         if node.labels.get(key) != value:
             return f"not {printable(f'{key}={value}', _LONGEST_LABEL)}, as the pod's nodeSelector wants"
-    if wishes.terms and not any(term and all(one.holds(node) for one in term) for term in wishes.terms):
+    if wishes.terms and not any(map(node.meets, wishes.terms)):
         return "not what the pod's node affinity wants"
     return ""

@@ -9,11 +9,12 @@ from itertools import compress
 from typing import Any, NamedTuple
 
 from mpsd.grants.rules.placement import apart, find_gpus, needs
-from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
-from mpsd.kubelet.rules.node_pods import requested
+from mpsd.kubelet.rules.gpu_choice import SharedPod, shared_pod
 from mpsd.model.grants import GpuCapacity, Request
+from mpsd.model.pod import pod_in
 from mpsd.model.policy import Policy
 from mpsd.model.quantity import gib
+from mpsd.model.request import read_allocated
 from mpsd.scheduler.rules.capacity import NodeCapacity, has_domain
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack
 
@@ -71,12 +72,15 @@ class UnreadablePod(Exception):
     """A pod whose request for GPUs cannot be read."""
 
 
-def read_asking(pod: Mapping[str, Any], policy: Policy) -> SharedPod | None:
+def read_asking(thing: Mapping[str, Any], policy: Policy) -> SharedPod | None:
     """None for one that asks for no GPU. UnreadablePod."""
-    share = requested(pod, policy)
+    pod = pod_in(thing)
+    if pod is None:
+        return None
+    share = read_allocated(pod, policy.resources)
     if share.problems:
         raise UnreadablePod(f"mpsd cannot read the requests of this pod: {', and '.join(map(str, share.problems))}")
-    found = read_shared_pod(pod, policy)
+    found = shared_pod(pod, share)
     if found is None and share.requests:
         raise UnreadablePod("mpsd cannot read this pod: it has no namespace, name, uid or time of creation")
     return found

@@ -183,6 +183,8 @@ _BUILT_IN = (
     BUDGETS,
     VALIDATING,
     MUTATING,
+    ObjectKind(_WEBHOOKS, ("v1",), "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False),
+    ObjectKind(_WEBHOOKS, ("v1",), "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", False),
     CRDS,
     ObjectKind("coordination.k8s.io", ("v1",), "Lease", "leases"),
     CLAIMS,

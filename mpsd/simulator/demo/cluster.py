@@ -122,7 +122,11 @@ NODE = "gpu-node"
 NODE_PATH = f"/api/v1/nodes/{NODE}"
 MPSNODES = "/apis/mpsd.io/v1alpha1/mpsnodes"
 _WEBHOOKS = "/apis/admissionregistration.k8s.io/v1"
-_MANIFESTS = ("namespace.yaml", "crd/mpsnode.yaml", "webhook/configurations.yaml")
+# What of manifests/install.yaml has an effect without kubelets' containers and controllers.
+_APPLIED = {
+    *("Namespace", "CustomResourceDefinition"),
+    *("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
+}
 _STOP_TOGETHER = (("webhook", "agent"), ("control", "kubelet"), ("API server",))
 _DEADLINE_S = 30.0
 _POLL_S = 0.02
@@ -186,8 +190,8 @@ class DemoCluster:
         self._start("control", [*_MPSD, "control"])
         self.until(self.kubeconfig.exists, "the API server serves")
         self._api = DemoApi(self.kubeconfig)
-        for name in _MANIFESTS:
-            for document in yaml.safe_load_all((_shipped_manifests() / name).read_text()):
+        for document in yaml.safe_load_all(_shipped_manifests().read_text()):
+            if document["kind"] in _APPLIED:
                 self._api.apply(document)
         self._start("kubelet", [*_MODULE, "mpsd.simulator.kubelet.kubelet", *self._kubelet_arguments()])
         self.start_agent()
@@ -296,8 +300,8 @@ class DemoCluster:
 def _shipped_manifests() -> Path:
     """Those that came with mpsd: inside an installed wheel, else beside the package in a checkout."""
     package = Path(mpsd.__file__).parent
-    packaged = package / "_manifests"
-    return packaged if packaged.is_dir() else package.parent / "manifests" / "base"
+    packaged = package / "_manifests/install.yaml"
+    return packaged if packaged.is_file() else package.parent / "manifests/install.yaml"
 
 
 def _free_port() -> int:

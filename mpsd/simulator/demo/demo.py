@@ -12,14 +12,12 @@ from http.client import HTTPException
 from importlib.util import find_spec
 from pathlib import Path
 from subprocess import TimeoutExpired
-from typing import Annotated
 
-import typer
-
-from mpsd.platform.console import ExitCode, complaints
+from mpsd.model.problem import InvalidInput, Problem
+from mpsd.platform.command_line import flag, takes
+from mpsd.platform.console import ExitCode, complaints, extra_needed
 from mpsd.platform.imports import STOP_SIGNALS, Stopped, first_signal_stops
 from mpsd.platform.local_api import NotRunning
-from mpsd.platform.verbs import extra_needed
 from mpsd.simulator import own_mpsd
 from mpsd.simulator.demo.story import DemoFailed, DemoStory
 
@@ -29,11 +27,12 @@ _NODE_NEEDS = ("aiohttp", "google.protobuf", "grpc", "psutil", "tenacity")
 _CLUSTER_NEEDS = ("cryptography", "kubernetes", "prometheus_client", "urllib3")
 
 
-def demo(
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object a step, for machines.")] = False,
-    machine: Annotated[bool, typer.Option("--machine", help="One machine with `mpsd up`, without Kubernetes.")] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep a cluster with two Jobs up until Ctrl-C.")] = False,
-) -> None:
+@takes(
+    flag("--json", dest="as_json", help="One JSON object a step, for machines."),
+    flag("--machine", help="One machine with `mpsd up`, without Kubernetes."),
+    flag("--keep", help="Keep a cluster with two Jobs up until Ctrl-C."),
+)
+def demo(*, as_json: bool = False, machine: bool = False, keep: bool = False) -> None:
     """Show what mpsd does, on a computer without a GPU and without Kubernetes, in under half a minute.
 
     A cluster of one node with two simulated GPUs and mpsd's real programs: the sample Job is refused, admitted,
@@ -47,7 +46,8 @@ def demo(
         mpsd demo --machine
     """
     if machine and keep:
-        raise typer.BadParameter("--keep keeps a cluster, and --machine has none; use one of the two")
+        problem = Problem("options", "--keep", "", "keeps a cluster, and --machine has none", "use one of the two")
+        raise InvalidInput("mpsd demo", [problem])
     _check_modules(() if machine else _CLUSTER_NEEDS)
     story = DemoStory(as_json=as_json)
     try:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from mpsd.kubelet.rules.allocation import Answer
+from mpsd.model.container import Role
 from mpsd.model.grants import DeviceNode, HostMount
-from mpsd.model.pod import Role
 from mpsd.simulator.kubelet.plugins import PluginFailed, PluginSocket, PluginTable
 from mpsd.simulator.kubelet.pods import KubeletPace, SimContainer, SimPod, Version
 

@@ -20,7 +20,7 @@ import grpc
 
 from mpsd.kubelet.api import podresources_pb2 as wire
 from mpsd.kubelet.api import podresources_pb2_grpc as services
-from mpsd.model.pod import Role
+from mpsd.model.container import Role
 from mpsd.simulator.kubelet.claims import ClaimManager
 from mpsd.simulator.kubelet.containers import Containers, Running
 from mpsd.simulator.kubelet.devices import DeviceManager

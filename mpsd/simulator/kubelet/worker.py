@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from mpsd.model.pod import Role
+from mpsd.model.container import Role
 from mpsd.simulator.kubelet.claims import ClaimManager
 from mpsd.simulator.kubelet.containers import CannotCreate, ContainerRun, Containers, Ended, NotStarted, Running
 from mpsd.simulator.kubelet.devices import DeviceManager

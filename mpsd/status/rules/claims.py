@@ -16,7 +16,7 @@ from mpsd.model.problem import shown_name
 from mpsd.model.quantity import whole
 from mpsd.status.rules.pods import PodSeen, SeenClaim
 
-_INSTALL = "an administrator installs components/dra (docs/dra.md)"
+_INSTALL = "an administrator sets dra.enabled (docs/dra.md)"
 _MOST_PROBLEMS = 2
 _NOTHING = Request(0, None, 1)
 

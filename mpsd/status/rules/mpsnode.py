@@ -3,7 +3,7 @@
 What is not known is left out, and a write replaces the whole status, so that nothing stays of what was reported before.
 Whatever happens on the node, its status is written at most once a second, what its programs use (which never stands
 still) at most twice a minute, and the last state is always written in the end. The shape is that of
-manifests/base/crd/mpsnode.yaml.
+manifests/chart/templates/crd/mpsnode.yaml.
 """
 
 import re

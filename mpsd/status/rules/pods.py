@@ -8,20 +8,19 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
-from mpsd.kubelet.rules.node_pods import requested
+from mpsd.kubelet.rules.gpu_choice import SharedPod, shared_pod
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.fields import FieldReader, Fields
 from mpsd.model.grants import Request
 from mpsd.model.identity import PodName
-from mpsd.model.pod import CLAIM, ClaimName, PodPriority, read_claims, read_priority
+from mpsd.model.pod import ClaimName, ContainerReport, NodeWishes, Pod, PodCondition, PodPriority, pod_in
 from mpsd.model.policy import Policy
 from mpsd.model.problem import printable
 from mpsd.model.quantity import gib
-from mpsd.platform.rules.kubernetes_objects import KubernetesNode, NodeWishes, read_wishes
+from mpsd.model.request import read_allocated
+from mpsd.platform.rules.kubernetes_objects import KubernetesNode
 from mpsd.scheduler.rules.capacity import NodeCapacity
 
-_STATUSES = ("initContainerStatuses", "containerStatuses")
 _LONGEST = 400
 _HASH = "pod-template-hash"  # a ReplicaSet of a Deployment is named after the Deployment and this label of its pods
 _CRON_DIGITS = 8  # minutes since 1970 behind the name of a CronJob's Job; seconds before Kubernetes 1.21
@@ -71,6 +70,7 @@ class PodSeen:
     unscheduled: what its scheduler says of it; empty where it says nothing. waiting, ended: its containers, init
     containers first; ended are those that ended badly. owners: from the nearest. bound: RFC 3339, when it got its node;
     empty where that is not said. running: the names of the containers that run now, init containers first.
+
     claims: its resource claims, or their templates. claim: that of mpsd; None where it has none, or nobody looked."""
 
     name: PodName
@@ -100,83 +100,62 @@ class PodSeen:
 
 
 def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
-    fields: Fields = thing if isinstance(thing, dict) else {}
-    shape = FieldReader()
-    metadata = shape.mapping(fields, "metadata", "")
-    spec, status = shape.mapping(fields, "spec", ""), shape.mapping(fields, "status", "")
-    namespace, name, uid = (shape.text(metadata, key, "metadata") for key in ("namespace", "name", "uid"))
-    gates = [shape.text(entry, "name", path) for path, entry in shape.entries(spec, "schedulingGates", "spec")]
-    found = [*_states(shape, status)]
-    states = [one for one in found if not isinstance(one, str)]
-    phase, reason, message = (shape.text(status, key, "status") for key in ("phase", "reason", "message"))
+    pod = pod_in(thing) or Pod()
+    share = read_allocated(pod, policy.resources)
+    spec, status = pod.spec, pod.status
+    statuses = (*status.init_container_statuses, *status.container_statuses)
+    unscheduled = _scheduled(pod, "False")
     return PodSeen(
-        name=PodName(namespace, name, uid),
-        shared=read_shared_pod(thing, policy),
-        unreadable=", and ".join(map(str, requested(thing, policy).problems)),
-        phase=phase,
-        node=shape.text(spec, "nodeName", "spec"),
-        scheduler=shape.text(spec, "schedulerName", "spec"),
-        reason=reason,
-        message=message,
-        unscheduled=_scheduled(shape, status, "False", "message", "reason"),
-        gates=tuple(filter(None, gates)),
-        waiting=tuple(one for one in states if one.exit_code is None),
-        ended=tuple(one for one in states if one.exit_code is not None),
-        owners=tuple(_owners(shape, metadata)),
-        wishes=read_wishes(shape, spec),
-        terminating=metadata.get("deletionTimestamp") is not None,
-        bound=_scheduled(shape, status, "True", "lastTransitionTime"),
-        running=tuple(one for one in found if isinstance(one, str)),
-        claims=claims_named(shape, spec, status),
-        priority=read_priority(shape, metadata, spec, ""),
+        name=pod.name,
+        shared=shared_pod(pod, share),
+        unreadable=", and ".join(map(str, share.problems)),
+        phase=status.phase,
+        node=spec.node,
+        scheduler=spec.scheduler,
+        reason=status.reason,
+        message=status.message,
+        unscheduled=unscheduled.message or unscheduled.reason,
+        gates=tuple(one.name for one in spec.scheduling_gates if one.name),
+        waiting=tuple(
+            ContainerState(one.name, one.state.waiting.reason, one.state.waiting.message)
+            for one in statuses
+            if one.state.waiting
+        ),
+        ended=tuple(_ended(statuses)),
+        owners=tuple(_owners(pod)),
+        wishes=spec.wishes,
+        terminating=pod.is_terminating,
+        bound=_scheduled(pod, "True").last_transition_time or "",
+        running=tuple(one.name for one in statuses if one.state.running is not None),
+        claims=tuple(pod.claims_made.values()),
+        priority=pod.priority,
     )
 
 
-def claims_named(shape: FieldReader, spec: Fields, status: Fields) -> tuple[ClaimName, ...]:
-    """Of each claim of a pod the claim itself where it is known already, else its template."""
-    made = {
-        shape.text(entry, "name", path): shape.text(entry, "resourceClaimName", path)
-        for path, entry in shape.entries(status, "resourceClaimStatuses", "status")
-    }
-    named = read_claims(shape, spec, "spec")
-    return tuple(ClaimName(CLAIM, made[entry]) if made.get(entry) else name for entry, name in named.items())
+def _scheduled(pod: Pod, truth: str) -> PodCondition:
+    """The condition PodScheduled, where its status is this one."""
+    for one in pod.status.conditions:
+        if (one.type, one.status) == ("PodScheduled", truth):
+            return one
+    return PodCondition()
 
 
-def _scheduled(shape: FieldReader, status: Fields, truth: str, *fields: str) -> str:
-    """The first of these fields that says anything, of the condition PodScheduled where its status is this one."""
-    for path, entry in shape.entries(status, "conditions", "status"):
-        if entry.get("type") == "PodScheduled" and entry.get("status") == truth:
-            return next(filter(None, (shape.text(entry, field, path) for field in fields)), "")
-    return ""
+def _ended(statuses: Iterable[ContainerReport]) -> Iterator[ContainerState]:
+    for one in statuses:
+        end = one.state.terminated
+        if end and end.exit_code:
+            yield ContainerState(one.name, end.reason, end.message, end.exit_code)
 
 
-def _states(shape: FieldReader, status: Fields) -> Iterator[ContainerState | str]:
-    """Of each container that waits or has ended badly; the name of one that runs. Init containers first."""
-    for path, entry in [one for key in _STATUSES for one in shape.entries(status, key, "status")]:
-        name, state = shape.text(entry, "name", path), shape.mapping(entry, "state", path)
-        if state.get("running") is not None:
-            yield name
-        for kind in ("waiting", "terminated"):
-            said = shape.mapping(state, kind, path)
-            reason, message = (shape.text(said, field, path) for field in ("reason", "message"))
-            code = shape.number(said, "exitCode", path, absent=0)
-            if kind == "waiting" and state.get(kind) is not None:
-                yield ContainerState(name, reason, message)
-            elif code:
-                yield ContainerState(name, reason, message, code)
-
-
-def _owners(shape: FieldReader, metadata: Fields) -> Iterator[Owner]:
-    for path, entry in shape.entries(metadata, "ownerReferences", "metadata"):
-        kind, name = (shape.text(entry, key, path) for key in ("kind", "name"))
-        if entry.get("controller") is not True or not kind or not name:
+def _owners(pod: Pod) -> Iterator[Owner]:
+    for one in pod.metadata.owner_references:
+        if not (one.controller and one.kind and one.name):
             continue
-        yield Owner(kind, name)
-        stem, _dash, last = name.rpartition("-")
-        hashed = shape.text(shape.mapping(metadata, "labels", "metadata"), _HASH, "metadata.labels")
-        if kind == "ReplicaSet" and stem and hashed == last:
+        yield Owner(one.kind, one.name)
+        stem, _dash, last = one.name.rpartition("-")
+        if one.kind == "ReplicaSet" and stem and pod.labels.get(_HASH) == last:
             yield Owner("Deployment", stem)
-        elif kind == "Job" and stem and last.isdecimal() and len(last) >= _CRON_DIGITS:
+        elif one.kind == "Job" and stem and last.isdecimal() and len(last) >= _CRON_DIGITS:
             yield Owner("CronJob", stem)
 
 

@@ -12,9 +12,10 @@ from functools import lru_cache
 from mpsd.grants.rules.placement import apart, find_gpus, most_together, needs
 from mpsd.model.grants import GpuCapacity, Request
 from mpsd.model.names import CLAIMS_LABEL
+from mpsd.model.pod import NodeWishes
 from mpsd.model.problem import shown, shown_name
 from mpsd.model.quantity import gib
-from mpsd.platform.rules.kubernetes_objects import LABELS, NodeWishes, kept_away
+from mpsd.platform.rules.kubernetes_objects import LABELS, kept_away
 from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, can_ever, has_domain
 from mpsd.status.rules.pods import Explanation, ExplanationContext, PodSeen, Why, counted, listed, quoted, wanted
 

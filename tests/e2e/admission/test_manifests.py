@@ -1,4 +1,4 @@
-"""The manifests, as kubectl applies them to an API server of any version."""
+"""What the chart makes, as kubectl applies it to an API server of any version."""
 
 import copy
 import json
@@ -15,7 +15,7 @@ from tests.e2e.installation import AGENT, CONTROL
 from tests.e2e.plugins import kubectl_mps
 from tests.e2e.waiting import eventually
 from tests.e2e.webhook import Webhook
-from tests.manifests.rendering import ALL, VERSIONS, named, rendered
+from tests.manifests.rendering import OLD, PLAIN, SINCE, VALUES, named, rendered
 
 _NOT_OURS = {
     "Certificate": "cert-manager.io",
@@ -29,8 +29,8 @@ _NOWHERE = {"mpsd.io/e2e": "nowhere"}
 
 
 def _meant_for(minor: int) -> list[str]:
-    """The folders of manifests/ whose objects this version is promised to take."""
-    return [place for place in ALL if VERSIONS[place][0] <= minor <= VERSIONS[place][1]]
+    """The values files whose objects this version is promised to take."""
+    return [f"{name}@{minor}" for name in (PLAIN, *VALUES) if SINCE.get(name, 0) <= minor]
 
 
 def _objects(places: list[str]) -> list[Object]:
@@ -51,7 +51,7 @@ def _applied(cluster: Cluster, things: list[Object], *options: str) -> Said:
 
 
 @pytest.mark.parametrize("options", [(), ("--server-side", "--force-conflicts")], ids=["client", "server"])
-def test_the_api_server_takes_every_overlay_that_is_meant_for_it_and_warns_of_nothing(
+def test_the_api_server_takes_what_every_values_file_for_it_makes_and_warns_of_nothing(
     cluster: Cluster, webhook: Webhook, options: tuple[str, ...]
 ) -> None:
     things = _objects(_meant_for(cluster.minor))
@@ -65,7 +65,7 @@ def test_what_is_meant_for_other_versions_is_refused_before_anything_is_written(
     cluster: Cluster, webhook: Webhook, options: tuple[str, ...]
 ) -> None:
     """Kubernetes before 1.30 knows no field for AppArmor: kubectl says so."""
-    said = _applied(cluster, [named("base", "DaemonSet", "mpsd-agent")], *options)
+    said = _applied(cluster, [named(PLAIN, "DaemonSet", "mpsd-agent")], *options)
     assert said.ok is (cluster.minor >= 30)
     assert said.ok or 'unknown field "appArmorProfile"' in said.err
 
@@ -82,7 +82,7 @@ def test_the_agent_is_not_confined_by_apparmor(cluster: Cluster, webhook: Webhoo
 
 def _control() -> Object:
     """Today's, on no node."""
-    thing = copy.deepcopy(named("base", "DaemonSet", CONTROL))
+    thing = copy.deepcopy(named(PLAIN, "DaemonSet", CONTROL))
     del thing["metadata"]["namespace"]
     thing["spec"]["template"]["spec"]["nodeSelector"] = _NOWHERE
     return thing
@@ -168,7 +168,7 @@ def test_an_upgrade_of_the_driver_removes_both_daemon_sets_pods_from_an_unused_n
     state = "nvidia.com/gpu-driver-upgrade-state"
     with cluster.namespace(exempt=True) as namespace:
         for name in (CONTROL, AGENT):
-            place = "base" if cluster.minor >= 30 else "overlays/before-1.30"
+            place = PLAIN if cluster.minor >= 30 else OLD
             thing = copy.deepcopy(named(place, "DaemonSet", name))
             thing["metadata"]["namespace"] = namespace
             pod = thing["spec"]["template"]["spec"]

@@ -1,4 +1,4 @@
-"""What `components/modern` and `components/exemptions` add where the API server evaluates CEL: 1.30 and newer."""
+"""What the chart adds where the API server evaluates CEL, and `exemptions`: Kubernetes 1.30 and newer."""
 
 import asyncio
 import json
@@ -19,15 +19,20 @@ from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node, taint_r
 from mpsd.status.rules.mpsnode import UPGRADE_LABEL, labels_of, labels_patch, mpsnode_for
 from tests.admission.cases import found
 from tests.e2e.admission.cases import admission_cases, creating
-from tests.e2e.cluster import Cluster, Object
+from tests.e2e.cluster import Cluster, Object, listed
 from tests.e2e.objects import deployment, pod
 from tests.e2e.waiting import eventually
 from tests.e2e.webhook import NAME, SYSTEM, Webhook, as_service_account
-from tests.manifests.rendering import MANIFESTS, only
+from tests.manifests.rendering import PLAIN, named, only
 
-_COMPONENTS = MANIFESTS / "components"
 _CALLED = 'failed calling webhook "validate.mpsd.io"'
 _RULE = re.compile(r"denied request: ([\w-]+): ")
+
+
+def _policy(place: str, name: str) -> Object:
+    """A policy and its binding, for kubectl."""
+    kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    return listed([named(place, kind, name) for kind in kinds])
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +44,9 @@ def cel(cluster: Cluster, webhook: Webhook) -> Cluster:
 
 @pytest.fixture
 def unheard(cel: Cluster, webhook: Webhook) -> Iterator[None]:
-    """The overlay's match conditions, and no webhook: an object that it must be asked about is refused."""
+    """The chart's match conditions, and no webhook: an object that it must be asked about is refused."""
     kind = "ValidatingWebhookConfiguration"
-    conditions = only("overlays/modern", kind)["webhooks"][0]["matchConditions"]
+    conditions = only(PLAIN, kind)["webhooks"][0]["matchConditions"]
     asked = [{"op": "add", "path": "/webhooks/0/matchConditions", "value": conditions}]
     cel.do("patch", kind, NAME, "--type=json", "-p", json.dumps(asked))
     webhook.kill_all()
@@ -104,7 +109,7 @@ class Agents:
 def agents(cel: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
     folder, mark = tmp_path_factory.mktemp("agents"), uuid4().hex[:6]
     first, second = nodes = (f"e2e-{mark}-a", f"e2e-{mark}-b")
-    policy = str(_COMPONENTS / "modern" / "agent-writes.yaml")
+    policy = _policy(PLAIN, "mpsd-agent-writes")
     with cel.namespace(exempt=True) as namespace:
         try:
             for node in nodes:
@@ -115,12 +120,12 @@ def agents(cel: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
             bound = ("--bound-object-kind=Pod", f"--bound-object-name={first}")
             (folder / "bound").write_text(as_service_account(cel, "mpsd-agent", *bound))
             (folder / "loose").write_text(as_service_account(cel, "mpsd-agent"))
-            cel.do("apply", "-f", policy)
+            cel.do("apply", "-f", "-", given=policy)
             there = Agents(cel, namespace, nodes, folder / "bound", folder / "loose")
             eventually(lambda: there.denied(_annotate(there, second)), "the policy in force")
             yield there
         finally:
-            cel.kubectl("delete", "-f", policy, "--ignore-not-found")
+            cel.kubectl("delete", "-f", "-", "--ignore-not-found", given=policy)
             cel.kubectl("delete", "pod", first, "-n", SYSTEM, "--ignore-not-found", "--force", "--grace-period=0")
             cel.kubectl("delete", "node,mpsnode", *nodes, "--ignore-not-found")
 
@@ -207,20 +212,20 @@ _TAINTS = [{"key": "team", "value": "a", "effect": "NoSchedule"}, {"key": _START
 
 @pytest.fixture(scope="module")
 def startup_taint(agents: Agents) -> Iterator[None]:
-    """The component's policy and rights: both Nodes have the taint, and one of somebody else."""
+    """The policy and rights of agent.startupTaint: both Nodes have the taint, and one of somebody else."""
     cluster, right = agents.cluster, f"e2e-{uuid4().hex[:8]}"
-    policy = str(_COMPONENTS / "startup-taint" / "agent-taints.yaml")
+    policy = _policy("startup-taint", "mpsd-agent-taints")
     try:
         cluster.do("create", "clusterrole", right, "--verb=patch", "--resource=nodes")
         cluster.do("create", "clusterrolebinding", right, f"--clusterrole={right}", f"--serviceaccount={_AGENT}")
-        cluster.do("apply", "-f", policy)
+        cluster.do("apply", "-f", "-", given=policy)
         for node in agents.nodes:
             cluster.do("patch", "node", node, "-p", json.dumps({"spec": {"taints": _TAINTS}}))
         own = agents.nodes[0]
         eventually(lambda: agents.denied(_node_patch(own, {"metadata": {"labels": {"x": "y"}}})), "the policy in force")
         yield
     finally:
-        cluster.kubectl("delete", "-f", policy, "--ignore-not-found")
+        cluster.kubectl("delete", "-f", "-", "--ignore-not-found", given=policy)
         cluster.kubectl("delete", "clusterrole,clusterrolebinding", right, "--ignore-not-found")
 
 
@@ -271,15 +276,15 @@ def test_the_agents_token_removes_the_startup_taint_of_its_own_node_alone(agents
 def exemptions(cel: Cluster) -> Iterator[str]:
     """The policy, and a user who may create and label namespaces; gives the name of both user and role."""
     user = f"e2e-{uuid4().hex[:8]}"
-    policy = str(_COMPONENTS / "exemptions" / "policy.yaml")
+    policy = _policy("hostile-tenants", "mpsd-exemptions")
     try:
         cel.do("create", "clusterrole", user, "--verb=create,get,patch,update", "--resource=namespaces")
         cel.do("create", "clusterrolebinding", user, f"--clusterrole={user}", f"--user={user}")
-        cel.do("apply", "-f", policy)
+        cel.do("apply", "-f", "-", given=policy)
         eventually(lambda: not _labelled(cel, user, "default", "mpsd.io/exempt=true"), "the policy in force")
         yield user
     finally:
-        cel.kubectl("delete", "-f", policy, "--ignore-not-found")
+        cel.kubectl("delete", "-f", "-", "--ignore-not-found", given=policy)
         cel.kubectl("delete", "clusterrole,clusterrolebinding", user, "--ignore-not-found")
 
 

@@ -1,4 +1,4 @@
-"""The API server itself, by the overlay `policies-mutating`, answers as the webhook does."""
+"""The API server itself, by the values `policies-mutating`, answers as the webhook does."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,19 +9,30 @@ from mpsd.admission.rules.requests import BY_CLASS
 from mpsd.model.policy import RuleId
 from tests.admission.cases import PLACED, found
 from tests.e2e.admission.cases import Answer, Creator, admission_cases, creating
-from tests.e2e.cluster import Cluster, Object
+from tests.e2e.cluster import Cluster, Object, listed
 from tests.e2e.objects import deployment, environment, pod, with_environment
 from tests.e2e.waiting import eventually
 from tests.e2e.webhook import Webhook
-from tests.manifests.rendering import MANIFESTS, of_kind
+from tests.manifests.rendering import rendered
 from tests.model.manifests import POLICY
 
-_OVERLAY = "overlays/policies-mutating"
-_PLACE = str(MANIFESTS / _OVERLAY)
+_PLACE = "policies-mutating"
 _BY_CLASS = f"{BY_CLASS}mps.mpsd.io"  # whose it is stands in the policy too
 # The webhook is asked there too, but neither refuses nor warns nor changes anything.
 _LEFT = {"mpsd.io/enforce": "none", "mpsd.io/warn": "none"}
 _UNSAID = {str(RuleId.GPUS_NOT_TOGETHER)}  # it depends on the domains in the policy, which CEL does not see
+
+
+# Without that on what agents write, which is of no pod.
+_POLICIES = [
+    thing
+    for thing in rendered(_PLACE)
+    if "AdmissionPolicy" in thing["kind"] and thing["metadata"]["name"] != "mpsd-agent-writes"
+]
+
+
+def _validating() -> list[Object]:
+    return [policy for policy in _POLICIES if policy["kind"] == "ValidatingAdmissionPolicy"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +68,12 @@ def judges(cluster: Cluster, webhook: Webhook, tmp_path_factory: pytest.TempPath
             with creating(cluster, ours) as creator:
                 by_webhook = [creator.ask_for(case) for case in cases]
             with creating(cluster, theirs) as creator:
-                cluster.do("apply", "-k", _PLACE)
+                cluster.apply_all(_POLICIES)
                 eventually(lambda: _are_in_force(creator), "the policies in force")
                 by_policies = [creator.ask_for(case) for case in cases]
                 yield Judges(tuple(map(Asked, cases, by_webhook, by_policies)), creator)
         finally:
-            cluster.kubectl("delete", "-k", _PLACE, "--ignore-not-found")
+            cluster.kubectl("delete", "-f", "-", "--ignore-not-found", given=listed(_POLICIES))
             for one in classes:
                 cluster.kubectl("delete", "runtimeclass", one["metadata"]["name"], "--ignore-not-found")
 
@@ -108,8 +119,7 @@ def test_the_policies_warn_of_what_the_webhook_warns_of(judges: Judges) -> None:
 
 def test_every_rule_of_the_policies_has_refused_or_warned(judges: Judges) -> None:
     seen = {rule for one in judges.asked for rule in {one.policies.rule_broken, *one.policies.rules_warned}} - {""}
-    policies = of_kind(_OVERLAY, "ValidatingAdmissionPolicy")
-    said = {one["message"].partition(":")[0] for policy in policies for one in policy["spec"]["validations"]}
+    said = {one["message"].partition(":")[0] for policy in _validating() for one in policy["spec"]["validations"]}
     assert seen == said & set(map(str, RuleId))
 
 
@@ -164,7 +174,7 @@ def test_an_old_bad_object_can_be_labelled_and_cannot_be_made_worse(judges: Judg
 
 
 def test_the_api_server_finds_nothing_wrong_with_the_types_in_the_policies(judges: Judges, cluster: Cluster) -> None:
-    for policy in of_kind(_OVERLAY, "ValidatingAdmissionPolicy"):
+    for policy in _validating():
         name = policy["metadata"]["name"]
 
         def checked(name: str = name) -> Object:

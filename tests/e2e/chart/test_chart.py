@@ -1,7 +1,6 @@
 """The Helm chart on an API server: over what kubectl applied, over its previous version, back, and away."""
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +15,10 @@ from tests.e2e.helm import Helm
 from tests.e2e.installation import AGENT, CONTROL, SYSTEM
 from tests.e2e.versions import needs
 from tests.e2e.waiting import eventually
-from tests.manifests.chart import CHART
-from tests.manifests.helm import files_by_helm
-from tests.manifests.rendering import MANIFESTS
+from tests.manifests.helm import CHART, files_by_helm, rendered_by_helm
 
 _NOWHERE = {"mpsd.io/e2e": "nowhere"}  # there is no image on the nodes: tests/e2e/node has pods
 _VALUES: Object = {"image": {"repository": "mpsd"}, "nodeSelector": _NOWHERE, "webhook": {"nodeSelector": _NOWHERE}}
-_SELECTOR = "/spec/template/spec/nodeSelector"
 _OWNER = "meta.helm.sh/release-name"
 _WEBHOOKS = ("validatingwebhookconfiguration", "mutatingwebhookconfiguration")
 _CRD = "mpsnodes.mpsd.io"
@@ -32,33 +28,16 @@ _BUNDLE = "LS0tLS1CRUdJTiBDRVJUSUZJQ0FURS0tLS0tCg=="
 @pytest.fixture
 def helm(cluster: Cluster) -> Iterator[Helm]:
     """With the namespace as docs/install.md has it made, and nothing else of mpsd."""
-    eventually(lambda: not cluster.kubectl("get", "namespace", SYSTEM).ok, f"an old {SYSTEM} gone", within_s=60.0)
-    cluster.do("apply", "-f", str(MANIFESTS / "base/namespace.yaml"))
+    cluster.do("create", "namespace", SYSTEM)
+    cluster.do("label", "namespace", SYSTEM, "mpsd.io/exempt=true", "pod-security.kubernetes.io/enforce=privileged")
     release = Helm(cluster.kubeconfig)
     try:
         yield release
     finally:
         release.uninstall()
         cluster.do("delete", "crd", _CRD, "--ignore-not-found")
-        cluster.do("delete", "namespace", SYSTEM, "--wait=false")
-
-
-def _folder(cluster: Cluster, folder: Path) -> Path:
-    """What the chart makes as shipped, for kustomize."""
-    component = "modern" if cluster.minor >= 30 else "before-1.30"
-    said = {
-        "resources": [os.path.relpath(MANIFESTS / "base", folder)],  # kustomize takes no absolute ones
-        "components": [os.path.relpath(MANIFESTS / "components" / component, folder)],
-        "patches": [
-            {
-                "target": {"kind": kind},
-                "patch": json.dumps([{"op": "add", "path": f"{_SELECTOR}{path}", "value": value}]),
-            }
-            for kind, path, value in (("DaemonSet", "/mpsd.io~1e2e", "nowhere"), ("Deployment", "", _NOWHERE))
-        ],
-    }
-    (folder / "kustomization.yaml").write_text(yaml.safe_dump(said))
-    return folder
+        gone = cluster.kubectl("delete", "namespace", SYSTEM, within_s=180.0)
+        assert gone.ok, gone.err
 
 
 def _workloads(cluster: Cluster) -> dict[str, tuple[str, Object]]:
@@ -89,9 +68,10 @@ def _placement(cluster: Cluster) -> str:
 
 
 def test_what_kubectl_applied_becomes_helms_and_kubectls_again_and_no_pod_is_made_anew(
-    cluster: Cluster, helm: Helm, tmp_path: Path
+    cluster: Cluster, helm: Helm
 ) -> None:
-    cluster.do("apply", "-k", str(_folder(cluster, tmp_path)))
+    things = rendered_by_helm(_VALUES, cluster.version)
+    cluster.apply_all(things)
     _serve(cluster)
     before = _workloads(cluster)
     with pytest.raises(helm_python.HelmError, match="cannot be imported into the current release"):
@@ -105,8 +85,8 @@ def test_what_kubectl_applied_becomes_helms_and_kubectls_again_and_no_pod_is_mad
     helm.upgrade(_VALUES | {"policy": {"placement": "spread"}}, force_conflicts=True)
     assert _placement(cluster) == "spread"
     assert _workloads(cluster) == before
-    cluster.do("apply", "-k", str(tmp_path))
-    assert _placement(cluster) == "binpack", "the folder counts again"
+    cluster.apply_all(things)
+    assert _placement(cluster) == "binpack", "what was applied counts again"
     assert _workloads(cluster) == before
 
 
@@ -136,7 +116,7 @@ def test_an_upgrade_from_an_earlier_chart_brings_the_crd_and_the_policys_new_fie
     old = [line for line in crd.read_text().splitlines() if "name: Driver" not in line]
     crd.write_text("\n".join(old) + "\n")
     (chart / "templates/gone.yaml").write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: mpsd-gone}\n")
-    for name in ("Chart.yaml", "values.yaml", "values.schema.json"):
+    for name in ("Chart.yaml", "files/policy.yaml", "values.schema.json"):
         text = (chart / name).read_text()
         (chart / name).write_text(
             text.replace(f"version: {mpsd.__version__}", "version: 0.0.9").replace("too_many_clients", "many")
@@ -183,7 +163,8 @@ def test_every_object_that_the_chart_can_make_is_taken_by_the_api_server(cluster
     more = {
         "scheduler": {"enabled": True, "nodeSelector": _NOWHERE},
         "networkPolicy": {"enabled": True},
-        "hostileTenants": True,
+        "exemptions": True,
+        "admissionPolicies": {"enabled": True, "mutating": cluster.minor >= 36},
         "agent": {"startupTaint": True},
         "dra": {"enabled": cluster.minor >= 34},
     }

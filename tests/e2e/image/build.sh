@@ -48,7 +48,7 @@ base=$cache/base-$base_key.tar
 image_key=$({
   echo "$base_key"
   cd "$top"
-  find images limits manifests/base mpsd pyproject.toml README.md LICENSE .dockerignore -type f -not -path '*/__pycache__/*' -print0 |
+  find images limits manifests/install.yaml mpsd pyproject.toml README.md LICENSE .dockerignore -type f -not -path '*/__pycache__/*' -print0 |
     sort -z | xargs -0 sha256sum
 } | key_of)
 tag=localhost/mpsd:$image_key

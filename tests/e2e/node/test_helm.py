@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.helm import Helm, values_of
+from tests.e2e.helm import Helm
 from tests.e2e.installation import SYSTEM, Installation
 from tests.e2e.shares import CLIENT, CONTEXT_MIB, Pods, refused_at
 from tests.e2e.waiting import eventually
@@ -14,15 +14,10 @@ from tests.e2e.waiting import eventually
 
 @pytest.fixture
 def helm(cluster: Cluster, mpsd: Installation) -> Iterator[Helm]:
-    """The installation is kubectl's again afterwards, with nothing that it does not have itself."""
+    """The installation is kubectl's again afterwards."""
     yield Helm(cluster.kubeconfig)
     cluster.do("delete", "secret", "-n", SYSTEM, "-l", "owner=helm")
     cluster.do("delete", "job", "mps-sample", "-n", SYSTEM, "--ignore-not-found")
-    if cluster.minor >= 30:
-        kinds = "validatingadmissionpolicies,validatingadmissionpolicybindings"
-        cluster.do("delete", kinds, "mpsd-agent-writes", "--ignore-not-found")
-        cluster.do("delete", "validatingwebhookconfiguration", "mpsd-webhook")  # its match conditions
-        cluster.do("delete", "poddisruptionbudget", "mpsd-webhook", "-n", SYSTEM, "--ignore-not-found")
     mpsd.apply()
     mpsd.wait_until_ready()
 
@@ -37,7 +32,7 @@ def test_a_program_runs_on_while_helm_takes_over_and_upgrades_and_helms_test_has
     pods.start("runs-on", 2)
     before = (pods.status("runs-on")["containerID"], _pods(mpsd, "control"), _pods(mpsd, "agent"))
     command = [*CLIENT, "alloc=9000"]
-    values = {**values_of(mpsd.images), "test": {"command": command}}
+    values = {**mpsd.values, "test": {"command": command}}
     helm.install(values, take_ownership=True, force_conflicts=True)
     assert (pods.status("runs-on")["containerID"], _pods(mpsd, "control"), _pods(mpsd, "agent")) == before
     more = {"resources": {"limits": {"memory": "320Mi"}}}

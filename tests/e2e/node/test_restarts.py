@@ -10,7 +10,7 @@ from tests.e2e.cluster import Cluster, Object
 from tests.e2e.installation import AGENT, SYSTEM, Installation
 from tests.e2e.machine import Machine
 from tests.e2e.shares import CONTEXT_MIB, Pods, container, refused_at, share
-from tests.e2e.versions import version_of
+from tests.e2e.versions import pods_outlive_reboot
 from tests.e2e.waiting import eventually, never
 
 _NOWHERE, _HERE = {"mpsd.io/e2e": "nowhere"}, {"ack.node.gpu.schedule": "mps"}
@@ -126,7 +126,7 @@ def test_after_a_reboot_no_container_starts_before_its_domain_serves(
 ) -> None:
     """Neither control nor agent is there when kubelet comes up, and kubelet has the pod's devices in its checkpoint."""
     first = pods.status(witness)["containerID"]
-    outlives = version_of(cluster).pods_outlive_reboot
+    outlives = pods_outlive_reboot(cluster)
     machine.kubelet("kill")
     mpsd.put_where(_NOWHERE)
     try:

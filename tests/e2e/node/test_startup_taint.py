@@ -1,11 +1,8 @@
 """No pod comes to a new node before its GPUs are served: a real kubelet, scheduler and agent, simulated GPUs."""
 
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.e2e.cluster import Cluster
 from tests.e2e.installation import Installation
@@ -13,22 +10,17 @@ from tests.e2e.shares import Pods, share
 from tests.e2e.versions import needs
 from tests.e2e.waiting import eventually
 
-_COMPONENT = Path(__file__).parents[3] / "manifests" / "components" / "startup-taint"
+_REMOVING = {"agent": {"startupTaint": True}}
 _NOWHERE, _HERE = {"mpsd.io/e2e": "nowhere"}, {"ack.node.gpu.schedule": "mps"}
 _OURS, _OTHER = "mpsd.io/not-ready", "example.com/other"
 
 
 @pytest.fixture
-def removing(cluster: Cluster, mpsd: Installation, tmp_path: Path) -> Iterator[Installation]:
-    """With the component on top of the installation."""
-    needs(cluster, 30, "the component startup-taint")
-    folder = {
-        "resources": [os.path.relpath(mpsd.folder, tmp_path)],
-        "components": [os.path.relpath(_COMPONENT, tmp_path)],
-    }
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(folder))
+def removing(cluster: Cluster, mpsd: Installation) -> Iterator[Installation]:
+    """With the value on top of the installation."""
+    needs(cluster, 30, "agent.startupTaint")
     agent = mpsd.agent()
-    cluster.do("apply", "-k", str(tmp_path))
+    mpsd.apply(_REMOVING)
     mpsd.wait_for_another_agent(agent)
     try:
         yield mpsd
@@ -36,8 +28,7 @@ def removing(cluster: Cluster, mpsd: Installation, tmp_path: Path) -> Iterator[I
         for key in (_OURS, _OTHER):
             cluster.kubectl("taint", "node", mpsd.node, f"{key}-")
         mpsd.put_where(_HERE)
-        mpsd.apply()
-        cluster.do("delete", "-f", str(_COMPONENT / "agent-taints.yaml"))
+        mpsd.apply_without(_REMOVING)
         mpsd.wait_until_ready()
 
 

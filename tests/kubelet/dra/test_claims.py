@@ -20,7 +20,7 @@ from mpsd.kubelet.dra.rules.claims import (
     with_priority,
 )
 from mpsd.kubelet.rules.allocation import Answer, DeviceListStrategy, NodeConditions, memory_answer
-from mpsd.kubelet.rules.node_pods import Bystander
+from mpsd.kubelet.rules.node_pods import NodePod
 from mpsd.model.grants import DeviceNode, Grant, HostMount, evenly, promised_mib
 from mpsd.model.identity import PodName
 from mpsd.model.pod import PodPriority
@@ -112,6 +112,8 @@ def test_gpus_of_one_domain_are_one_grant_in_the_domain_s_order() -> None:
         (claim_object(result(adminAccess=True)), "admin-access"),
         (claim_object(result(consumedCapacity=None)), "capacity-unknown"),
         (claim_object(result(memory="much")), "capacity-unknown"),
+        (claim_object(result(memory="-1Gi")), "capacity-unknown"),
+        (claim_object(result(threads="-1")), "capacity-unknown"),
         (claim_object(result(memory="64Mi")), "memory-below-context"),
         (claim_object(result(memory="80Gi")), "memory-over-card"),
         (claim_object(result(), result()), "device-twice"),
@@ -225,14 +227,14 @@ def test_a_pod_has_one_claim_of_mpsd() -> None:
 def test_pods_that_share_a_claim_share_its_grant() -> None:
     """The second one starts without kubelet asking for the claim again."""
     claim = prepared()
-    late = Bystander(PodName("default", "late", "uid-of-late"), (), ("share",))
-    elsewhere = Bystander(PodName("team-b", "other", "uid-of-other"), (), ("share",))
+    late = NodePod(PodName("default", "late", "uid-of-late"), (), ("share",))
+    elsewhere = NodePod(PodName("team-b", "other", "uid-of-other"), (), ("share",))
     assert claim_holders([claim], [late, elsewhere]) == {UID: (POD, late.identity)}
 
 
 def test_a_pod_counts_for_the_smallest_of_its_claims() -> None:
     small, large = prepared(result(memory="2Gi"), name="small"), prepared(name="large")
-    both = Bystander(PodName("default", "both", "uid-of-both"), (), ("large", "small"))
+    both = NodePod(PodName("default", "both", "uid-of-both"), (), ("large", "small"))
     holders = claim_holders([large, small], [both])
     assert both.identity in holders[small.uid]
     assert both.identity not in holders[large.uid]
@@ -253,7 +255,7 @@ def test_a_claim_that_has_left_is_taken_up_again_with_all_its_pods_where_it_is_t
 
 def test_a_pod_with_a_claim_of_the_name_of_one_that_has_left_has_the_new_one() -> None:
     old, new = replace(prepared(), uid="old", left=True), replace(prepared(), uid="new", pods=())
-    late = Bystander(PodName("default", "late", "uid-of-late"), (), ("share",))
+    late = NodePod(PodName("default", "late", "uid-of-late"), (), ("share",))
     for claims in ([old, new], [new, old]):
         assert claim_holders(claims, [late]) == {"old": (POD,), "new": (late.identity,)}
 
@@ -300,10 +302,10 @@ def test_a_cdi_file_says_what_its_programs_were_started_with() -> None:
 BY_ANNOTATION = replace(POLICY, gpu_priority=GpuPriority("annotation"))
 
 
-def rows(*written: str | None) -> list[Bystander]:
+def rows(*written: str | None) -> list[NodePod]:
     """The pods share-0, share-1, … with these annotations."""
     names = [PodName("default", f"share-{n}", f"uid-of-share-{n}") for n in range(len(written))]
-    return [Bystander(name, (), (), PodPriority(written=one)) for name, one in zip(names, written, strict=True)]
+    return [NodePod(name, (), (), PodPriority(written=one)) for name, one in zip(names, written, strict=True)]
 
 
 @pytest.mark.parametrize(

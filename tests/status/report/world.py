@@ -21,7 +21,7 @@ NODES, PODS, EVENTS = Resource("v1", "nodes"), Resource("v1", "pods"), Resource(
 MPS_NODES = Resource("mpsd.io/v1alpha1", "mpsnodes")
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
 DEADLINE_S = 20.0
-_DEFINITION = Path(__file__).parents[3] / "manifests" / "base" / "crd" / "mpsnode.yaml"
+_DEFINITION = Path(__file__).parents[3] / "manifests/chart/templates/crd/mpsnode.yaml"
 
 
 class World:

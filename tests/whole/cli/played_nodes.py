@@ -10,20 +10,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from mpsd.model.mpsnode import API
 from mpsd.model.times import stamp
 from mpsd.simulator.api_server.kinds import DAEMON_SETS, NAMESPACES, NODES, PODS, Object
 from tests.cli.cluster_world import ClusterWorld
+from tests.manifests.rendering import PLAIN, named
 from tests.whole.machine.machine import eventually
 
 _PAUSE_S = 0.03
 NAMESPACE = "mpsd-system"
-_DAEMON_SET = Path(__file__).parents[3] / "manifests" / "base" / "control" / "daemonset.yaml"
 _RUNNING = {"phase": "Running"}
 CONTROL_LABELS = {"app.kubernetes.io/name": "mpsd-control", "app.kubernetes.io/part-of": "mpsd"}
 
@@ -136,7 +133,7 @@ def run_control(world: ClusterWorld, image: str, *nodes: str) -> None:
     def apply() -> None:
         objects = world.api.cluster.objects
         objects.create(NAMESPACES, "", {"metadata": {"name": NAMESPACE}})
-        shipped = yaml.safe_load(_DAEMON_SET.read_text())
+        shipped = copy.deepcopy(named(PLAIN, "DaemonSet", "mps-control-daemon"))
         shipped["spec"]["template"]["spec"]["containers"][0]["image"] = image
         objects.create(DAEMON_SETS, NAMESPACE, shipped)
 

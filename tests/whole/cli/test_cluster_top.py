@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.cli import kubectl_mps, plain
+from mpsd.cli import kubectl_mps
 from mpsd.status.rules.top import NO_SM_USE
 from tests.cli.cluster_world import ClusterWorld
 from tests.mpsnodes import NAMES
@@ -27,7 +27,7 @@ def test_one_look_shows_gpus_and_pods_and_says_what_is_left_out(
     world: ClusterWorld, environment: dict[str, str]
 ) -> None:
     world.put(*NAMES)
-    said = world.run(plain.kubectl_mps, "kubectl-mps", "top", "--once")
+    said = world.run(kubectl_mps.main, "kubectl-mps", "top", "--once")
     assert (said.code, said.errors) == (0, "")
     assert "\x1b" not in said.output
     assert said.row("gpu-a2", "gpu0", "A30")[3:6] == ["draining", "11/23", "GiB"]

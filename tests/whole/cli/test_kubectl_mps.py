@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from mpsd.cli import kubectl_mps, main
-from mpsd.cli.kubectl_mps import with_verb
+from mpsd.cli.kubectl_mps import KUBECTL_MPS
 from mpsd.model.mpsnode import cluster_status
 from mpsd.platform.kube import MPS_NODES, PatchKind
 from mpsd.status.cluster_answers import cluster_parts
@@ -214,7 +213,7 @@ def test_tab_offers_verbs_nodes_and_gpus_through_kubectl_itself(world: ClusterWo
         assert directive == ":4"
         return [line.split("\t")[0] for line in lines]
 
-    assert offered("") == [*kubectl_mps._VERBS, "gpu-a1", "gpu-b1"]
+    assert offered("") == [*KUBECTL_MPS.verbs, "gpu-a1", "gpu-b1"]
     assert offered("gpu-a1", "") == ["gpu-b1"]
     assert offered("cordon", "gpu-b") == ["gpu-b1"]
     assert offered("--context", "simulated", "cordon", "gpu-a1", "gpu0", "") == ["gpu1", "all"]
@@ -239,7 +238,7 @@ def test_tab_offers_verbs_nodes_and_gpus_through_kubectl_itself(world: ClusterWo
     [
         ([], ["status"]),
         (["gpu-a1", "-w"], ["status", "gpu-a1", "-w"]),
-        (["-o=json"], ["status", "-ojson"]),
+        (["-o=json"], ["status", "-o=json"]),
         (["--context", "cordon", "gpu-a1"], ["status", "--context", "cordon", "gpu-a1"]),
         (["--context", "a", "cordon", "gpu-a1"], ["cordon", "--context", "a", "gpu-a1"]),
         (["--context=a", "cordon", "gpu-a1"], ["cordon", "--context=a", "gpu-a1"]),
@@ -249,13 +248,12 @@ def test_tab_offers_verbs_nodes_and_gpus_through_kubectl_itself(world: ClusterWo
     ],
 )
 def test_options_may_stand_before_the_verb_and_no_verb_is_status(words: list[str], read: list[str]) -> None:
-    assert with_verb(words) == read
+    assert KUBECTL_MPS.arranged(words) == read
 
 
 def test_which_options_have_a_value_is_known_before_any_verb_is_loaded() -> None:
-    group: Any = typer.main.get_command(kubectl_mps.app)
-    options = [one for verb in kubectl_mps._VERBS for one in group.load(verb).params if one.param_type_name == "option"]
-    assert {word for one in options if not one.is_flag for word in one.opts} == kubectl_mps._VALUED
+    options = [one for verb in KUBECTL_MPS.verbs for one in vars(KUBECTL_MPS.load(verb))["options"]]
+    assert {word for one in options if one.has_value for word in one.names} == kubectl_mps._VALUED
 
 
 def test_help_teaches_by_example(world: ClusterWorld) -> None:

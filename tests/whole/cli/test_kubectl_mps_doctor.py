@@ -28,7 +28,7 @@ from tests.cli.doctored_cluster import (
 from tests.cli.gpu_cluster import machine
 from tests.operations.broken_clusters import resource_slice
 
-NOT_HERE = 3  # of CDI, of components/modern, of kubelet's metrics
+NOT_HERE = 3  # of CDI, of the policy on agents, of kubelet's metrics
 
 
 @pytest.fixture
@@ -174,14 +174,14 @@ def test_a_kubernetes_that_is_too_old(cluster: DoctoredCluster, monkeypatch: pyt
 def test_where_nothing_is_wrong_all_is_well(cluster: DoctoredCluster) -> None:
     cluster.create(PODS, a_gpu_pod(), "default")
     said = ask(cluster)
-    made = len(CLUSTER_CHECKS) - NOT_HERE - 2  # without those of components/dra
+    made = len(CLUSTER_CHECKS) - NOT_HERE - 2  # without those of claims
     assert said == Said(0, f"all is well: {made} checks\n", "")
     assert "webhook-unreachable: API servers reach the webhook" in ask(cluster, "-v").output
 
 
 def test_a_cluster_without_mpsd_is_told_so(bare_world: ClusterWorld) -> None:
     said = bare_world.kubectl_mps("doctor")
-    assert said.output.startswith("the namespace mpsd-system does not exist: mpsd is not installed; apply your")
+    assert said.output.startswith("the namespace mpsd-system does not exist: mpsd is not installed; install it")
     assert said.code == 1
 
 

@@ -24,7 +24,7 @@ def make(objects: Objects, thing: Object) -> None:
 
 @pytest.fixture
 def nodes(bare_world: ClusterWorld) -> Iterator[PlayedNodes]:
-    """A cluster with everything of `kubectl apply -k manifests`, and gpu-a1 with three pods on it."""
+    """A cluster with everything of manifests/install.yaml, and gpu-a1 with three pods on it."""
     world = bare_world
 
     def apply() -> None:
@@ -105,9 +105,10 @@ def test_everything_goes_in_order_once_nobody_uses_it(bare_world: ClusterWorld, 
     assert (left["team"], [name for name in left if name.startswith("mpsd.io/")]) == ("a", [])
     deleted = [line for line in said.output.splitlines() if line.startswith("deleted ")]
     kinds = [line.split()[1] for line in deleted]
-    assert kinds[:2] == ["MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"]
-    assert kinds[2:5] == ["DaemonSet", "Deployment", "DaemonSet"]
-    assert deleted[2].endswith("/mpsd-agent")
+    assert kinds[:2] == ["ValidatingAdmissionPolicyBinding", "MutatingWebhookConfiguration"]
+    assert kinds[2:4] == ["ValidatingAdmissionPolicy", "ValidatingWebhookConfiguration"]
+    assert kinds[4:7] == ["DaemonSet", "Deployment", "DaemonSet"]
+    assert deleted[4].endswith("/mpsd-agent")
     assert kinds[-1] == "CustomResourceDefinition"
     assert len(deleted) == len(rendered("")) - 1
     assert nodes.history[-2].startswith("gpu-a1: pod mpsd-agent-")

@@ -145,7 +145,7 @@ def test_a_command_whose_name_and_arguments_are_no_unicode_runs_and_is_shown(mac
 def test_ctrl_c_ends_the_wait(machine: Machine) -> None:
     machine.client(20)
     waits = machine.run("--gpu-mem 7 --wait", "true")
-    eventually(lambda: machine.queue == [waits.pid], "it waits")
+    eventually(lambda: waits.errors and machine.queue == [waits.pid], "it waits, and has said so")
     waits.send(signal.SIGINT)
     assert waits.exit_code() == 128 + signal.SIGINT
     assert waits.errors == (

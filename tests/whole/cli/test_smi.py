@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from mpsd.platform.command_line import TAB
 from tests.whole.machine.conftest import on_machine, serving_on
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
@@ -148,9 +149,8 @@ def test_without_mpsd_the_answer_is_no_and_the_remedy(machine: Machine) -> None:
 
 
 def completions(machine: Machine, *words: str) -> list[str]:
-    """What bash is offered for the last word."""
-    asks = {"_MPSD_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(["mpsd", *words]), "COMP_CWORD": str(len(words))}
-    asked = machine.start([MPSD], asks)
+    """What a shell is offered for the last word."""
+    asked = machine.start([MPSD, TAB, *words])
     assert asked.exit_code() == 0, asked
     return asked.output.split()
 

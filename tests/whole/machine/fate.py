@@ -34,7 +34,7 @@ _BREATHS_S = (0.0, 0.0, 0.05, 0.3)  # between two deeds
 
 _END_SEEN_S = 5.0  # until a client is stopped, where one is about to be
 
-GRACES = {"command_s": 1, "start_s": 5, "drain_s": 30, "fault_grace_s": 1, "end_drain_s": 1}
+GRACES = {"command_s": 1, "start_s": 5, "drain_s": 30, "fault_grace_s": 1, "end_drain_s": 2}
 # Of who takes more than granted, and has half a second of kernels queued all the time.
 ESCAPE = ("kernel=100", "alloc=3000", "launch=600")
 

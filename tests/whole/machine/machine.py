@@ -11,7 +11,6 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,8 +34,8 @@ from mpsd.simulator.card import CardView
 from mpsd.simulator.gpus import SimulatedGpu
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml
+from tests.world.fork import MPSD, started
 
-MPSD = Path(sys.executable).with_name("mpsd")
 CONTROL = "nvidia-cuda-mps-control"
 SOON_S = 60.0  # far above what anything takes, however busy the machine; only a failing test waits so long
 
@@ -78,9 +77,7 @@ class Program:
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str], said: Path) -> None:
         self._output, self._errors = said.with_suffix(".out"), said.with_suffix(".err")
         with self._output.open("ab") as output, self._errors.open("ab") as errors:
-            self.process = subprocess.Popen(
-                argv, env=dict(environment), stdin=subprocess.DEVNULL, stdout=output, stderr=errors
-            )
+            self.process = started(argv, environment, output, errors)
 
     def __str__(self) -> str:
         return f"pid {self.pid}, exit code {self.process.poll()}, said {self.output!r} and {self.errors!r}"
@@ -308,7 +305,7 @@ class Machine:
         return self.domain(name)
 
     def until_ready(self) -> None:
-        """Until the agent answers and every domain serves."""
+        """Until the agent answers, and every domain serves and lets programs in."""
         eventually(self._is_ready, "every domain is ready")
 
     def until_known(self) -> None:
@@ -317,7 +314,11 @@ class Machine:
 
     def _is_ready(self) -> bool:
         known = self._known()
-        return bool(known) and all(domain.state is State.READY for domain in known)
+        return bool(known) and all(domain.state is State.READY for domain in known) and not self._is_held(known)
+
+    def _is_held(self, domains: Sequence[DomainStatus]) -> bool:
+        """Whether one of them lets nobody in for a moment, since its last client was killed."""
+        return any(self.record(domain.name).held_until > time.time() for domain in domains)
 
     def _known(self) -> Sequence[DomainStatus]:
         """The domains, once they hold every GPU."""

@@ -1,14 +1,12 @@
 """What a second mpsd finds of the first: daemons, records and grants, and what is none of its business."""
 
-import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
 from mpsd.model.domain import State
-from mpsd.model.identity import ProcessIdentity
 from mpsd.mps import control_daemon
 from mpsd.platform import processes, records
 from mpsd.simulator.card import EXCLUSIVE_PROCESS
@@ -58,16 +56,6 @@ def test_daemons_grants_and_limits_are_found_again_and_no_client_is_lost(served:
     assert after.grants == before.grants
     assert (served.limit_mib("gpu0"), served.limit_mib("gpu1")) == (20 * 1024, 18 * 1024)
     assert all(client.running for client in clients)
-
-
-def test_an_adopted_daemon_that_dies_is_replaced(served: Machine) -> None:
-    daemon, restarts = served.daemon(), served.domain().restarts
-    served.part("up").kill()
-    served.up()
-    assert served.daemon() == daemon
-    os.kill(daemon, signal.SIGKILL)
-    served.new_daemon(daemon)
-    assert served.domain().restarts == restarts + 1
 
 
 def test_a_daemon_that_was_started_by_hand_is_adopted_with_its_clients(machine: Machine) -> None:
@@ -120,22 +108,14 @@ def test_a_daemon_for_other_gpus_is_left_alone_at_the_end(pair: Machine) -> None
     pair.folder_of().clear(with_pipe=True)
 
 
-@pytest.mark.parametrize(
-    "forge",
-    [
-        pytest.param(lambda sleep: replace(sleep, start_ticks=sleep.start_ticks - 1), id="started-at-another-time"),
-        pytest.param(lambda sleep: replace(sleep, boot_id="another"), id="of-another-boot"),
-    ],
-)
-def test_a_process_that_has_the_recorded_pid_is_not_touched(
-    machine: Machine, forge: Callable[[ProcessIdentity], ProcessIdentity]
-) -> None:
+def test_a_process_that_has_the_recorded_pid_is_not_touched(machine: Machine) -> None:
     machine.up().kill()
     bystander = machine.start(["sleep", "600"])
     sleep = processes.identity_of(bystander.pid)
     assert sleep
     machine.kill(machine.recorded_daemon())
-    records.write(machine.folder_of().record, replace(machine.record(), daemon=forge(sleep)))
+    another = replace(sleep, start_ticks=sleep.start_ticks - 1)
+    records.write(machine.folder_of().record, replace(machine.record(), daemon=another))
 
     service = machine.up()
 

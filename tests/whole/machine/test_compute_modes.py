@@ -3,11 +3,9 @@
 import json
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 from mpsd.mps.compute_modes import FoundModes
-from mpsd.platform import records
 from mpsd.simulator.card import DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
@@ -97,21 +95,6 @@ def test_it_is_refused_while_somebody_would_lose_by_it(machine: Machine) -> None
     assert card.compute_mode == EXCLUSIVE_PROCESS
 
 
-def test_what_cannot_be_put_back_stays_written_down(pair: Machine) -> None:
-    crash(pair)
-    pair.card(1).lost = True
-    lost = release(pair)
-    assert lost.exit_code() == 1
-    assert lost.output.splitlines()[0].endswith("compute mode DEFAULT restored")
-    assert lost.output.splitlines()[1].endswith("GPU is lost")
-    without_driver = release(pair, MPSD_SIMULATE="")
-    assert without_driver.exit_code() == 1
-    assert "no NVIDIA driver answers here" in without_driver.errors
-    pair.card(1).lost = False
-    assert release(pair).exit_code() == 0
-    assert pair.card(1).compute_mode == DEFAULT
-
-
 def test_a_record_that_cannot_be_read_keeps_no_other_gpu_from_its_mode(pair: Machine) -> None:
     crash(pair)
     pair.folder_of("gpu0").record.write_text("{broken")
@@ -121,45 +104,8 @@ def test_a_record_that_cannot_be_read_keeps_no_other_gpu_from_its_mode(pair: Mac
     assert (pair.card(0).compute_mode, pair.card(1).compute_mode) == (EXCLUSIVE_PROCESS, DEFAULT)
 
 
-def test_records_of_another_boot_put_nothing_back_and_those_of_other_domains_do(pair: Machine) -> None:
-    card = pair.card(0)
-    card.compute_mode = PROHIBITED
-    crash(pair)
-    for name in ("gpu0", "gpu1"):
-        records.write(pair.folder_of(name).record, replace(pair.record(name), boot_id="another"))
-    assert "nothing to restore" in release(pair).output
-    for name in ("gpu0", "gpu1"):
-        record = replace(pair.record(name), boot_id="", daemon=None)  # as an older mpsd wrote it
-        records.write(pair.folder_of(name).record, record)
-
-    pair.set_policy(domains=[[0, 1]])
-    control = pair.service("control")
-    eventually(lambda: control.logged("state", state="ready"), "it serves")
-
-    assert pair.record("gpu0-1").compute_modes == {
-        gpu.uuid: mode for gpu, mode in zip(pair.simulation.gpus, (PROHIBITED, DEFAULT), strict=True)
-    }
-    control.send(signal.SIGTERM)
-    assert control.exit_code() == 0
-    assert card.compute_mode == PROHIBITED
-
-
 def mode_file(machine: Machine) -> Path:
     return FoundModes(machine.run_directory).file(machine.simulation.gpus[0].uuid)
-
-
-def test_a_damaged_record_puts_back_the_mode_that_was_found(machine: Machine) -> None:
-    card = machine.card()
-    card.compute_mode = PROHIBITED
-    machine.up().kill()
-    record = machine.folder_of().record
-    record.write_bytes(record.read_bytes()[:-40])
-    service = machine.up()
-    assert card.compute_mode == EXCLUSIVE_PROCESS
-    service.send(signal.SIGTERM)
-    assert service.exit_code() == 0
-    assert card.compute_mode == PROHIBITED
-    assert not mode_file(machine).exists()
 
 
 def test_a_damaged_file_of_the_mode_leaves_it_as_it_is_and_says_so(machine: Machine) -> None:
@@ -182,20 +128,6 @@ def test_a_damaged_file_of_the_mode_leaves_it_as_it_is_and_says_so(machine: Mach
     assert released.exit_code() == 1
     assert f"gpu0: compute mode not restored: {file} cannot be read" in released.output
     assert card.compute_mode == EXCLUSIVE_PROCESS
-
-
-def test_the_mode_in_a_record_of_an_older_mpsd_is_taken_over(machine: Machine) -> None:
-    card = machine.card()
-    card.compute_mode = PROHIBITED
-    machine.up().kill()
-    mode_file(machine).unlink()
-    record = machine.folder_of().record
-    record.write_text(json.dumps({**json.loads(record.read_text()), "crc32": None}))  # has none
-    service = machine.up()
-    assert mode_file(machine).exists()
-    service.send(signal.SIGTERM)
-    assert service.exit_code() == 0
-    assert card.compute_mode == PROHIBITED
 
 
 def test_a_record_that_somebody_damages_while_mpsd_runs_is_written_again(machine: Machine) -> None:

@@ -6,15 +6,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from mpsd.grants.ledger import ContainerGrant
 from mpsd.model.node_status import GrantStatus
 from mpsd.model.violations import ViolationKind
-from mpsd.platform import processes, records
+from mpsd.platform import processes
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.conftest import parted_on
 from tests.whole.machine.machine import Machine, eventually
@@ -24,7 +22,6 @@ pytestmark = needs_cgroups
 
 TWO_GIB = {"EGPU": "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=2048,WEIGHT=10"}
 HALF = {"EGPU": "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=14000,WEIGHT=10"}
-BOTH = "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM={},WEIGHT=10:PGPU=1,MEM={},WEIGHT=10"
 
 
 @pytest.fixture(scope="module")
@@ -74,11 +71,6 @@ def given_back(machine: Machine, container: Played, **fields: object) -> bool:
 
 
 # -- from create to its end ----------------------------------------------------------------------------------------
-
-
-def test_a_container_that_asks_nothing_is_left_as_it_is(container: Played) -> None:
-    assert container.ask({"AMP_VGPU_ENABLE": "0", "GPU_MEM_PER_DEVICE": "5000000000"}) == 204
-    assert grants(container.machine) == {}
 
 
 def test_a_container_is_told_what_goes_into_its_bundle(container: Played) -> None:
@@ -198,27 +190,6 @@ def test_a_container_that_ended_while_the_agent_was_away_is_given_back(container
     assert on_disk(container.machine) == []
 
 
-def test_a_file_that_was_begun_is_no_grant(container: Played) -> None:
-    machine = container.machine
-    agent_killed(machine)
-    (machine.run_directory / "grants" / ".g7.container.json.new").write_text('{"id":"g7","doma')
-    agent_back(machine)
-    assert (grants(machine), on_disk(machine)) == ({}, [])
-
-
-def test_grants_of_another_boot_are_over(container: Played) -> None:
-    machine = container.machine
-    container.held(TWO_GIB)
-    agent_killed(machine)
-    (path,) = (machine.run_directory / "grants").iterdir()
-    kept = records.read(path, ContainerGrant)
-    assert kept
-    process = replace(kept.holder.process, boot_id="another")
-    records.write(path, replace(kept, holder=replace(kept.holder, process=process)))
-    agent_back(machine)
-    assert (grants(machine), on_disk(machine)) == ({}, [])
-
-
 # -- whose a process is --------------------------------------------------------------------------------------------
 
 
@@ -232,15 +203,6 @@ def test_what_enters_a_container_is_its_own_though_it_does_not_descend_from_it(c
     entered = container.entered("hold")
     entered.heard("ready")
     assert grant_of_client(container.machine, entered.pid) == container.answer["grant"]
-
-
-def test_a_mark_counts_for_nothing_in_a_container(container: Played) -> None:
-    machine = container.machine
-    program = machine.client(2)
-    container.held(TWO_GIB)
-    entered = container.entered("hold", MPSD_GRANT=machine.grant_of(program).id)
-    entered.heard("ready")
-    assert grant_of_client(machine, entered.pid) == container.answer["grant"]
 
 
 def test_nobody_outside_gets_a_containers_grant_by_its_mark(container: Played) -> None:
@@ -311,12 +273,6 @@ def test_over_ends_nothing_of_a_container_that_lives(container: Played) -> None:
     assert known_as(container, first)()
 
 
-def test_over_ends_nothing_of_a_container_that_is_being_made(container: Played) -> None:
-    assert container.ask(TWO_GIB) == 201
-    assert container.told("over")[0] == 200
-    assert known_as(container, container.runtime_pid)()
-
-
 def test_what_is_started_later_is_told_what_holds_now(container: Played) -> None:
     assert container.told("environment")[0] == 404
     container.held(TWO_GIB)
@@ -325,23 +281,6 @@ def test_what_is_started_later_is_told_what_holds_now(container: Played) -> None
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
-
-
-def test_what_one_card_lacks_is_refused_and_the_log_names_the_card_that_had_room(
-    container: Played, other: Played
-) -> None:
-    machine = container.machine
-    container.held(HALF)
-    assert other.ask({"EGPU": BOTH.format(14000, 14000)}) == 409
-    assert other.answer["for_ever"] is False
-    assert set(grants(machine)) == {container.name}
-    assert given_back(machine, other, gpus=["gpu1"])
-
-
-def test_more_than_a_card_is_refused_for_ever_and_nothing_stays(container: Played) -> None:
-    assert container.ask({"EGPU": BOTH.format(14000, 40960)}) == 400
-    assert container.answer["for_ever"] is True
-    assert grants(container.machine) == {}
 
 
 def test_a_privileged_container_is_refused(container: Played) -> None:

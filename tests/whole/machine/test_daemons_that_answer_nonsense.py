@@ -5,7 +5,6 @@ from tests.whole.machine.machine import Machine, eventually
 
 # The daemon itself is the simulated one; what it is told and asked comes to nothing.
 _NONSENSE = 'case "$1" in -f) exec "${0%/*}/real" "$@";; esac; cat >/dev/null; echo "all is well"'
-_NEVER_LISTENS = 'case "$1" in -f) exec sleep 600;; esac; exit 1'
 
 
 def test_a_daemon_that_answers_nonsense_is_never_ready_and_the_answer_is_shown(machine: Machine) -> None:

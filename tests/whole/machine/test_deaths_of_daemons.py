@@ -66,27 +66,6 @@ def test_the_servers_limit_is_back_before_a_client_can_connect(served: Machine) 
     assert said_of(served, daemon)
 
 
-def test_how_a_daemon_died_is_said(served: Machine) -> None:
-    daemon = served.daemon()
-    os.kill(daemon, signal.SIGKILL)
-    served.new_daemon(daemon)
-    (down,) = said_of(served, daemon)
-    assert down["reason"] == f"the control daemon (pid {daemon}) was killed by signal 9"
-
-
-def test_a_killed_server_costs_its_clients_and_no_restart(served: Machine) -> None:
-    hit, before = served.client(7), restarts(served)
-    (server,) = served.domain().servers
-
-    os.kill(server, signal.SIGKILL)
-
-    assert hit.heard("broke") == RPC_FAILURE
-    after = served.client(7, "alloc=8000")
-    assert after.heard("rc") == OUT_OF_MEMORY
-    eventually(lambda: served.domain().servers not in {(), (server,)}, "the new server is known")
-    assert restarts(served) == before
-
-
 def test_a_crash_loop_is_reported_with_its_delays_and_ends_with_its_cause(machine: Machine) -> None:
     machine.up()
     machine.replace_control_program('echo "the licence has expired"; exit 1')

@@ -58,14 +58,9 @@ def opened(service: Service) -> set[int]:
     return {int(file.name) for file in Path(f"/proc/{service.pid}/fd").iterdir()}
 
 
-def services_of(machine: Machine, parts: str) -> tuple[Service, ...]:
-    return (machine.up(),) if parts == "up" else machine.apart()
-
-
-@pytest.mark.parametrize("parts", ["up", "control and agent"])
-def test_where_descriptors_run_out_nobody_is_ended_and_all_heals(machine: Machine, parts: str) -> None:
+def test_where_descriptors_run_out_nobody_is_ended_and_all_heals(machine: Machine) -> None:
     machine.set_policy(graces={"wedged_limit_s": 2})
-    services = services_of(machine, parts)
+    services = machine.apart()
     stays, ends = machine.client(4), machine.client(5)
     daemon = machine.daemon()
     with no_more_files(*services):
@@ -119,14 +114,3 @@ def test_where_no_more_processes_can_be_started_no_daemon_counts_as_silent(machi
     machine.client(5)
     assert machine.in_state(State.READY).daemon_pid == daemon
     (full.parent / "cgroup.procs").write_text(str(service.pid))
-
-
-def test_a_daemon_that_dies_while_there_are_no_descriptors_is_started_again(machine: Machine) -> None:
-    service = machine.up()
-    daemon = machine.daemon()
-    with no_more_files(service):
-        machine.kill(daemon)
-        eventually(lambda: service.logged("tried again later", domain="gpu0"), "it is said")
-        assert service.running
-    machine.new_daemon(daemon)
-    machine.client(4)

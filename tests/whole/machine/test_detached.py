@@ -21,7 +21,7 @@ from mpsd.model.violations import ViolationKind
 from mpsd.platform.containers import ProgramCgroups
 from mpsd.platform.processes import identity_of, parent_of
 from tests.whole.machine import hardware
-from tests.whole.machine.hardware import AnyMachine, cuda, used_mib
+from tests.whole.machine.hardware import AnyMachine, cuda
 from tests.whole.machine.machine import MPSD, Program, eventually
 
 here = pytest.fixture(hardware.here, scope="module")
@@ -93,19 +93,6 @@ def test_a_grant_lasts_while_a_detached_child_lives_that_uses_no_gpu_yet(serving
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: not has_grant(serving, left), "its grant has come back")
     assert not cgroups(grant.id)
-
-
-def test_a_restarted_agent_holds_a_detached_child_to_its_grant(serving: AnyMachine) -> None:
-    with detached(serving, *serving.cuda, "alloc=500", "hold") as (left, pid):
-        said(left, "ready")
-        serving.part("up").kill()
-        serving.up()
-        eventually(lambda: serving.grant_of(left).clients == 1, "it is a client of its grant")
-        (client,) = [one for one in serving.node().clients or () if one.pid == pid]
-        assert client.grant == serving.grant_of(left).id
-        assert used_mib(serving, pid) >= 500
-        os.kill(pid, signal.SIGKILL)
-        eventually(lambda: not has_grant(serving, left), "its grant has come back")
 
 
 def test_a_grant_that_was_rebuilt_holds_a_detached_child_to_it(serving: AnyMachine) -> None:

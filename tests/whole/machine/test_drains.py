@@ -45,27 +45,6 @@ def test_a_drain_waits_for_the_programs_that_run_and_takes_no_new_ones(apart: Ma
     assert apart.gpu_of(apart.client(20)) == "gpu0"
 
 
-def test_a_withdrawn_drain_serves_at_once_though_programs_run(apart: Machine) -> None:
-    client = apart.client(7)
-    drain.ask(apart.folder_of(), WHY)
-    apart.in_state(State.DRAINING)
-    drain.withdraw(apart.folder_of())
-    assert apart.in_state(State.READY).reason == ""
-    assert client.running
-
-
-def test_a_drain_waits_for_a_program_that_is_not_on_its_gpu_yet(apart: Machine) -> None:
-    go = apart.run_directory.parent / "go"
-    program = apart.run("--gpu-mem 1", "sh", "-c", f"while ! test -e {go}; do sleep 0.05; done; exec sim-cuda")
-    eventually(lambda: apart.limit_mib() == 1024, "it has its grant")
-    drain.ask(apart.folder_of(), WHY)
-    apart.in_state(State.DRAINING)
-    go.touch()
-    assert program.exit_code() == 0
-    apart.in_state(State.DRAINED)
-    drain.withdraw(apart.folder_of())
-
-
 def test_control_may_be_replaced_once_its_domains_are_drained(machine: Machine) -> None:
     control, agent = machine.apart()
     drain.ask(machine.folder_of(), WHY)

@@ -3,15 +3,11 @@
 import os
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mpsd.model.domain import State
-from mpsd.model.node_view import RECORD_VERSION, DomainRecord
-from mpsd.mps import gate
-from mpsd.platform import processes, records
 from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import Machine, Program, eventually
 
@@ -32,17 +28,6 @@ def until_open(machine: Machine, name: str = "gpu0") -> None:
     eventually(lambda: is_open(machine, name), f"the gate of {name} is open")
 
 
-def test_it_is_there_once_the_domain_is_ready_and_gone_when_mpsd_stops(machine: Machine) -> None:
-    service = machine.up()
-    until_open(machine)
-    client = machine.client(7)
-    service.send(signal.SIGTERM)
-    machine.in_state(State.DRAINING)
-    assert not is_open(machine)
-    client.kill()
-    assert service.exit_code() == 0
-
-
 def test_it_closes_for_a_fault_and_opens_after_it(served: Machine) -> None:
     lingers = served.run("--gpu-mem 2", "sim-cuda", "fault", "linger")
     lingers.heard("lingering")
@@ -53,17 +38,6 @@ def test_it_closes_for_a_fault_and_opens_after_it(served: Machine) -> None:
     lingers.kill()
     served.in_state(State.READY, faulty)
     until_open(served, faulty)
-
-
-def test_it_closes_for_a_wedged_daemon(served: Machine) -> None:
-    until_open(served)
-    daemon = served.daemon()
-    os.kill(daemon, signal.SIGSTOP)
-    served.in_state(State.WEDGED)
-    assert not is_open(served)
-    os.kill(daemon, signal.SIGCONT)
-    served.in_state(State.READY)
-    until_open(served)
 
 
 def test_a_killed_mpsd_leaves_it_open_and_the_next_never_closes_it(served: Machine) -> None:
@@ -104,15 +78,6 @@ def test_a_gate_is_closed_even_where_mpsd_cannot_start(served: Machine) -> None:
     served.up()
 
 
-def test_the_gate_of_a_domain_that_is_no_more_is_closed(served: Machine) -> None:
-    served.part("up").kill()
-    stranger = served.folder_of("gpu7")
-    stranger.make()
-    gate.make(stranger)
-    served.up()
-    assert not is_open(served, "gpu7")
-
-
 def test_without_control_the_agent_closes_the_gate_of_a_daemon_that_dies(pair: Machine) -> None:
     control, agent = pair.apart()
     eventually(lambda: is_open(pair, "gpu0") and is_open(pair, "gpu1"), "both gates are open")
@@ -125,25 +90,6 @@ def test_without_control_the_agent_closes_the_gate_of_a_daemon_that_dies(pair: M
     assert agent.logged("gate closed", domain="gpu1")
     pair.service("control")
     pair.until_ready()
-
-
-def test_a_gate_of_another_boot_is_closed(machine: Machine) -> None:
-    """Where the run directory outlives a reboot: the recorded pid may be anybody's now."""
-    alive = processes.identity_of(os.getpid())
-    assert alive
-    folder, gpu = machine.folder_of(), machine.simulation.gpus[0].uuid
-    folder.make()
-    gate.make(folder)
-    daemon = replace(alive, boot_id="another")
-    records.write(
-        folder.record, DomainRecord(RECORD_VERSION, "gpu0", (gpu,), State.READY, 0.0, "", daemon, (), 0, 0, 0.0, {})
-    )
-    machine.replace_control_program("exit 1")
-
-    service = machine.service("up")
-
-    eventually(lambda: service.logged("state", domain="gpu0", state="down"), "it tries, and fails")
-    assert not is_open(machine)
 
 
 def test_it_stays_closed_until_an_agent_has_said_who_holds_what(machine: Machine) -> None:
@@ -213,7 +159,6 @@ def test_until_then_the_gate_is_shut_and_a_program_waits(machine: Machine, waits
 
 
 def test_the_gate_opens_where_mpsd_gets_no_context(machine: Machine, waits: Path) -> None:
-    machine.set_policy(graces={"start_s": 1})
     service = machine.up()
     until_open(machine)
     client = computes(machine)

@@ -58,14 +58,10 @@ def test_a_gpu_that_is_wanted_alone_is_divided_from_an_empty_domain(apart: Machi
     assert names(apart) == {"gpu0", "gpu1", "gpu2"}
 
 
-# What `mpsd control` logs while it joins gpu0 and gpu1, in this order; it is killed at once after each.
+# What `mpsd control` logs while it joins gpu0 and gpu1; it is killed at once after each. The soak kills at any moment.
 STEPS: tuple[tuple[str, dict[str, str]], ...] = (
-    ("state", {"domain": "gpu0", "state": "draining"}),
-    ("state", {"domain": "gpu1", "state": "drained"}),
     ("domain ended", {"domain": "gpu0"}),
-    ("domain ended", {"domain": "gpu1"}),
     ("state", {"domain": "gpu0-1", "state": "starting"}),
-    ("state", {"domain": "gpu0-1", "state": "ready"}),
 )
 
 
@@ -96,26 +92,12 @@ def _daemons(machine: Machine) -> list[int]:
     return [daemon.pid for daemon in found if daemon]
 
 
-DIVIDING: tuple[tuple[str, dict[str, str]], ...] = (
-    ("state", {"domain": "gpu0-1", "state": "draining"}),
-    ("domain ended", {"domain": "gpu0-1"}),
-    ("state", {"domain": "gpu0", "state": "starting"}),
-    ("state", {"domain": "gpu1", "state": "ready"}),
-)
-
-
-@pytest.mark.parametrize(
-    ("event", "fields"), DIVIDING, ids=lambda step: "-".join(step.values()) if isinstance(step, dict) else step
-)
-def test_a_control_that_is_killed_in_a_division_goes_on_with_it(
-    pair: Machine, event: str, fields: dict[str, str]
-) -> None:
+def test_a_control_that_is_killed_in_a_division_goes_on_with_it(pair: Machine) -> None:
     control, _agent = pair.apart()
     on_two(pair).kill()
     pair.until_no_grants()
-    before = len(control.logged(event, **fields))
     program = pair.run("--gpu-mem 3 --wait", "sim-cuda", "hold")
-    eventually(lambda: len(control.logged(event, **fields)) > before, f"{event} {fields}")
+    eventually(lambda: control.logged("domain ended", domain="gpu0-1"), "the joined domain has ended")
     control.kill()
 
     again = pair.service("control")
@@ -128,45 +110,8 @@ def test_a_control_that_is_killed_in_a_division_goes_on_with_it(
     assert not pair.folder_of("gpu0-1").record.exists()
 
 
-def test_all_who_wait_for_gpus_that_are_divided_are_served_by_what_comes_of_them(pair: Machine) -> None:
-    pair.apart()
-    program = on_two(pair, 40)
-    wait = [pair.run("--gpu-mem 10 --wait", "sim-cuda", "hold") for _each in range(3)]
-    eventually(lambda: len(pair.node().waiting) == 3, "they wait")
-    program.kill()
-    for one in wait:
-        one.heard("ready")
-    assert names(pair) == {"gpu0", "gpu1"}
-    assert {pair.gpu_of(one) for one in wait} <= names(pair)
-
-
-def test_an_agent_that_is_killed_in_a_join_finds_it_again(pair: Machine) -> None:
-    control, agent = pair.apart()
-    program = on_two(pair)
-    agent.kill()
-
-    pair.service("agent")
-
-    pair.until_ready()
-    assert pair.holders == {program.pid}
-    assert names(pair) == {"gpu0-1"}
-    assert control.running
-
-
 def test_a_domain_that_nobody_uses_any_more_is_divided_after_a_while(pair: Machine) -> None:
     pair.apart()
     on_two(pair).kill()
     eventually(lambda: names(pair) == {"gpu0", "gpu1"}, "its GPUs are alone again")
     pair.until_ready()
-
-
-def test_gpus_in_use_are_not_joined_and_the_refusal_says_by_whom_they_are_kept(pair: Machine) -> None:
-    pair.apart()
-    pair.client(3)
-    refused = pair.run("--gpu-mem 12 --gpus 2", "true")
-    assert refused.exit_code() == 1
-    assert "needs 2 GPUs of one domain" in refused.errors
-    assert "GPUs are joined only while nobody uses them" in refused.errors
-    waits = pair.run("--gpu-mem 12 --gpus 2 --wait", "sim-cuda", "hold")
-    eventually(lambda: pair.queue == [waits.pid], "it waits")
-    assert names(pair) == {"gpu0", "gpu1"}

@@ -71,32 +71,6 @@ def test_a_program_that_takes_all_threads_is_reported_in_time(here: AnyMachine) 
     is_kept_within(PROMISED_S, lift)
 
 
-def test_one_that_takes_no_more_than_its_share_is_not(here: AnyMachine) -> None:
-    within = under(here, 30, *here.cuda, "threads=20", "hold")
-    whole = under(here, 100, *here.cuda, "threads=100", "hold")
-    lifts = under(here, 30, *here.cuda, "threads=60", "hold")
-    for program in (within, whole, lifts):
-        program.heard("ready")
-    reported(here, lifts)
-    assert not {one.pid for one in violations(here)} & {within.pid, whole.pid}
-    for program in (within, whole, lifts):
-        program.kill()
-
-
-def test_where_the_policy_says_so_it_is_ended_and_its_neighbour_is_not(here: AnyMachine) -> None:
-    here.set_policy(
-        canary="skip",
-        exclusive_process=False,
-        oversubscription={"thread_percent": 2000},
-        violations={"threads_lifted": {"action": "kill"}},
-    )
-    neighbour = under(here, 30, *here.cuda, "hold")
-    neighbour.heard("ready")
-    assert under(here, 30, *here.cuda, "threads=100", "hold").exit_code() == 128 + 9
-    assert neighbour.running
-    neighbour.kill()
-
-
 def reported(here: AnyMachine, program: Program) -> ViolationStatus:
     def look() -> list[ViolationStatus]:
         kind = ViolationKind.THREADS_LIFTED

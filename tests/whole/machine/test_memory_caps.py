@@ -15,9 +15,7 @@ from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
 from mpsd.model.domain import State
 from mpsd.model.node_view import CAP_HOLDS
 from mpsd.model.violations import ViolationKind
-from mpsd.mps.rules.memory_caps import BY_POLICY
 from mpsd.platform.containers import ProgramCgroups, v2_tree
-from mpsd.simulator.card import Quirk
 from mpsd.simulator.gpus import MIB
 from tests.whole.machine.conftest import on_machine
 from tests.whole.machine.machine import Machine, Program, eventually
@@ -46,12 +44,6 @@ def limits(machine: Machine) -> dict[str, int]:
     file = machine.simulation.folder / "memory-limits.json"
     known = json.loads(file.read_text()) if file.exists() else {}
     return {path: row[1] // MIB for rows in known.values() for path, row in rows.items()}
-
-
-def v2_folder(cgroup: str | None) -> Path:
-    assert cgroup
-    assert _TREE
-    return _TREE / cgroup.lstrip("/")
 
 
 def is_capped(machine: Machine, program: Program) -> bool:
@@ -105,30 +97,6 @@ def test_a_client_that_lifts_its_limit_is_stopped_at_its_allocation(machine: Mac
     go.unlink()
 
 
-def test_processes_of_a_grant_are_held_together(machine: Machine) -> None:
-    """MPS's own limit is each process's."""
-    machine.up()
-    go = machine.run_directory / "go"
-    each = f"(until test -e {go}; do sleep 0.02; done; exec sim-cuda alloc=1500 hold) &"
-    program = machine.run(f"--gpu-mem {GRANTED_GIB}", "sh", "-c", f"{each} {each} wait")
-    eventually(lambda: program.pid in machine.holders and is_capped(machine, program), "its cgroup holds it")
-    go.touch()
-
-    def taken() -> list[int]:
-        return [line["alloc_MiB"] for line in program.lines if "alloc_MiB" in line]
-
-    try:
-        eventually(lambda: len(taken()) == 2, "both have asked for memory")
-        assert is_stopped(program.lines)
-        assert sum(taken()) < GRANTED_GIB * 1024
-        assert ViolationKind.MEMORY_OVER_GRANT not in violations(machine)
-    finally:
-        go.unlink()
-        for line in program.lines:
-            if "pid" in line:
-                machine.kill(line["pid"])
-
-
 def test_an_agent_and_a_control_that_restart_keep_the_limits(machine: Machine) -> None:
     control, agent = machine.apart()
     program = machine.client(GRANTED_GIB)
@@ -142,30 +110,11 @@ def test_an_agent_and_a_control_that_restart_keep_the_limits(machine: Machine) -
     control.kill()
     again = machine.service("control")
     eventually(lambda: again.logged("daemon adopted"), "the new control has its daemon")
+    machine.until_ready()
     other = machine.client(3)
     eventually(lambda: is_capped(machine, other), "the new control sets limits")
     assert before.items() <= limits(machine).items()
     assert not [line for line in again.logged("memory cap set") if line["cgroup"] in before]
-
-
-def test_limits_go_with_their_grant_and_with_the_policy(machine: Machine) -> None:
-    service = machine.up()
-    first, second = machine.client(GRANTED_GIB), machine.client(3)
-    eventually(lambda: is_capped(machine, first) and is_capped(machine, second), "their cgroups hold them")
-    assert sorted(limits(machine).values()) == [GRANTED_GIB * 1024, 3 * 1024]
-    cgroup = machine.grant_of(first).cgroup
-    first.kill()
-    eventually(lambda: first.pid not in machine.holders, "its grant has come back")
-    assert not v2_folder(cgroup).exists()
-
-    machine.set_policy(memory_cap="mps")
-
-    eventually(lambda: not is_capped(machine, second), "the policy holds it by MPS alone")
-    assert machine.grant_of(second).memory_cap_why == BY_POLICY
-    assert service.logged("memory cap removed")
-    assert 3 * 1024 not in limits(machine).values()
-    machine.set_policy(memory_cap="auto")
-    eventually(lambda: is_capped(machine, second), "it is held again")
 
 
 def test_a_stop_takes_away_every_limit(machine: Machine) -> None:
@@ -210,13 +159,3 @@ def test_a_policy_that_insists_refuses_gpus_of_a_driver_without_them(machine: Ma
 
     machine.until_ready()
     machine.client(4)
-
-
-def test_limits_that_hold_nobody_are_not_relied_on(machine: Machine) -> None:
-    """As where the kernel does not count what a client of this MPS takes."""
-    machine.card().quirks = Quirk.IGNORES_MEMORY_CAPS
-    machine.up()
-    program = machine.client(GRANTED_GIB)
-    why = eventually(lambda: machine.grant_of(program).memory_cap_why, "it is known why")
-    assert why.startswith("the canary found: gpu0: a client in a cgroup with a limit of 512 MiB saw ")
-    assert limits(machine) == {}

@@ -1,12 +1,11 @@
 """The end of `mpsd up`: programs first, then the daemons, and everything as it was found."""
 
-import os
 import signal
 
 from mpsd.model.client_limits import DENY_MIB
 from mpsd.model.domain import State
 from mpsd.platform import records
-from mpsd.simulator.card import DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED
+from mpsd.simulator.card import DEFAULT, PROHIBITED
 from tests.whole.machine.machine import Machine, eventually
 
 
@@ -28,23 +27,6 @@ def test_a_stop_waits_for_the_programs_and_takes_no_new_ones(machine: Machine) -
     assert service.exit_code() == 0
     assert machine.processes_left() == {}
     assert machine.files_left() == []
-
-
-def test_a_stop_waits_for_a_granted_program_that_is_not_on_its_gpu_yet(machine: Machine) -> None:
-    service = machine.up()
-    go = machine.run_directory.parent / "go"
-    wait = f"while ! test -e {go}; do sleep 0.05; done; exec sim-cuda alloc=20000"
-    program = machine.run("--gpu-mem 1", "sh", "-c", wait)
-    eventually(lambda: machine.holders == {program.pid}, "it has its grant")
-
-    service.send(signal.SIGTERM)
-
-    machine.in_state(State.DRAINING)
-    assert service.running
-    go.touch()
-    assert program.heard("alloc_MiB") < 1024
-    assert program.exit_code() == 0
-    assert service.exit_code() == 0
 
 
 def test_a_stop_of_control_waits_for_grants_that_only_the_agent_knows(machine: Machine) -> None:
@@ -85,25 +67,6 @@ def test_a_stop_gives_up_when_the_drain_time_is_over(machine: Machine) -> None:
     assert client.exit_code() == 4
 
 
-def test_a_stop_waits_for_no_program_that_a_dead_daemon_cannot_have(machine: Machine) -> None:
-    service = machine.up()
-    machine.replace_control_program("exit 1")
-    os.kill(machine.daemon(), signal.SIGKILL)
-    eventually(lambda: "in a row" in machine.domain().reason, "it crashes again and again")
-    service.send(signal.SIGTERM)
-    assert service.exit_code(within_s=25) == 0  # less than `drain_s`
-
-
-def test_the_compute_mode_is_taken_and_put_back(machine: Machine) -> None:
-    card = machine.card()
-    card.compute_mode = PROHIBITED
-    service = machine.up()
-    assert card.compute_mode == EXCLUSIVE_PROCESS
-    service.send(signal.SIGTERM)
-    assert service.exit_code() == 0
-    assert card.compute_mode == PROHIBITED
-
-
 def test_the_compute_mode_that_a_killed_mpsd_found_is_put_back_by_the_next(machine: Machine) -> None:
     card = machine.card()
     card.compute_mode = PROHIBITED
@@ -112,17 +75,6 @@ def test_the_compute_mode_that_a_killed_mpsd_found_is_put_back_by_the_next(machi
     service.send(signal.SIGTERM)
     assert service.exit_code() == 0
     assert card.compute_mode == PROHIBITED
-
-
-def test_the_compute_mode_is_left_alone_where_the_policy_says_so(machine: Machine) -> None:
-    machine.set_policy(exclusive_process=False)
-    card = machine.card()
-    service = machine.up()
-    assert card.compute_mode == DEFAULT
-    assert machine.record().compute_modes == {}
-    service.send(signal.SIGTERM)
-    assert service.exit_code() == 0
-    assert not service.logged("compute mode put back")
 
 
 def test_a_gpu_that_fell_off_the_bus_does_not_keep_the_rest_from_being_put_back(pair: Machine) -> None:

@@ -71,28 +71,3 @@ def test_a_usurper_is_named_while_nothing_starts_and_its_end_lets_the_domain_ser
     is_kept_within(BACK_S, back)
     named = [line for line in control.logged("no server") if f"pid {took.pid} uses " in line["reason"]]
     assert len(named) == 1  # whoever tried before it and was too late may have been seen, too
-
-
-def test_it_is_so_too_where_only_the_server_had_died_and_somebody_holds_a_grant(
-    machine: Machine, control: Service
-) -> None:
-    holder = machine.run("--gpu-mem 4", "sleep", "600")
-    eventually(lambda: holder.pid in machine.holders, "it holds a grant")
-    daemon = machine.recorded_daemon()
-    took = usurper(machine, control, *machine.record().servers)
-    machine.in_state(State.STARTING)
-    assert not machine.folder_of().gate.exists()
-
-    usurpers = [took]
-
-    def back() -> float:
-        took_s = serves_after_the_end(machine, usurpers[-1])
-        machine.client(4).kill()
-        if took_s >= BACK_S:
-            usurpers.append(usurper(machine, control, *machine.record().servers))
-            machine.in_state(State.STARTING)
-        return took_s
-
-    is_kept_within(BACK_S, back)
-    assert machine.recorded_daemon() == daemon
-    assert holder.running

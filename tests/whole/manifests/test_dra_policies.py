@@ -1,4 +1,4 @@
-"""With `components/dra` a claim says only what mpsd reads, and a token of mpsd-agent writes its node's slices alone."""
+"""With `dra.enabled` a claim says only what mpsd reads, and a token of mpsd-agent writes its node's slices alone."""
 
 from dataclasses import replace
 from typing import Any
@@ -18,7 +18,7 @@ from tests.model.manifests import COUNT, FACTS, MEMORY, container, pod, with_adm
 from tests.model.worlds import POLICY
 from tests.whole.manifests.cel import Object, broken
 
-_PLACE = "overlays/dra"
+_PLACE = "dra"
 _SLICES = named(_PLACE, "ValidatingAdmissionPolicy", "mpsd-agent-slices")
 _CLAIMS = named(_PLACE, "ValidatingAdmissionPolicy", "mpsd-claims")
 _TEMPLATES = named(_PLACE, "ValidatingAdmissionPolicy", "mpsd-webhook-templates")

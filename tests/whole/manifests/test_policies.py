@@ -14,13 +14,14 @@ from mpsd.admission.rules.rule import RequestContext
 from mpsd.admission.rules.verdict import judge
 from mpsd.model.policy import RuleId, RuleMode
 from mpsd.platform.rules.kubernetes_objects import read_object
-from tests.manifests.rendering import named, of_kind, only
+from tests.manifests.rendering import PLAIN, named, of_kind, only
 from tests.model.manifests import FACTS, MEMORY, PERCENT, POLICY, RESTRICTED, container, inside, pod
 from tests.whole.manifests.cel import Object, apply_configuration, broken, evaluate, is_asked
 
-_POLICIES, _MUTATIONS = "overlays/policies", "overlays/policies-mutating"
+_POLICIES, _MUTATIONS = "policies", "policies-mutating"
 # What the policies leave out, because CEL sees the object alone.
-_OTHERS = {"mpsd-placement", "mpsd-exemptions"}
+_OF_NO_POD = {"mpsd-exemptions", "mpsd-agent-writes"}
+_OTHERS = {"mpsd-placement", *_OF_NO_POD}
 _LEFT_OUT = {
     RuleId.OBJECT_MALFORMED: "the API server's own schema refuses it first",
     RuleId.GPUS_NOT_TOGETHER: "depends on the domains in the policy",
@@ -190,8 +191,8 @@ def test_policies_find_the_usual_impossible_requests(amounts: Object) -> None:
 def test_every_rule_is_in_a_policy_or_left_out_for_a_reason() -> None:
     said = {}
     for policy in of_kind(_POLICIES, "ValidatingAdmissionPolicy"):
-        if policy["metadata"]["name"] == "mpsd-exemptions":
-            continue  # of namespaces, for which no rule is
+        if policy["metadata"]["name"] in _OF_NO_POD:
+            continue  # for which no rule is
         for validation in policy["spec"]["validations"]:
             said[RuleId(validation["message"].partition(":")[0])] = policy["metadata"]["name"]
     assert said.keys() | _LEFT_OUT.keys() == set(RuleId)
@@ -254,11 +255,7 @@ def test_a_running_pod_may_get_a_debugging_container() -> None:
 def test_placement_is_written_by_those_who_place(
     version: str, kind: str, name: str, writer: str, before: object, asks: bool
 ) -> None:
-    (policy,) = [
-        thing
-        for thing in of_kind(_POLICIES, "ValidatingAdmissionPolicy")
-        if thing["metadata"]["name"] == "mpsd-placement"
-    ]
+    policy = named(_POLICIES, "ValidatingAdmissionPolicy", "mpsd-placement")
     plain = pod(container(limits={MEMORY: "8"} if asks else None), securityContext={"runAsUser": 1})
     thing = inside(version, kind, plain | {"metadata": {"name": "train", "annotations": {name: "1"}}})
     annotations = {"same": {name: "1"}, "other": {name: "2"}}.get(str(before), {})
@@ -274,7 +271,7 @@ def test_placement_is_written_by_those_who_place(
 _WEBHOOK = "system:serviceaccount:mpsd-system:mpsd-webhook"
 
 
-@pytest.mark.parametrize("place", [_POLICIES, "overlays/hostile-tenants"])
+@pytest.mark.parametrize("place", [_POLICIES, "hostile-tenants"])
 @pytest.mark.parametrize(
     ("before", "now", "changes"),
     [
@@ -308,19 +305,19 @@ def test_who_may_not_exempt_a_namespace_cannot_label_one_so(
 @_THOROUGH
 @given(_objects())
 def test_no_object_that_breaks_a_rule_is_kept_from_the_webhook(thing: Object) -> None:
-    (webhook,) = only("overlays/modern", "ValidatingWebhookConfiguration")["webhooks"]
+    (webhook,) = only(PLAIN, "ValidatingWebhookConfiguration")["webhooks"]
     if _by_the_core(thing):
         assert is_asked(webhook, object=thing)
 
 
 def test_the_object_by_which_a_webhook_learns_of_its_calls_is_not_kept_from_it() -> None:
-    (webhook,) = only("overlays/modern", "ValidatingWebhookConfiguration")["webhooks"]
+    (webhook,) = only(PLAIN, "ValidatingWebhookConfiguration")["webhooks"]
     assert is_asked(webhook, object=probe("a-word"))
 
 
 @pytest.mark.parametrize(("version", "kind"), _KINDS)
 def test_pods_that_touch_no_gpu_cost_no_call(version: str, kind: str) -> None:
-    (webhook,) = only("overlays/modern", "ValidatingWebhookConfiguration")["webhooks"]
+    (webhook,) = only(PLAIN, "ValidatingWebhookConfiguration")["webhooks"]
     token = {"name": "token", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount", "readOnly": True}
     usual = container(
         env=[{"name": "A", "value": "b"}, {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],

@@ -27,7 +27,7 @@ NODE = "node1"
 MEMORY, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 Object = dict[str, Any]
 
-_DEFINITION = Path(__file__).parents[3] / "manifests" / "base" / "crd" / "mpsnode.yaml"
+_DEFINITION = Path(__file__).parents[3] / "manifests/chart/templates/crd/mpsnode.yaml"
 _PODS = "/api/v1/namespaces/default/pods"
 
 

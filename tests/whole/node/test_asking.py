@@ -19,7 +19,7 @@ from mpsd.kubelet.ledger import KubeletGrants
 from mpsd.kubelet.plugin_server import StartDeferred
 from mpsd.kubelet.rules.allocation import DeviceListStrategy, NodeConditions, gpu_of, memory_devices
 from mpsd.kubelet.rules.ledger import JournalEntry
-from mpsd.kubelet.rules.node_pods import Bystander, NodePod, read_bystander, read_node_pod
+from mpsd.kubelet.rules.node_pods import NodePod, read_node_pod
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import NodeDomains
 from mpsd.platform import processes, records
@@ -75,9 +75,7 @@ class Kubelet(PodResourcesListerServicer):
 class World:
     """Books beside a kubelet and an API server, which have one pod."""
 
-    def __init__(
-        self, api: SimulatedApi, kubelet: Kubelet, ledger: KubeletGrants, pods: Mirror[NodePod | Bystander]
-    ) -> None:
+    def __init__(self, api: SimulatedApi, kubelet: Kubelet, ledger: KubeletGrants, pods: Mirror[NodePod]) -> None:
         self.api = api
         self.kubelet = kubelet
         self.ledger = ledger
@@ -112,9 +110,7 @@ def tell(story: Callable[[World], Awaitable[None]]) -> None:
 @asynccontextmanager
 async def _world(folder: Path, api: SimulatedApi) -> AsyncIterator[World]:
     kube, kubelet = open_kube(api.kubeconfig(folder)), Kubelet(folder / "kubelet.sock")
-    pods = Mirror[NodePod | Bystander](
-        kube, Selection(PODS), lambda thing: read_node_pod(thing, POLICY) or read_bystander(thing), lambda: None
-    )
+    pods = Mirror[NodePod](kube, Selection(PODS), lambda thing: read_node_pod(thing, POLICY), lambda: None)
     domains = NodeDomains(folder, GPUS, POLICY, logger())
     ledger = KubeletGrants(folder / "kubelet.sock", folder / "agent/journal", pods, domains, lambda: POLICY, logger())
     world = World(api, kubelet, ledger, pods)

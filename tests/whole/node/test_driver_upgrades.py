@@ -9,18 +9,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-import yaml
 
-from mpsd.model.domain import State
 from mpsd.model.fields import FieldReader
-from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node, read_wishes
+from mpsd.model.pod import read_pod
+from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.status.rules.mpsnode import UPGRADE_LABEL
+from tests.manifests.rendering import PLAIN, named
 from tests.whole.machine.machine import Service, eventually
 from tests.whole.node.cluster import MEMORY, NODE, Cluster, pod
 from tests.whole.node.conftest import begun
 
+_DAEMON_SETS = {"control": "mps-control-daemon", "agent": "mpsd-agent"}
 _LABEL = "nvidia.com/gpu-driver-upgrade-state"
-_BASE = Path(__file__).parents[3] / "manifests" / "base"
 
 
 class UpgradedNode(Cluster):
@@ -57,9 +57,9 @@ class UpgradedNode(Cluster):
                 _end(part)
 
     def _is_wanted(self, name: str) -> bool:
-        spec = yaml.safe_load((_BASE / name / "daemonset.yaml").read_text())["spec"]["template"]["spec"]
+        spec = named(PLAIN, "DaemonSet", _DAEMON_SETS[name])["spec"]["template"]["spec"]
         node = read_kubernetes_node(self.node_object())
-        return any(all(one.holds(node) for one in term) for term in read_wishes(FieldReader(), spec).terms)
+        return any(map(node.meets, read_pod(FieldReader(), {"spec": spec}).spec.wishes.terms))
 
     def users_of_the_driver(self) -> dict[int, str]:
         """The command line, by pid, of each process that has a device node of the simulated GPUs open."""
@@ -167,29 +167,6 @@ def test_an_operator_that_restarts_its_pod_without_waiting_ends_no_program(upgra
     upgraded.until_ready()
     assert upgraded.phase("first") == "Running"
     assert program.heard("ready")
-
-
-def test_an_upgrade_goes_on_over_a_killed_agent_and_a_silent_api_server(upgraded: UpgradedNode) -> None:
-    upgraded.running("first", 3)
-    upgraded.reach("wait-for-jobs-required")
-    upgraded.agent.kill()
-    upgraded.agent = upgraded.launch_agent()
-    upgraded.reach("drain-required")
-    upgraded.api.send(signal.SIGSTOP)
-    try:
-        eventually(lambda: upgraded.agent.logged("out of sync"), "the agent notices it")
-        assert {one.state for one in upgraded.node().domains} <= {State.DRAINING, State.DRAINED}
-        assert upgraded.node().grants
-    finally:
-        upgraded.api.send(signal.SIGCONT)
-    upgraded.delete("first")
-    eventually(lambda: upgraded.is_labelled, "the node is let go")
-    upgraded.place_pods()
-    upgraded.agent.kill()
-    upgraded.agent = upgraded.launch_agent()
-    upgraded.reach("wait-for-jobs-required")
-    assert upgraded.is_labelled, "an agent that finds no daemons takes nothing back"
-    _play_the_end(upgraded)
 
 
 def test_an_upgrade_that_is_given_up_puts_the_node_back_into_use(upgraded: UpgradedNode) -> None:

@@ -59,13 +59,3 @@ def test_the_containers_of_a_pod_are_held_together_and_nothing_is_left_of_it(clu
     other_pod = cluster.running("next", 2)
     eventually(lambda: cluster.grant("next").memory_cap == "cgroup", "its cgroup holds it")
     assert other_pod.lines
-
-
-def test_an_agent_that_restarts_finds_the_limits_and_keeps_them(cluster: Cluster) -> None:
-    cluster.running("sample", 2)
-    eventually(lambda: cluster.grant("sample").memory_cap == "cgroup", "its cgroup holds it")
-    before = limits(cluster)
-    cluster.agent.kill()
-    cluster.agent = cluster.start_agent()
-    eventually(lambda: cluster.grant("sample").memory_cap == "cgroup", "the new agent knows it")
-    assert limits(cluster) == before

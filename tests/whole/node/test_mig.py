@@ -5,7 +5,7 @@ import pytest
 from mpsd.model.domain import State
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import eventually
-from tests.whole.node.cluster import MEMORY, Cluster, pod
+from tests.whole.node.cluster import MEMORY, Cluster
 
 pytestmark = needs_cgroups
 
@@ -42,19 +42,6 @@ def test_a_pod_gets_a_share_of_one_instance_and_sees_no_other_gpu(cluster: Clust
     assert cluster.annotations("one")["mpsd.io/gpu"] == uuid
     of_parent = "0"
     eventually(lambda: cluster.annotations("one").get("ALIYUN_COM_GPU_MEM_IDX") == of_parent, "gpushare's are written")
-
-
-def test_pods_of_two_instances_and_a_whole_gpu_run_side_by_side(cluster: Cluster) -> None:
-    labels = ("gpu0-mig1", "gpu0-mig2", "gpu1")
-    for label in labels:
-        cluster.running(f"on-{label}", 20, annotations=on(cluster, label))
-    by_uuid = {gpu.uuid: gpu.label for gpu in cluster.node().gpus}
-    assert [by_uuid[cluster.grant(f"on-{label}").gpus[0]] for label in labels] == list(labels)
-
-
-def test_a_pod_that_is_larger_than_every_instance_gets_the_whole_gpu(cluster: Cluster) -> None:
-    cluster.running("large", 60)
-    assert cluster.grant("large").gpus == (cluster.simulation.gpus[1].uuid,)
 
 
 def test_the_mpsnode_and_the_labels_of_the_node_name_instances(cluster: Cluster) -> None:
@@ -116,8 +103,3 @@ def test_an_agent_that_is_killed_meanwhile_knows_the_pod_on_an_instance_that_is_
     assert (grant.memory_mib, grant.used_mib, grant.clients) == (20 * 1024, None, None)
     assert cluster.limit_mib("gpu0-mig2") == 20 * 1024
     assert cluster.phase("goes") == "Running"
-
-
-def test_a_pod_of_two_gpus_is_refused_where_they_are_instances(cluster: Cluster) -> None:
-    cluster.apply(pod("two", 8, labels={"aliyun.com/gpu-count": "2"}, annotations={}))
-    eventually(lambda: cluster.phase("two") == "Failed", "kubelet has refused it")

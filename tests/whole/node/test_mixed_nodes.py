@@ -11,7 +11,7 @@ from mpsd.model.names import CLAIMS_LABEL
 from mpsd.platform import local_api
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import eventually
-from tests.whole.node.cluster import MEMORY, Cluster, Object, PodProgram, container, pod
+from tests.whole.node.cluster import MEMORY, Cluster, Object, PodProgram, container
 from tests.whole.node.conftest import begun
 from tests.whole.node.test_random_claims import ScheduledCluster
 from tests.whole.node.test_watchdog import frozen
@@ -164,11 +164,3 @@ def test_an_agent_that_knows_neither_label_nor_holders_waits_for_the_api_server(
     finally:
         cluster.api.send(signal.SIGCONT)
     cluster.until_by_plugins()
-
-
-def test_a_policy_that_serves_claims_everywhere_does_so_at_once(cluster: MixedCluster) -> None:
-    cluster.apply(pod("held", 4))
-    cluster.program_of("held")
-    cluster.set_policy()
-    eventually(lambda: cluster.devices(), "the GPUs are offered to claims")
-    cluster.set_policy(claim_nodes="labelled")

@@ -12,15 +12,14 @@ import urllib.error
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from mpsd.platform import local_api
 from mpsd.platform.kube import Object
 from mpsd.simulator.kubelet.claims import CHECKPOINT
+from tests.manifests.rendering import of_kind
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.fate import IN_THE_END_S, until_quiet
 from tests.whole.machine.machine import eventually
@@ -33,11 +32,9 @@ pytestmark = needs_cgroups  # by which a process's pod is known
 
 _API = "/apis/resource.k8s.io/v1"
 _NAMESPACED = f"{_API}/namespaces/default"
-_CLASSES = Path(__file__).parents[3] / "manifests" / "components" / "dra" / "device-class.yaml"
 _CLAIMS = 44  # of one sequence
 _MOST_PODS = 8
 _BREATHS_S = (0.0, 0.0, 0.05, 0.3, 0.8)  # between two deeds
-_MIB = 1024**2
 
 
 class ScheduledCluster(ClaimCluster):
@@ -45,7 +42,7 @@ class ScheduledCluster(ClaimCluster):
 
     def begin(self) -> None:
         super().begin()
-        for one in yaml.safe_load_all(_CLASSES.read_text()):
+        for one in of_kind("dra", "DeviceClass"):
             self.ask("POST", f"{_API}/deviceclasses", one)
 
     def start_agent(self) -> Any:

@@ -18,7 +18,7 @@ from tests.whole.node.cluster import Cluster, Object
 
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
-READER: Object = yaml.safe_load((Path(__file__).parents[3] / "manifests" / "base" / "readers.yaml").read_text())
+READER: Object = yaml.safe_load((Path(__file__).parents[3] / "manifests/chart/templates/readers.yaml").read_text())
 
 
 class Read(Cluster):

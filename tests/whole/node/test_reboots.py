@@ -5,23 +5,15 @@ import os
 import signal
 from contextlib import suppress
 
-import pytest
-
 from tests.whole.machine.machine import eventually
-from tests.whole.node.cluster import Cluster, container, pod
+from tests.whole.node.cluster import Cluster, pod
 
 
-@pytest.mark.parametrize("with_init", [False, True], ids=["main container", "init container"])
-def test_after_a_reboot_a_container_waits_for_its_domain_and_is_limited_again(
-    cluster: Cluster, *, with_init: bool
-) -> None:
+def test_after_a_reboot_a_container_waits_for_its_domain_and_is_limited_again(cluster: Cluster) -> None:
     asked = pod("sample", 3)
     asked["spec"]["restartPolicy"] = "Always"
-    if with_init:
-        asked["spec"]["initContainers"] = [container("first", 5)]
     cluster.apply(asked)
-    name, gib = ("first", 5) if with_init else ("main", 3)
-    program = cluster.program_of("sample", name)
+    program = cluster.program_of("sample")
     cut_the_power(cluster)
     cluster.kubelet = cluster.start_kubelet()
     eventually(lambda: "gate" in json.dumps(cluster.pod("sample")["status"]), "kubelet misses the gate")
@@ -30,9 +22,9 @@ def test_after_a_reboot_a_container_waits_for_its_domain_and_is_limited_again(
     cluster.agent = cluster.start_agent()
     eventually(lambda: len(program.runs) > 1 and program.heard("ready"), "it runs again", within_s=40)
     info = next(line for line in program.lines if "meminfo_free_MiB" in line)
-    assert info["meminfo_free_MiB"] < gib * 1024
+    assert info["meminfo_free_MiB"] < 3 * 1024
     assert all(client.on_mps for client in cluster.node().clients or ())
-    eventually(lambda: [one.memory_mib for one in cluster.node().grants] == [gib * 1024], "its grant is known again")
+    eventually(lambda: [one.memory_mib for one in cluster.node().grants] == [3 * 1024], "its grant is known again")
 
 
 def cut_the_power(cluster: Cluster) -> None:

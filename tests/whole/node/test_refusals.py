@@ -29,21 +29,6 @@ def test_a_pod_that_asks_for_more_than_any_gpu_has_is_refused_with_the_reason(cl
     assert not cluster.node().grants
 
 
-def test_a_pod_deleted_while_it_is_allocated_leaves_nothing(cluster: Cluster) -> None:
-    cluster.apply(pod("sample", 3))
-    cluster.delete("sample")
-    eventually(lambda: cluster.is_gone("sample"), "it is gone")
-    cluster.until_denied()
-
-
-def test_a_pod_goes_where_the_scheduler_wrote(cluster: Cluster) -> None:
-    """Binpack alone would put it beside the first."""
-    first, second = cluster.node().gpus
-    cluster.running("first", 3, annotations={"mpsd.io/gpu": first.uuid})
-    cluster.running("second", 3, annotations={"mpsd.io/gpu": second.uuid})
-    assert cluster.grant("second").gpus == (second.uuid,)
-
-
 def test_a_pod_that_cannot_go_where_the_scheduler_wrote_stays_where_kubelet_put_it_and_says_so(
     cluster: Cluster,
 ) -> None:

@@ -42,18 +42,6 @@ def test_an_agent_that_is_killed_finds_everything_again(cluster: Cluster) -> Non
     cluster.until_offered()
 
 
-def test_a_rolled_agent_fails_no_pod(cluster: Cluster) -> None:
-    """SIGTERM, as a roll-out does, and a pod that comes while there is none."""
-    pids = _holding(cluster)
-    cluster.agent.send(signal.SIGTERM)
-    assert cluster.agent.exit_code() == 0
-    cluster.agent = cluster.start_agent()
-    cluster.until_offered()
-    cluster.running("late", 2)
-    assert cluster.phase("sample") == "Running"
-    assert _is_alive(pids)
-
-
 def test_a_kubelet_that_is_restarted_asks_for_nothing_again(cluster: Cluster) -> None:
     pids = _holding(cluster)
     allocated = len(cluster.agent.logged("allocated"))
@@ -66,27 +54,6 @@ def test_a_kubelet_that_is_restarted_asks_for_nothing_again(cluster: Cluster) ->
     assert len(cluster.agent.logged("allocated")) == allocated
     assert _pids(cluster) == pids
     cluster.running("late", 2)
-
-
-def test_a_socket_that_somebody_deletes_is_made_and_registered_again(cluster: Cluster) -> None:
-    before = len(cluster.agent.logged("registered"))
-    (cluster.kubelet_folder / "device-plugins" / "mpsd-memory.sock").unlink()
-    eventually(lambda: len(cluster.agent.logged("registered")) > before, "it is registered again")
-    cluster.running("sample", 2)
-
-
-def test_an_api_server_that_is_away_changes_nothing_on_the_node(cluster: Cluster) -> None:
-    pids = _holding(cluster)
-    cluster.api.send(signal.SIGSTOP)
-    try:
-        os.kill(cluster.daemon(), signal.SIGKILL)
-        eventually(lambda: cluster.domain().restarts, "the daemon is restarted without the API's help")
-        cluster.in_state(State.READY)
-        assert cluster.limit_mib() == 7 * 1024
-    finally:
-        cluster.api.send(signal.SIGCONT)
-    assert pids
-    eventually(lambda: cluster.events("MPSDaemonDown"), "the pod is told once the API is back", within_s=60)
 
 
 def test_a_container_does_not_start_before_its_domain_serves(cluster: Cluster) -> None:
@@ -126,16 +93,6 @@ def test_an_agent_that_goes_says_first_that_nothing_is_free(leaving: Cluster) ->
     leaving.agent.send(signal.SIGTERM)
     assert leaving.agent.exit_code() == 0
     assert (leaving.offered()[MEMORY], leaving.offered()[PERCENT]) == ("0", "0")
-
-
-def test_an_agent_goes_while_the_api_server_is_away(leaving: Cluster) -> None:
-    leaving.api.send(signal.SIGSTOP)
-    try:
-        leaving.agent.send(signal.SIGTERM)
-        assert leaving.agent.exit_code() == 0
-    finally:
-        leaving.api.send(signal.SIGCONT)
-    assert leaving.agent.logged("shutdown not reported")
 
 
 def test_an_api_server_that_hangs_is_shown_as_away_within_seconds_and_as_back_again(cluster: Cluster) -> None:

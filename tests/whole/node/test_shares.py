@@ -17,11 +17,6 @@ def test_a_pod_runs_on_mps_under_limits_that_come_from_the_node_alone(cluster: C
     assert cluster.limit_mib() == 7 * 1024
 
 
-def test_a_pod_that_asks_for_no_share_of_the_threads_may_use_all_of_them(cluster: Cluster) -> None:
-    program = cluster.running("sample", 2)
-    assert next(line for line in program.lines if "sms" in line)["sms"] == A30_SMS
-
-
 def test_two_pods_that_come_at_once_are_not_taken_for_each_other(cluster: Cluster) -> None:
     """They ask for the same memory, and kubelet does not say which of them it asks for."""
     cluster.apply(pod("one", 3, 50))
@@ -31,22 +26,6 @@ def test_two_pods_that_come_at_once_are_not_taken_for_each_other(cluster: Cluste
     }
     assert sms["one"] <= A30_SMS / 2 + 2
     assert sms["other"] == A30_SMS
-
-
-def test_pods_share_the_gpu_at_the_same_time_and_the_limit_follows_the_largest(cluster: Cluster) -> None:
-    cluster.running("small", 2)
-    assert cluster.limit_mib() == 2 * 1024
-    cluster.running("large", 9)
-    assert cluster.limit_mib() == 9 * 1024
-    assert sum(gpu.granted_mib for gpu in cluster.node().gpus) == 11 * 1024
-    cluster.delete("large")
-    eventually(lambda: cluster.limit_mib() == 2 * 1024, "the limit is that of the pod that is left")
-
-
-def test_the_books_are_at_zero_once_the_pod_is_gone(cluster: Cluster) -> None:
-    cluster.running("sample", 7)
-    cluster.delete("sample")
-    cluster.until_denied()
 
 
 def test_an_init_container_holds_its_grant_and_the_main_one_uses_it_again(cluster: Cluster) -> None:

@@ -40,9 +40,6 @@ class PodsFate(Fate):
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         chance = random.Random(seed)
-        self._spared = chance.choice(GPUS)
-        doomed = [name for name in GPUS if name != self._spared]
-        super().__init__(cluster, chance, doomed, cluster.control, cluster.agent)
         self._cluster = cluster
         self._seed = seed
         self._api_is_away = False
@@ -52,7 +49,11 @@ class PodsFate(Fate):
         self.deleted: set[str] = set()
         self._uids: dict[str, str] = {}  # and the names of their pods
         self._pods_of: dict[int, str] = {}  # the uids, by pids of clients
-        self.neighbour = cluster.running(self._name(2), 2, annotations=self._on(self._spared))
+        self.neighbour = cluster.running(self._name(2), 2, annotations=self._on(chance.choice(GPUS)))
+        # Kubelet chooses the devices, and not always of the GPU that was written on the pod.
+        spared = set(cluster.grant(self.neighbour_name).gpus)
+        doomed = [name for name in GPUS if not spared.intersection(self._on(name).values())]
+        super().__init__(cluster, chance, doomed, cluster.control, cluster.agent)
 
     @property
     def deeds(self) -> list[Deed]:

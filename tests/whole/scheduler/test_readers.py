@@ -21,9 +21,9 @@ CLASSES, TEMPLATES = (Resource("resource.k8s.io/v1", plural) for plural in ("dev
 ACCOUNTS = Resource("v1", "serviceaccounts")
 ROLES, BINDINGS = (Resource("rbac.authorization.k8s.io/v1", f"clusterrole{end}") for end in ("s", "bindings"))
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
-_BASE = Path(__file__).parents[3] / "manifests" / "base"
-READER: Object = yaml.safe_load((_BASE / "readers.yaml").read_text())
-DEFINITION: Object = yaml.safe_load((_BASE / "crd" / "mpsnode.yaml").read_text())
+_TEMPLATES = Path(__file__).parents[3] / "manifests/chart/templates"
+READER: Object = yaml.safe_load((_TEMPLATES / "readers.yaml").read_text())
+DEFINITION: Object = yaml.safe_load((_TEMPLATES / "crd/mpsnode.yaml").read_text())
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ MPS_NODES = Resource("mpsd.io/v1alpha1", "mpsnodes")
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
 GIB = 1024
 DEADLINE_S = 20.0
-_DEFINITION = yaml.safe_load((Path(__file__).parents[3] / "manifests" / "base" / "crd" / "mpsnode.yaml").read_text())
+_DEFINITION = yaml.safe_load((Path(__file__).parents[3] / "manifests/chart/templates/crd/mpsnode.yaml").read_text())
 
 
 def uuid(node: str, ordinal: int) -> str:

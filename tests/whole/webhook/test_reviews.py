@@ -20,7 +20,6 @@ import mpsd.cli
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.platform.limits_files import shipped_folder
 from mpsd.simulator.programs import wait_until
-from tests.model.manifests import ANY_JSON, broken_objects
 from tests.whole.machine.promises import is_kept_within
 from tests.whole.webhook.api_server import ApiServer
 from tests.whole.webhook.world import DEADLINE_S, Webhook, bundles, gpu_pod, review_of, webhook
@@ -38,17 +37,6 @@ def test_the_published_sample_is_admitted(served: Webhook, bundle: str) -> None:
     assert any("host-pid" in warning for warning in response["warnings"])
 
 
-def test_without_host_ipc_it_is_refused_in_words_that_name_it(served: Webhook, bundle: str) -> None:
-    sample = json.loads(json.dumps(SAMPLE))
-    del sample["spec"]["template"]["spec"]["hostIPC"]
-    response = served.review("/validate", review_of(sample), bundle)
-    assert not response["allowed"]
-    assert response["status"]["code"] == 403
-    assert response["status"]["reason"] == "Forbidden"
-    assert "spec.template.spec.hostIPC" in response["status"]["message"]
-    assert response["auditAnnotations"]["enforce"] == "host-ipc-missing"
-
-
 def test_a_patch_is_a_json_patch_in_base64(served: Webhook, bundle: str) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": {"containers": [{"name": "a"}]}}
     response = served.review("/mutate", review_of(pod), bundle)
@@ -57,33 +45,12 @@ def test_a_patch_is_a_json_patch_in_base64(served: Webhook, bundle: str) -> None
     assert "NVIDIA_VISIBLE_DEVICES" in str(json.loads(base64.b64decode(response["patch"])))
 
 
-WRONG_BODIES = {
-    "nothing": (b"", "not JSON"),
-    "half a review": (msgspec.json.encode(GOOD)[:-20], "not JSON"),
-    "no JSON": (b"kind: Pod", "not JSON"),
-    "no UTF-8": (b'{"a": "\xff"}', "not JSON"),
-    "a number": (b"1", "not an AdmissionReview"),
-    "another kind": (b'{"kind":"Pod","apiVersion":"v1"}', "AdmissionReview of admission.k8s.io/v1"),
-    "another version": (
-        json.dumps(GOOD | {"apiVersion": "admission.k8s.io/v1beta1"}).encode(),
-        "admission.k8s.io/v1beta1",
-    ),
-    "no request": (json.dumps(GOOD | {"request": None}).encode(), "request"),
-    "no uid": (json.dumps(GOOD | {"request": GOOD["request"] | {"uid": ""}}).encode(), "uid"),
-    "nested without end": (b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "nested too deeply"),
-}
-
-
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(("body", "words"), WRONG_BODIES.values(), ids=WRONG_BODIES.keys())
-def test_what_is_no_review_is_refused_in_words(
-    served: Webhook, bundle: str, path: str, body: bytes, words: str
-) -> None:
+def test_what_is_no_review_is_refused_and_the_connection_serves_on(served: Webhook, bundle: str, path: str) -> None:
     with served.connect(bundle) as client:
-        answer = client.ask("POST", path, body)
-        assert answer.status == 400
-        assert words in answer.text
-        assert client.review(path, GOOD).status == 200, "the connection is good for the next one"
+        answer = client.ask("POST", path, msgspec.json.encode(GOOD)[:-20])
+        assert (answer.status, "not JSON" in answer.text) == (400, True)
+        assert client.review(path, GOOD).status == 200
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -327,7 +294,6 @@ def test_a_changed_policy_counts_without_a_restart(tmp_path: Path, shared_api: A
 
 
 FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-_SOME_REQUEST = st.dictionaries(st.sampled_from([*GOOD["request"], "subResource", "x"]), ANY_JSON, max_size=4)
 
 
 def ask_both(served: Webhook, bundle: str, body: bytes) -> None:
@@ -337,26 +303,6 @@ def ask_both(served: Webhook, bundle: str, body: bytes) -> None:
             assert answer.status in {200, 400}, answer.text
             if answer.status == 200:
                 assert answer.response["uid"]
-
-
-@FUZZ
-@given(ANY_JSON)
-def test_no_json_whatever_is_a_fault_of_ours(served: Webhook, bundle: str, body: object) -> None:
-    ask_both(served, bundle, msgspec.json.encode(body))
-
-
-@FUZZ
-@given(broken_objects(), st.sampled_from(["CREATE", "UPDATE", "DELETE", "CONNECT"]), broken_objects())
-def test_no_object_whatever_is_a_fault_of_ours(
-    served: Webhook, bundle: str, thing: dict[str, Any], operation: str, old: dict[str, Any]
-) -> None:
-    ask_both(served, bundle, msgspec.json.encode(review_of(thing, operation=operation, oldObject=old)))
-
-
-@FUZZ
-@given(_SOME_REQUEST)
-def test_no_request_whatever_is_a_fault_of_ours(served: Webhook, bundle: str, fields: dict[str, Any]) -> None:
-    ask_both(served, bundle, msgspec.json.encode(GOOD | {"request": GOOD["request"] | fields}))
 
 
 @FUZZ

@@ -131,14 +131,15 @@ def test_a_secret_that_somebody_deletes_is_a_rotation_and_no_outage(api: ApiServ
     under_load(api, tmp_path, another_signs, serving_life="30s", authority_life="1h", settle="1s")
 
 
-@pytest.mark.parametrize("part", ["tls.crt", "tls.key", "authority.key", "authority.crt"])
-def test_a_secret_that_somebody_breaks_is_never_served(api: ApiServer, tmp_path: Path, part: str) -> None:
+def test_a_secret_that_somebody_breaks_is_never_served(api: ApiServer, tmp_path: Path) -> None:
     flags = {"kubeconfig": str(api.kubeconfig(tmp_path)), "serving_life": "30s", "authority_life": "1h"}
     with webhook(tmp_path, **flags) as one:
         wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
         secret = api.get(SECRET)
-        secret["data"][part] = base64.b64encode(b"broken").decode()
+        secret["data"]["tls.key"] = base64.b64encode(b"broken").decode()
         api.put(SECRET, secret)
-        wait_until(lambda: api.get(SECRET)["data"][part] != secret["data"][part], DEADLINE_S, "it is repaired", 0.02)
+        wait_until(
+            lambda: api.get(SECRET)["data"]["tls.key"] != secret["data"]["tls.key"], DEADLINE_S, "it is repaired", 0.02
+        )
         wait_until(lambda: api.get(SECRET)["data"].get("tls.crt"), DEADLINE_S, "it is whole", 0.02)
         assert one.review("/validate", REVIEW, bundles(api)[0])["allowed"]

@@ -6,13 +6,14 @@ import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import yaml
 
 from tests import served
+from tests.manifests.rendering import PLAIN, only
 from tests.served import DEADLINE_S, Object, Served, free_port
 from tests.whole.webhook.api_server import ApiServer
 
@@ -26,7 +27,6 @@ VALIDATING = f"{_GROUP}/validatingwebhookconfigurations/{SERVICE}"
 MUTATING = f"{_GROUP}/mutatingwebhookconfigurations/{SERVICE}"
 CONFIGURATIONS = {"ValidatingWebhookConfiguration": VALIDATING, "MutatingWebhookConfiguration": MUTATING}
 SYSTEM, OWN = "/api/v1/namespaces/kube-system", f"/api/v1/namespaces/{NAMESPACE}"
-_SHIPPED = Path(__file__).parents[3] / "manifests" / "base" / "webhook" / "configurations.yaml"
 
 
 def put_shipped_objects(api: ApiServer) -> None:
@@ -34,8 +34,8 @@ def put_shipped_objects(api: ApiServer) -> None:
     for path in (SYSTEM, "/api/v1/namespaces/default"):
         api.put(path, {"metadata": {"name": path.rsplit("/", 1)[1]}})
     api.put(OWN, {"metadata": {"name": NAMESPACE, "labels": {"team": "gpu"}}})
-    for document in yaml.safe_load_all(_SHIPPED.read_text()):
-        api.put(CONFIGURATIONS[document["kind"]], document)
+    for kind, path in CONFIGURATIONS.items():
+        api.put(path, deepcopy(only(PLAIN, kind)))
 
 
 def webhooks(api: ApiServer) -> list[Object]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from mpsd.kubelet.dra.rules.slices import CLIENTS, MEMORY, THREADS, device_name
 from mpsd.kubelet.rules.allocation import Allocation
-from mpsd.kubelet.rules.node_pods import Bystander, NodePod
+from mpsd.kubelet.rules.node_pods import NodePod
 from mpsd.model.client_limits import NORMAL, PRIORITIES, ClientLimit, client_priority, priority_problem, problems_with
 from mpsd.model.domain import Domain
 from mpsd.model.fields import FieldReader, Fields, at
@@ -338,7 +338,7 @@ def why_no_room(claim: PreparedClaim, others: Iterable[Grant], node: ClaimNode, 
     return ""
 
 
-def with_priority(claim: PreparedClaim, rows: Iterable[NodePod | Bystander], policy: Policy) -> PreparedClaim:
+def with_priority(claim: PreparedClaim, rows: Iterable[NodePod], policy: Policy) -> PreparedClaim:
     """The claim with what the policy says of its pods beside its own parameters: it is below normal where the policy
     says so of each of them that is known."""
     if policy.gpu_priority.by == "none" or claim.priority:
@@ -369,9 +369,7 @@ def replaced_by(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> tupl
     )
 
 
-def claim_holders(
-    prepared: Sequence[PreparedClaim], rows: Sequence[NodePod | Bystander]
-) -> dict[str, tuple[PodName, ...]]:
+def claim_holders(prepared: Sequence[PreparedClaim], rows: Sequence[NodePod]) -> dict[str, tuple[PodName, ...]]:
     """By the uid of each claim, its pods: those of the journal, and those of this node that have come to it since,
     which kubelet lets start without asking again. Of several claims a pod counts for the one with the least memory."""
     by_name = {(claim.namespace, claim.name): claim.uid for claim in prepared if not claim.left}

@@ -24,7 +24,7 @@ _LONGEST_LINE = 64 * 1024
 # The fields that mpsd's programs log, without those that hold what a tenant or the daemon wrote.
 _LOG_FIELDS_WRITTEN = """
 timestamp level event role part exception command reason reasons error action address after_s again
-before certificate_ends cgroup changes chunks claim claims configuration container context_mib
+before certificate_ends cgroup changes claim claims configuration container context_mib
 deadline_s devices domain domains drain_s driver ends file forced gone gpu gpus grant grants hit
 holder how id kind made memory_mib message mode name namespace new node nodes objects outcome
 path pid pids pod pod_uid port programs readers registered request reserved

@@ -159,7 +159,7 @@ def _no_cdi(facts: ClusterFacts) -> Iterator[Finding]:
             if found and (int(found[2]), int(found[3])) < _CDI_SINCE[found[1]]:
                 runs = part.replace("://", " ") if found[1] else f"kubelet {part}"
                 what = f"{one.name} runs {runs}, which knows no CDI: containers get no GPU by {strategy}"
-                yield Finding(what, "upgrade it, or leave out components/cdi (docs/install.md)")
+                yield Finding(what, "upgrade it, or set agent.deviceListStrategy to envvar (docs/install.md)")
 
 
 @_check("cgroup-v1", _NOTE, "kubelets are on cgroup v2", how="nodes/NAME/proxy/metrics: kubelet_cgroup_version")
@@ -180,8 +180,8 @@ def _startup_taint(facts: ClusterFacts) -> Iterator[Finding]:
         if not one.is_shared:
             yield Finding(f"{what} and no agent that could remove it", f"label it {LABELS[0]}, or {take}")
         elif facts.of_agents("MPSD_STARTUP_TAINT") != _TAINT:
-            component = f"add components/startup-taint (agent.startupTaint of the chart): {APPLY}"
-            yield Finding(f"{what} and its agent is not told to remove it", f"{component}; until then {take}")
+            value = f"set agent.startupTaint: {APPLY}"
+            yield Finding(f"{what} and its agent is not told to remove it", f"{value}; until then {take}")
 
 
 # -- clocks and versions -------------------------------------------------------------------------
@@ -228,7 +228,7 @@ def _images(facts: ClusterFacts) -> Iterator[Finding]:
 # -- resource claims -----------------------------------------------------------------------------
 
 _OFFERS = "pods of mpsd-agent: MPSD_DRA; ResourceSlices"
-_WITHOUT = "leave out components/dra (docs/dra.md)"
+_WITHOUT = "set dra.enabled to false (docs/dra.md)"
 _OLDEST_SHARING = (1, 34)  # in which DRAConsumableCapacity exists; it is on from 1.36
 
 

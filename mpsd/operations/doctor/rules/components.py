@@ -1,6 +1,6 @@
 """The parts of mpsd in a cluster: the rights of each, and which difference of versions matters.
 
-The rights are those of the manifests (rights.yaml of each part, and of components/dra), no more and no less;
+The rights are those of the manifests (rights.yaml of each part of the chart), no more and no less;
 tests/manifests compares the two.
 """
 

@@ -133,17 +133,17 @@ def _fail_open(facts: ClusterFacts) -> Iterator[Finding]:
     ignoring = [one for one in _webhooks(facts) if one.get("failurePolicy") == FailurePolicy.IGNORE]
     if ignoring and facts.is_injected:
         what = f"failurePolicy is {FailurePolicy.IGNORE}: while no webhook answers, pods are admitted without review"
-        see = "once API servers call it, add components/fail-closed to your kustomization and apply it"
+        see = f"once API servers call it, set webhook.failClosed, and {APPLY}"
         yield Finding(what, see)
 
 
-@_check("policy-missing", _BREAKS, "the policies of components/modern are in force", how="ValidatingAdmissionPolicies")
+@_check("policy-missing", _BREAKS, "the policy on what agents write is in force", how="ValidatingAdmissionPolicies")
 def _policy(facts: ClusterFacts) -> Iterator[Finding]:
     if not any(one.get("matchConditions") for one in _webhooks(facts)):
-        raise NotApplicable("components/modern is not applied")
+        raise NotApplicable("mpsd is installed as for Kubernetes before 1.30")
     untied, name = "an agent's token writes to every node", "mpsd-agent-writes"
     if facts.kubernetes < (1, 30):
-        what = "components/modern is applied, and ValidatingAdmissionPolicies are served from Kubernetes 1.30 on"
-        yield Finding(f"{what}: {untied}", "leave it out (docs/install.md)")
+        what = "mpsd is installed as for Kubernetes 1.30, from which on ValidatingAdmissionPolicies are served"
+        yield Finding(f"{what}: {untied}", "render the chart for this version (docs/install.md)")
     elif name not in {one["metadata"]["name"] for one in known(facts.policies)}:
         yield Finding(f"ValidatingAdmissionPolicy {name} is missing: {untied}", APPLY)

@@ -1,0 +1,278 @@
+"""The command lines of mpsd's programs: commands with their options, read by argparse.
+
+A command is a function whose keywords are its options (`takes`) and whose docstring is its help. Its
+module is imported when it is used, so that a command costs what it needs and no more.
+"""
+
+import shutil
+import sys
+from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, HelpFormatter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from importlib import import_module
+from textwrap import dedent
+from typing import Any, NamedTuple, NoReturn, TypeVar
+
+import mpsd
+from mpsd.platform.console import ExitCode, Format, ending, extra_needed
+from mpsd.platform.imports import starting
+from mpsd.platform.settings import LIMITS_DIRECTORY, RUN_DIRECTORY, SIMULATE, Setting
+
+Command = Callable[..., None]
+Completer = Callable[[Mapping[str, Any]], Iterable[str]]
+CommandT = TypeVar("CommandT", bound=Command)
+
+TAB = "__complete"  # what a shell runs a program with, before the words of its line
+_WIDEST = 100  # characters of a line of help
+
+
+class Option(NamedTuple):
+    """An option, or an argument where its one name has no dash."""
+
+    names: tuple[str, ...]
+    #: What argparse's `add_argument` takes beside the names.
+    how: Mapping[str, Any]
+    #: What Tab offers for its value, given the words before it; None: what `choices_of` finds.
+    complete: Completer | None
+
+    @property
+    def is_argument(self) -> bool:
+        return not self.names[0].startswith("-")
+
+    @property
+    def has_value(self) -> bool:
+        return not self.is_argument and self.how.get("action", "append") == "append"
+
+
+def option(*names: str, complete: Completer | None = None, **how: Any) -> Option:
+    return Option(names, how, complete)
+
+
+def flag(*names: str, help: str, **how: Any) -> Option:  # noqa: A002 - argparse's word
+    return Option(names, {"action": "store_true", "help": help, **how}, None)
+
+
+def setting_option(name: str, setting: Setting) -> Option:
+    """The option of a setting; its help has the variable and the default too."""
+    default = setting.default or setting.otherwise
+    otherwise = f"; {default}" if default else ""
+    text = f"{setting.help} ({setting.variable}{otherwise})."
+    return option(setting.flag, dest=name, metavar=setting.metavar, help=text)
+
+
+def takes(*options: Option, settings: Mapping[str, Setting] | None = None) -> Callable[[CommandT], CommandT]:
+    """The options of a command. One that is not given has the default of the command's keyword.
+
+    settings: the command takes these as `**flags` too, without those that are not given.
+    """
+    every = [*options, *(setting_option(name, one) for name, one in (settings or {}).items())]
+
+    def decorate(command: CommandT) -> CommandT:
+        vars(command)["options"] = tuple(every)
+        return command
+
+    return decorate
+
+
+# -- the values of options -------------------------------------------------------------------------
+
+
+class OneOf:
+    """Reads a word as one of an enumeration's values."""
+
+    def __init__(self, kind: type[StrEnum]) -> None:
+        self.values = tuple(kind)
+
+    def __call__(self, text: str) -> StrEnum:
+        for value in self.values:
+            if value == text:
+                return value
+        raise ArgumentTypeError(f"{text!r} is none of {', '.join(self.values)}")
+
+
+class Between:
+    """Reads a number, both ends included."""
+
+    def __init__(self, least: float, most: float | None = None, kind: type[int] | type[float] = float) -> None:
+        self.least, self.most, self.kind = least, most, kind
+
+    def __call__(self, text: str) -> float:
+        wanted = "a whole number" if self.kind is int else "a number"
+        upto = "" if self.most is None else f" to {self.most:g}"
+        try:
+            value = self.kind(text)
+        except ValueError:
+            value = self.kind(self.least) - 1
+        if value >= self.least and (self.most is None or value <= self.most):
+            return value
+        raise ArgumentTypeError(f"is {text!r}; write {wanted} from {self.least:g}{upto or ' on'}")
+
+
+def choices_of(one: Option) -> Sequence[str]:
+    """The values that an option has, where it is known which they are."""
+    read = one.how.get("type")
+    if isinstance(read, OneOf):
+        return read.values
+    return tuple(one.how.get("choices", ()))
+
+
+# -- options of several commands -------------------------------------------------------------------
+
+RUN_DIR = setting_option("run_dir", RUN_DIRECTORY)
+LIMITS = setting_option("limits", LIMITS_DIRECTORY)
+SIMULATED = setting_option("simulate", SIMULATE)
+OUTPUT = option(
+    "-o",
+    "--output",
+    type=OneOf(Format),
+    metavar="FORMAT",
+    help="text for people, json for machines.",
+)
+
+
+# -- one command -----------------------------------------------------------------------------------
+
+
+class _Help(HelpFormatter):
+    """A docstring for a terminal: paragraphs filled, indented blocks as they are."""
+
+    def __init__(self, prog: str) -> None:
+        columns = shutil.get_terminal_size().columns
+        super().__init__(prog, max_help_position=32, width=min(columns, _WIDEST) - 2)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        first, _end, rest = text.strip().partition("\n")
+        blocks = f"{first}\n{dedent(rest)}".split("\n\n")
+        filled = [
+            block.rstrip() if block.startswith("    ") else super(_Help, self)._fill_text(block, width, indent)
+            for block in blocks
+        ]
+        return "\n\n".join(filled)
+
+
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        sys.stderr.write(f"{self.prog}: {message}; see `{self.prog} --help`\n")
+        sys.exit(ExitCode.MISUSE)
+
+
+def _parser(program: str, about: str) -> _Parser:
+    parser = _Parser(
+        program,
+        description=about,
+        formatter_class=_Help,
+        argument_default=SUPPRESS,
+        allow_abbrev=False,
+        add_help=False,
+    )
+    parser.add_argument("-h", "--help", action="help", help="Show this help.")
+    return parser
+
+
+def parser_of(program: str, command: Command, *, for_tab: bool = False) -> ArgumentParser:
+    """Reads the options of a command. program: with the command's name. for_tab: nothing is needed yet."""
+    parser = _parser(program, command.__doc__ or "")
+    defaults: Mapping[str, object] = command.__kwdefaults__ or {}
+    for one in vars(command)["options"]:
+        how = dict(one.how)
+        if for_tab and one.is_argument:
+            how.pop("type", None)  # argparse would read the default of one that is not there
+            how["nargs"] = "*" if how.get("nargs") in {"*", "+", "..."} else "?"
+        made = parser.add_argument(*one.names, **how)
+        if for_tab:
+            made.required = False
+        default = defaults.get(made.dest)
+        if made.help and default not in {None, False, "", ()}:
+            made.help += f" [default: {default}]"
+    return parser
+
+
+def read(program: str, command: Command, words: Sequence[str]) -> dict[str, Any]:
+    """The keywords of the command that a line gives. Ends the program where the line is wrong."""
+    parser = parser_of(program, command)
+    has_rest = any(one.how.get("nargs") == "..." for one in vars(command)["options"])
+    parse = parser.parse_args if has_rest else parser.parse_intermixed_args
+    return vars(parse([*words]))
+
+
+def run_command(program: str, command: Command, words: Sequence[str]) -> None:
+    with ending(program):
+        command(**read(program, command, words))
+
+
+# -- programs of several commands ------------------------------------------------------------------
+
+
+class Verb(NamedTuple):
+    """A command by its name. module: has a function of this name."""
+
+    name: str
+    module: str
+    line: str
+    #: What pip installs it with.
+    extra: str = "agent"
+
+
+class Program:
+    """about: its help, above the commands."""
+
+    def __init__(self, name: str, about: str, verbs: Iterable[Verb]) -> None:
+        self.name, self.about = name, about
+        self.verbs = {verb.name: verb for verb in verbs}
+
+    def arranged(self, words: Sequence[str]) -> Sequence[str]:
+        """The words with the command as the first."""
+        return words
+
+    def may_name_verb(self, before: Sequence[str]) -> bool:
+        """Whether a command may follow these words."""
+        return not before
+
+    def load(self, name: str) -> Command:
+        verb = self.verbs[name]
+        with extra_needed(f"{self.name} {name}", verb.extra), starting():
+            module = import_module(verb.module)
+        command: Command = getattr(module, name)
+        return command
+
+    def parser(self) -> ArgumentParser:
+        """What comes before a command: help and the program's own options."""
+        parser = _parser(self.name, self.about)
+        version = f"mpsd {mpsd.__version__}"
+        parser.add_argument("--version", action="version", version=version, help="Show the version.")
+        shells: Any = {"nargs": "?", "const": "", "metavar": "SHELL"}
+        install = "Have bash, zsh or fish complete this program."
+        parser.add_argument("--install-completion", **shells, help=install)
+        show = "Show what makes a shell complete it: source <(mpsd --show-completion bash)."
+        parser.add_argument("--show-completion", **shells, help=show)
+        commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+        for verb in self.verbs.values():
+            commands.add_parser(verb.name, help=verb.line, add_help=False)
+        return parser
+
+    def run(self, words: Sequence[str]) -> None:
+        """Runs the command that the line names, or answers the program's own options."""
+        with ending(self.name):
+            if words[:1] == [TAB]:
+                from mpsd.platform.completion import offered
+
+                for line in offered(self, words[1:]):
+                    print(line)
+                return
+            name, *rest = self.arranged(words) or [""]
+            if name in self.verbs:
+                command = self.load(name)
+                command(**read(f"{self.name} {name}", command, rest))
+            elif name:
+                self._answer(vars(self.parser().parse_args([name, *rest])))
+            else:
+                self.parser().print_help(sys.stderr)
+                sys.exit(ExitCode.MISUSE)
+
+    def _answer(self, given: Mapping[str, str]) -> None:
+        from mpsd.platform.completion import install, script
+
+        if "install_completion" in given:
+            print(install(self.name.replace(" ", "-"), given["install_completion"]))
+        if "show_completion" in given:
+            print(script(self.name.replace(" ", "-"), given["show_completion"]), end="")

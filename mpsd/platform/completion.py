@@ -1,0 +1,130 @@
+"""What a shell offers at Tab: commands, options, and values that a command's options name.
+
+bash, zsh and fish run `PROGRAM __complete WORDS…`; kubectl runs `kubectl_complete-mps WORDS…`. The last
+word is the one that is begun. A shell waits for the answer and shows no complaints.
+"""
+
+import io
+import os
+from argparse import ArgumentParser
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, suppress
+from pathlib import Path
+from typing import Any
+
+from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.platform.command_line import TAB, Command, Option, Program, choices_of, parser_of
+
+Offer = tuple[str, str]  # a word, and a line about it or ""
+
+_SCRIPTS = {
+    "bash": """_NAME_offers() {
+    local IFS=$'\\n'
+    COMPREPLY=($(PROGRAM TAB "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null | cut -f1))
+}
+complete -o default -F _NAME_offers PROGRAM
+""",
+    "zsh": """#compdef PROGRAM
+_NAME_offers() {
+    local -a offers
+    offers=("${(@f)$(PROGRAM TAB "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+    offers=("${(@)offers//:/\\:}")
+    offers=("${(@)offers/$'\t'/:}")
+    if [[ -n $offers ]]; then _describe PROGRAM offers; else _files; fi
+}
+compdef _NAME_offers PROGRAM
+""",
+    "fish": """function _NAME_offers
+    set -l words (commandline -opc) (commandline -ct)
+    PROGRAM TAB $words[2..] 2>/dev/null
+end
+complete --command PROGRAM --arguments "(_NAME_offers)"
+""",
+}
+_FILES = {  # where a shell's script is, and the line in which other file that reads it
+    "bash": (".bash_completions/{}.sh", ".bashrc", "source ~/.bash_completions/{}.sh"),
+    "zsh": (".zfunc/_{}", ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"),
+    "fish": (".config/fish/completions/{}.fish", "", ""),
+}
+
+
+def script(program: str, shell: str) -> str:
+    """What makes a shell, that of $SHELL where none is named, complete a program. InvalidInput."""
+    text = _SCRIPTS[_known(program, shell)]
+    name = program.replace("-", "_")
+    return text.replace("PROGRAM", program).replace("NAME", name).replace("TAB", TAB)
+
+
+def install(program: str, shell: str) -> str:
+    """Has the user's shells complete a program from now on; says where. OSError, InvalidInput."""
+    shell = _known(program, shell)
+    own, read_by, line = (text.format(program) for text in _FILES[shell])
+    path = Path.home() / own
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(script(program, shell))
+    if read_by:
+        startup = Path.home() / read_by
+        text = startup.read_text() if startup.exists() else ""
+        if line not in text.splitlines():
+            startup.write_text(f"{text.rstrip()}\n{line}\n".lstrip())
+    return f"{shell} completes {program} by {path} once it is started again"
+
+
+def _known(program: str, shell: str) -> str:
+    name = shell or Path(os.environ.get("SHELL", "")).name
+    if name not in _SCRIPTS:
+        remedy = f"write one of {', '.join(_SCRIPTS)}"
+        raise InvalidInput(program, [Problem("shell", "the shell", shown(name), "is not known", remedy)])
+    return name
+
+
+# -- what may follow -------------------------------------------------------------------------------
+
+
+def offered(program: Program, words: Sequence[str]) -> Iterator[str]:
+    """What may stand for the last word, one a line, with what it is behind a tab."""
+    *before, begun = words or [""]
+    offers: list[Offer] = []
+    if program.may_name_verb(before):
+        offers += [(verb.name, verb.line) for verb in program.verbs.values()]
+    if not before and begun.startswith("-"):
+        offers += _options(program.parser())
+    name, *rest = program.arranged(before) or [""]
+    if name in program.verbs:
+        offers += after(program.load(name), rest, begun)
+    return lines(offers, begun)
+
+
+def lines(offers: Sequence[Offer], begun: str) -> Iterator[str]:
+    for word, about in dict(offers).items():
+        if word.startswith(begun):
+            yield f"{word}\t{about}" if about else word
+
+
+def after(command: Command, before: Sequence[str], begun: str) -> list[Offer]:
+    """What may follow these words of a command. Nothing where that cannot be found out."""
+    options: Sequence[Option] = vars(command)["options"]
+    awaiting = [one for one in options if one.has_value and before and before[-1] in one.names]
+    with suppress(Exception, SystemExit):  # whoever presses Tab is not to see a traceback
+        with redirect_stderr(io.StringIO()):
+            parser = parser_of("", command, for_tab=True)
+            given = vars(parser.parse_known_intermixed_args(before[:-1] if awaiting else before)[0])
+        if awaiting:
+            return _values(awaiting[0], given)
+        if begun.startswith("-"):
+            return _options(parser)
+        arguments = [one for one in options if one.is_argument]
+        for one in arguments:
+            if one.names[0] not in given or one is arguments[-1]:
+                return _values(one, given)
+    return []
+
+
+def _values(one: Option, given: Mapping[str, Any]) -> list[Offer]:
+    found = one.complete(given) if one.complete else choices_of(one)
+    return [(word, "") for word in found]
+
+
+def _options(parser: ArgumentParser) -> list[Offer]:
+    actions = parser._actions  # argparse has no other way to list them
+    return [(name, action.help or "") for action in actions for name in action.option_strings]

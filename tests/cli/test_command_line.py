@@ -1,0 +1,145 @@
+"""What a line of words is read as, and what shells are offered for the last of them."""
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mpsd.cli.main import MPSD
+from mpsd.model.problem import InvalidInput
+from mpsd.platform import completion
+from mpsd.platform.command_line import OUTPUT, Between, flag, option, read, takes
+
+_MPSD = f"{sys.executable} -c 'from mpsd.cli.main import main; main()'"
+
+
+def _friends(given: Mapping[str, Any]) -> list[str]:
+    return [name for name in ("ann", "bob") if name not in given.get("names", ())]
+
+
+def _fails(given: Mapping[str, Any]) -> list[str]:
+    raise OSError(f"nobody answers {given}")
+
+
+@takes(
+    option("names", nargs="+", metavar="NAME", help="Who.", complete=_friends),
+    option("--times", type=Between(1, 3, int), metavar="N", help="How often."),
+    option("--whose", metavar="NAME", help="Whose.", complete=_fails),
+    flag("-q", "--quiet", help="Say nothing."),
+    OUTPUT,
+)
+def greet(*, names: list[str], times: int = 2, quiet: bool = False, **_more: object) -> None:
+    """Greet people."""
+
+
+def read_of(*words: str) -> dict[str, Any]:
+    return read("mpsd greet", greet, words)
+
+
+def test_only_what_is_given_is_passed_on() -> None:
+    assert read_of("ann") == {"names": ["ann"]}
+    assert read_of("ann", "--times", "3", "-q") == {"names": ["ann"], "times": 3, "quiet": True}
+
+
+def test_options_may_stand_between_arguments_and_be_joined_to_their_value() -> None:
+    expected = {"names": ["ann", "bob"], "output": "json"}
+    for form in (["-o", "json"], ["-ojson"], ["-o=json"], ["--output=json"]):
+        assert read_of("ann", *form, "bob") == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["ann", "--times", "0"], ("--times", "'0'", "from 1 to 3")),
+        (["ann", "--times", "4"], ("--times", "'4'", "from 1 to 3")),
+        (["ann", "--times", "1.5"], ("--times", "'1.5'", "whole number")),
+        (["ann", "-o", "xml"], ("--output", "'xml'", "text, json")),
+        (["ann", "--quie"], ("--quie",)),
+        (["ann", "--times"], ("--times",)),
+        ([], ("NAME",)),
+    ],
+)
+def test_a_wrong_line_is_a_usage_error_that_names_what_is_wrong(
+    words: list[str], named: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        read_of(*words)
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert [word for word in (*named, "mpsd greet --help") if word not in said] == []
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-1", ""])
+def test_no_number_and_none_out_of_bounds_is_read(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        read_of("ann", "--times", text)
+    assert "--times" in capsys.readouterr().err
+
+
+def offered(*words: str) -> list[str]:
+    *before, begun = words
+    return [line.split("\t")[0] for line in completion.lines(completion.after(greet, before, begun), begun)]
+
+
+def test_tab_offers_options_values_and_arguments_that_are_not_there_yet() -> None:
+    assert offered("--q") == ["--quiet"]
+    assert offered("-o", "") == ["text", "json"]
+    assert offered("ann", "") == ["bob"]
+    assert offered("--quiet", "a") == ["ann"]
+    assert offered("--times", "") == []
+
+
+def test_tab_offers_the_values_of_an_argument_before_any_is_there() -> None:
+    command = MPSD.load("install")
+    lines = completion.lines(completion.after(command, [], "p"), "p")
+    assert [*lines] == ["podman"]
+
+
+def test_tab_offers_nothing_and_says_nothing_where_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    assert offered("ann", "--whose", "") == []
+    assert offered("--no-such-option", "--times", "x", "") == []
+    assert capsys.readouterr() == ("", "")
+
+
+def test_bash_completes_a_program_with_its_script(tmp_path: Path) -> None:
+    program = tmp_path / "mpsd"
+    program.write_text(f'#!/bin/sh\nexec {_MPSD} "$@"\n')
+    program.chmod(0o755)
+    script = completion.script("mpsd", "bash")
+    line = "COMP_WORDS=(mpsd explain --g) COMP_CWORD=2"
+    asks = f'PATH="{tmp_path}:$PATH"\n{script}\n{line}\n_mpsd_offers\necho "${{COMPREPLY[@]}}"'
+    done = subprocess.run(["bash", "-c", asks], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "--gpu\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_each_shell_can_read_its_script(shell: str, tmp_path: Path) -> None:
+    if not (program := shutil.which(shell)):
+        pytest.skip(f"{shell} is not installed")
+    script = tmp_path / "script"
+    script.write_text(completion.script("mpsd", shell))
+    subprocess.run([program, "-n", script], timeout=30, check=True)
+
+
+@pytest.mark.parametrize(("shell", "startup"), [("bash", ".bashrc"), ("zsh", ".zshrc")])
+def test_a_completion_is_installed_once_and_keeps_what_was_there(
+    shell: str, startup: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", f"/bin/{shell}")
+    (tmp_path / startup).write_text("alias a=b\n")
+    for _time in range(2):
+        completion.install("mpsd", "")
+    first, line = (tmp_path / startup).read_text().splitlines()
+    assert (first, ".bash_completions/mpsd.sh" in line or ".zfunc" in line) == ("alias a=b", True)
+
+
+def test_a_shell_that_is_not_known_is_refused() -> None:
+    with pytest.raises(InvalidInput) as refused:
+        completion.script("mpsd", "tcsh")
+    assert refused.value.problems[0].value == '"tcsh"'
