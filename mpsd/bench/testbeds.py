@@ -28,6 +28,7 @@ from mpsd.model.client_limits import ClientLimit
 from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import Gpu
+from mpsd.mps import cuda_client
 from mpsd.mps.control_daemon import ControlPipe, start
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.rules import control_protocol
@@ -99,7 +100,7 @@ class Testbed(ABC):
         return (
             ("sim-cuda",)
             if self.settings.simulate
-            else (sys.executable, "-I", "-S", str(Path(__file__).with_name("cuda_client.py")))
+            else (sys.executable, "-I", "-S", cuda_client.__file__)
         )
 
     def start(self, actions: Sequence[str], share: BenchShare | None = None) -> JsonProgram:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mpsd.bench import cuda_client
+from mpsd.mps import cuda_client
 from mpsd.platform.nvml import Nvml, NvmlFailed
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml
@@ -136,7 +136,7 @@ class Real:
     def client(self, uid: int) -> Program:
         if uid == os.getuid():
             return Program((sys.executable, cuda_client.__file__))
-        return _as_user(uid, "mpsd.bench.cuda_client")
+        return _as_user(uid, "mpsd.mps.cuda_client")
 
     def _handles(self) -> Iterator[Any]:
         for index in range(min(GPUS, self.nvml.nvmlDeviceGetCount())):

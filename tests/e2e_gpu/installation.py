@@ -24,7 +24,7 @@ from tests.manifests.helm import merged
 SIMULATE = os.environ.get("MPSD_E2E_SIMULATE", "")
 # CUDA's own context with all SMs of the largest card, and the last piece that was refused.
 CONTEXT_MIB = 600
-REAL = ("python", "-P", "-m", "mpsd.bench.cuda_client")
+REAL = ("python", "-P", "-m", "mpsd.mps.cuda_client")
 _SPEAKERS = {"mpsd-agent", "mpsd-webhook", "mpsd-scheduler"}
 _NOTHING: Object = {}
 

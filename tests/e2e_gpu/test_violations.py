@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.bench import cuda_client
+from mpsd.mps import cuda_client
 from tests.e2e.cluster import Cluster
 from tests.e2e.machine import Machine
 from tests.e2e.shares import Pods, share

@@ -29,7 +29,7 @@ class SharingMode(StrEnum):
 
 
 class WorkKind(StrEnum):
-    """What a program computes: `prepare=` of mpsd/bench/cuda_client.py."""
+    """What a program computes: `prepare=` of mpsd/mps/cuda_client.py."""
 
     ARITHMETIC = "arithmetic"  # fills the SMs that it may use; always the same amount
     SMALL = "small"  # leaves most of the GPU idle

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.bench import cuda_client
+from mpsd.mps import cuda_client
 from mpsd.platform.processes import mapped_bytes
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.nvml import SimulatedNvml
