@@ -458,8 +458,14 @@ def served(value: str) -> tuple[float, float]:
 
 
 def percentile(figures: Sequence[float], percent: int) -> float:
-    """Of at least one figure, under 100 %."""
-    return sorted(figures)[len(figures) * percent // 100]
+    """Of at least one figure, under 100 %; to a thousandth."""
+    return round(sorted(figures)[len(figures) * percent // 100], 3)
+
+
+def in_ms(took_s: Sequence[float]) -> Mapping[str, float]:
+    """p50 and p99 of at least one time."""
+    took_ms = [1000 * one_s for one_s in took_s]
+    return {"p50_ms": percentile(took_ms, 50), "p99_ms": percentile(took_ms, 99)}
 
 
 def complaint(actions: Sequence[tuple[str, str]]) -> str:
@@ -635,10 +641,6 @@ class Prepared:
     buffers: Sequence[int]
 
 
-class NoCublas(Exception):
-    """There is none that works here, and where it was looked for."""
-
-
 class Gemm:
     """The product of two N × N matrices of halves, summed up in 32 bits as PyTorch does."""
 
@@ -647,7 +649,7 @@ class Gemm:
     FOLDERS = ("nvidia/cu13/lib", "nvidia/cublas/lib", "torch/lib")  # below a folder of sys.path
 
     def __init__(self, driver: CudaDriver, size: int) -> None:
-        """CudaError, NoCublas."""
+        """CudaError; CannotBegin without a cuBLAS."""
         self._driver = driver
         self._cublas, self._handle = self._opened()
         matrices = [ctypes.c_uint64() for _ in range(3)]
@@ -687,9 +689,8 @@ class Gemm:
             if not library.cublasCreate_v2(ctypes.byref(handle)):
                 return library, handle
         wanted = ", ".join(self.LIBRARIES)
-        raise NoCublas(
-            f"no {wanted} that works, of the system or beside a PyTorch of {sys.executable}"
-        )
+        why = f"no {wanted} that works, of the system or beside a PyTorch of {sys.executable}"
+        raise CannotBegin("gemm", why)
 
     def _found(self) -> Iterator[ctypes.CDLL]:
         below = [f"{path}/{folder}/" for path in sys.path for folder in self.FOLDERS]
@@ -815,14 +816,20 @@ class LibcudaClient(CudaClient):
         self._handle = ctypes.c_void_p()
         self._device = ctypes.c_int()
         self._devices = ctypes.c_int()
-        try:
+        with self._needed("cuInit"):
             driver("cuInit", 0)
             driver("cuDeviceGetCount", ctypes.byref(self._devices))
             driver("cuDeviceGet", ctypes.byref(self._device), int(chosen["device"]))
+        with self._needed("ctx"):
+            raise_for(self._create())
+
+    @contextmanager
+    def _needed(self, step: str) -> Iterator[None]:
+        """CannotBegin in place of CudaError."""
+        try:
+            yield
         except CudaError as refused:
-            raise CannotBegin("cuInit", driver.name(refused.result)) from None
-        if result := self._create():
-            raise CannotBegin("ctx", driver.name(result))
+            raise CannotBegin(step, self.name(refused.result)) from None
 
     def identity(self) -> Mapping[str, object]:
         identity = ctypes.create_string_buffer(16)
@@ -846,13 +853,9 @@ class LibcudaClient(CudaClient):
             )
             self._ahead = Ahead(self._driver, launch, kernel_s)
         if "gemm" in self.chosen:
-            try:
+            with self._needed("gemm"):
                 gemm = Gemm(self._driver, int(self.chosen["gemm"]))
                 self._ahead = Ahead(self._driver, gemm, gemm.measured_s())
-            except CudaError as refused:
-                raise CannotBegin("gemm", self._driver.name(refused.result)) from None
-            except NoCublas as nowhere:
-                raise CannotBegin("gemm", str(nowhere)) from None
 
     def name(self, result: int) -> str:
         return self._driver.name(result)
@@ -933,20 +936,24 @@ class LibcudaClient(CudaClient):
 
     def launch(self, seconds: str) -> None:
         samples = self._samples()
+        samples_s, _ = self._timed(samples, float(seconds))
+        launches = samples.launches * len(samples_s)
+        say(launches_per_s=round(launches / sum(samples_s), 1), n=launches, **in_ms(samples_s))
+
+    def _timed(
+        self, samples: Samples | Ahead, seconds: float
+    ) -> tuple[Sequence[float], Sequence[float]]:
+        """What each took, in s, and of that the GPU, in ms; for so long, one at least."""
         samples_s: list[float] = []
+        gpu_ms: list[float] = []
         since = now = time.monotonic()
-        while now - since < float(seconds):
+        while not samples_s or now - since < seconds:
             raise_for(samples())
             before = now
             now = time.monotonic()
             samples_s.append(now - before)
-        launches = samples.launches * len(samples_s)
-        say(
-            launches_per_s=round(launches / (now - since), 1),
-            n=launches,
-            p50_ms=round(1000 * percentile(samples_s, 50), 3),
-            p99_ms=round(1000 * percentile(samples_s, 99), 3),
-        )
+            gpu_ms.append(samples.gpu_ms())
+        return samples_s, gpu_ms
 
     def _samples(self) -> Samples | Ahead:
         """What `launch` and `work` do again and again."""
@@ -958,7 +965,7 @@ class LibcudaClient(CudaClient):
         work = WORKS[name]
         buffers = [] if self._prepared is None else [*self._prepared.buffers]
         self._prepared = None
-        try:
+        with self._needed("prepare"):
             while buffers:
                 self._driver("cuMemFree_v2", buffers.pop())
             if work.copied_mib:
@@ -971,8 +978,6 @@ class LibcudaClient(CudaClient):
             for _ in range(WARM_UP_SAMPLES * work.sample_launches):
                 raise_for(launch())
             self._driver("cuCtxSynchronize")
-        except CudaError as refused:
-            raise CannotBegin("prepare", self._driver.name(refused.result)) from None
         self._prepared = Prepared(name, launch, buffers)
         say(prepared=name)
 
@@ -985,26 +990,18 @@ class LibcudaClient(CudaClient):
         else:
             in_a_sample = WORKS[self._prepared.name].sample_launches
             samples = Samples(self._driver, self._prepared.launch, in_a_sample, events)
-        samples_s: list[float] = []
-        gpu_ms: list[float] = []
-        since = now = time.monotonic()
-        while not samples_s or now - since < float(seconds):
-            raise_for(samples())
-            before = now
-            now = time.monotonic()
-            samples_s.append(now - before)
-            gpu_ms.append(samples.gpu_ms())
+        samples_s, gpu_ms = self._timed(samples, float(seconds))
         events.destroy()
+        took_s = sum(samples_s)
         launches = samples.launches * len(samples_s)
         say(
             work=self._prepared.name,
-            seconds=round(now - since, 3),
+            seconds=round(took_s, 3),
             launches=launches,
-            launches_per_s=round(launches / (now - since), 1),
+            launches_per_s=round(launches / took_s, 1),
             sample_launches=samples.launches,
-            p50_ms=round(1000 * percentile(samples_s, 50), 3),
-            p99_ms=round(1000 * percentile(samples_s, 99), 3),
-            gpu_ms=round(percentile(gpu_ms, 50), 3),
+            **in_ms(samples_s),
+            gpu_ms=percentile(gpu_ms, 50),
         )
 
     def serve(self, value: str) -> None:
@@ -1026,8 +1023,7 @@ class LibcudaClient(CudaClient):
             work=self._prepared.name,
             requests=len(took_s),
             per_s=round(len(took_s) / (time.monotonic() - since), 1),
-            p50_ms=round(1000 * percentile(took_s, 50), 3),
-            p99_ms=round(1000 * percentile(took_s, 99), 3),
+            **in_ms(took_s),
         )
 
     def work(self, seconds: str) -> None:

@@ -19,6 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mpsd.bench.cuda_client import (
+    SAY_EVERY_S,
+    WORKS,
     CannotBegin,
     CudaClient,
     CudaError,
@@ -33,14 +35,11 @@ from mpsd.simulator.cuda_driver import CudaFailure, CudaProcess, SimulatedContex
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.kernel_queue import KernelQueue, KernelsAhead
 
-# Launches a second that one SM does of the kernel in the measurements, and how many were in flight
-# at once: 4701/s at 132 SMs with a median of 2.09 ms (H200, driver 580.159.04).
-LAUNCHES_PER_SM = 35.6
+# Launches in flight at once: 4701/s, 35.6 of each of 132 SMs, with a median of 2.09 ms (H200,
+# driver 580.159.04).
 IN_FLIGHT = 9.8
 # 47.6 launches/s beside 1799.3 of a client with priority 0, both filling the GPU
 BELOW_NORMAL_WEIGHT = 0.0265
-# launches of 8 blocks, by a client that is alone; eight did 354 471 together under MPS
-SMALL_PER_S = 52754.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,24 +55,22 @@ class SimulatedWork:
     most_sms: int | None = None  # None: the more it has, the faster
     busy_sms: int | None = None  # None: all that it has
     sliced: float = 0.975  # 4578 of 4697 a second, in eight processes
-    sample_launches: int = 1
-    buffers_mib: int = 0
+    bound_by_memory: bool = False
 
 
-LAUNCH = SimulatedWork(LAUNCHES_PER_SM)
-WORKS: Mapping[str, SimulatedWork] = {
+LAUNCH = SimulatedWork(35.6)
+SPEEDS: Mapping[str, SimulatedWork] = {  # of WORKS
     # Read off an H200, driver 580.159.04: docs/benchmarks. 1815 a second at 132 SMs, 1564 of eight
     # that took turns.
-    "arithmetic": SimulatedWork(1815 / 132, sliced=0.862, sample_launches=16),
-    # Whatever its SMs; they have room for more. 31 898 a second were left of it in eight that took
-    # turns.
-    "small": SimulatedWork(SMALL_PER_S, most_sms=1, busy_sms=2, sliced=0.605, sample_launches=10),
+    "arithmetic": SimulatedWork(1815 / 132, sliced=0.862),
+    # Launches of 8 blocks by a client that is alone, whatever its SMs, which have room for more:
+    # eight did 354 471 a second together under MPS, and 31 898 in turns.
+    "small": SimulatedWork(52754.0, most_sms=1, busy_sms=2, sliced=0.605),
     # 57 a second on each of 26 SMs; the memory does 3 760, so who has 66 SMs leaves nothing to
     # others.
-    "bandwidth": SimulatedWork(57.0, most_sms=66, sample_launches=4, buffers_mib=1024),
+    "bandwidth": SimulatedWork(57.0, most_sms=66, bound_by_memory=True),
 }
 _LOOK_EVERY_S = 0.05
-_SAY_EVERY_S = 0.25
 
 
 class SimulatedClient(CudaClient):
@@ -174,24 +171,23 @@ class SimulatedClient(CudaClient):
         launches = 0.0
         with terminated() as asked:
             while time.monotonic() < ends and not select.select([asked], [], [], 0)[0]:
-                launches += self._compute(
-                    LAUNCH, min(_SAY_EVERY_S, ends - time.monotonic()), [asked]
-                )[0]
+                asked_s = min(SAY_EVERY_S, ends - time.monotonic())
+                launches += self._compute(LAUNCH, asked_s, [asked])[0]
                 say(launches=int(launches), at=round(time.time(), 3))
 
     def prepare(self, name: str) -> None:
-        work = WORKS[name]
-        if result := self._cuda.allocate((work.buffers_mib - self._buffers_mib) * MIB):
+        buffers_mib = 2 * WORKS[name].copied_mib
+        if result := self._cuda.allocate((buffers_mib - self._buffers_mib) * MIB):
             raise CannotBegin("prepare", shown(result))
         self._prepared = name
-        self._buffers_mib = work.buffers_mib
+        self._buffers_mib = buffers_mib
         say(prepared=name)
 
     def measure(self, seconds: str) -> None:
         """Pretend kernels, for so long; nothing of their time is Python's."""
-        work = WORKS[self._prepared]
-        launches, took_s = self._compute(work, max(float(seconds), 1e-3), ())
-        sample_launches = 1 if self._kernels else work.sample_launches
+        asked_s = max(float(seconds), 1e-3)
+        launches, took_s = self._compute(SPEEDS[self._prepared], asked_s, ())
+        sample_launches = 1 if self._kernels else WORKS[self._prepared].sample_launches
         sample_ms = round(1000 * took_s * sample_launches / launches, 3)
         say(
             work=self._prepared,
@@ -207,11 +203,10 @@ class SimulatedClient(CudaClient):
     def serve(self, value: str) -> None:
         """Pretend requests. One that comes while others are served waits for as long as their
         number makes it."""
-        work = WORKS[self._prepared]
         per_s, seconds = served(value)
         wanted = max(1, round(per_s * seconds))
-        launches, took_s = self._compute_short(work, max(seconds, 1e-3), ())
-        most_per_s = launches / took_s / work.sample_launches
+        launches, took_s = self._compute_short(SPEEDS[self._prepared], max(seconds, 1e-3), ())
+        most_per_s = launches / took_s / WORKS[self._prepared].sample_launches
         sample_s = 1 / most_per_s
         behind_s = max(0.0, wanted / most_per_s - seconds)
         say(
@@ -284,7 +279,7 @@ class SimulatedClient(CudaClient):
 
 def _busy_sms(work: SimulatedWork, context: SimulatedContext) -> int:
     """Of what bounds the work, be it memory, as much as so many SMs are of all."""
-    if work.buffers_mib and work.most_sms:
+    if work.bound_by_memory and work.most_sms:
         return context.gpu.sms * min(context.sms, work.most_sms) // work.most_sms
     return min(context.sms, work.busy_sms or context.sms)
 
