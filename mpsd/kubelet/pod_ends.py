@@ -18,7 +18,7 @@ from mpsd.model.node_view import Client
 from mpsd.model.policy import Graces, Policy
 from mpsd.mps.ends import EndAsked, NotEnded, NotKilled
 from mpsd.platform import processes, records
-from mpsd.platform.event_loop import Shortages, Throttle
+from mpsd.platform.event_loop import Shortages
 from mpsd.platform.kube_mirror import Mirror
 from mpsd.platform.logs import Logger
 from mpsd.watchdog.scanner import Scan
@@ -68,11 +68,9 @@ class PodEnds:
     _failed: dict[ProcessIdentity, str] = field(default_factory=dict)
     #: by the pod's uid, when its clients are stopped, as logged last
     _told: dict[str, float] = field(default_factory=dict)
-    _look_soon: Throttle = field(init=False)
     _shortages: Shortages = field(init=False)
 
     def __post_init__(self) -> None:
-        self._look_soon = Throttle(self._look_again, 0.0)  # one look for changes that come together
         self._shortages = Shortages(self.log)
 
     def load(self) -> None:
@@ -120,7 +118,7 @@ class PodEnds:
         if end != self._ends.get(end.pod.uid):
             self._ends[end.pod.uid] = end
             self._looked_at = ()
-            self._look_soon.ask()
+            self._look_at_once()
 
     def _settle(self, now_s: float) -> None:
         """Notes which pods were removed while no agent ran, and forgets those that are over."""
@@ -149,8 +147,9 @@ class PodEnds:
 
     # -- what is done -----------------------------------------------------------------------------
 
-    def _look_again(self) -> None:
-        """A change of a pod waits for no scan: kubelet's first signal may be milliseconds away."""
+    def _look_at_once(self) -> None:
+        """A change of a pod waits for no scan, and for nothing else in the event loop: kubelet's
+        first signal comes 10 to 30 ms after it."""
         if self._scan:
             with self._shortages.survived("pod ends"):
                 self.look(self._scan)
@@ -173,14 +172,17 @@ class PodEnds:
     def _end_due(self, scan: Scan, now_s: float, graces: Graces) -> None:
         clients = [one for one in scan.clients if one.pod in self._ends and one.on_mps]
         self._judge(clients)
-        self._tell(clients, now_s, graces.pod_end_s)
         mortal = {process for process, dies in self._mortal.items() if dies}
         due = rules.due_clients(self._ends, clients, mortal, now_s, graces.pod_end_s)
         self._next_s = due.next_s
-        own = self.watchdog.own(scan) if due.clients else frozenset[ProcessIdentity]()
+        is_own_there = any(client.grant is None for client in due.clients)
+        own = self.watchdog.own(scan) if is_own_there else frozenset[ProcessIdentity]()
+        pods = {client.pod or "" for client in clients if client.process not in self._begun}
         for client in due.clients:
             if client.process not in own | self._begun:
-                self._end(client, graces.end_drain_s)
+                is_doomed = client.process in mortal
+                self._end(EndAsked(client, _REASON, graces.end_drain_s, is_doomed=is_doomed))
+        self._tell(pods, now_s, graces.pod_end_s)
 
     def _judge(self, clients: Iterable[Client]) -> None:
         """Asks once of each client what a first signal does to it, and forgets who is gone."""
@@ -199,9 +201,10 @@ class PodEnds:
         for process in self._failed.keys() - seen:
             del self._failed[process]
 
-    def _tell(self, clients: Iterable[Client], now_s: float, pod_end_s: float) -> None:
-        """Logs when the clients of a pod are stopped, and again where that has changed."""
-        for uid in {one.pod or "" for one in clients if one.process not in self._begun}:
+    def _tell(self, pods: Iterable[str], now_s: float, pod_end_s: float) -> None:
+        """Logs when the clients of these pods, by uid, are stopped, and again where that has
+        changed."""
+        for uid in pods:
             end = self._ends[uid]
             at_s = rules.stop_at_s(end, pod_end_s)
             if self._told.get(uid) != at_s:
@@ -210,9 +213,10 @@ class PodEnds:
                 about = {"grace_s": end.grace_s, "removed": end.removed_s is not None}
                 self.log.info("pod end begun", pod=str(end.pod), uid=uid, stop_in_s=left_s, **about)
 
-    def _end(self, client: Client, drain_s: float) -> None:
+    def _end(self, asked: EndAsked) -> None:
+        client = asked.client
         try:
-            self.watchdog.ends.begin(EndAsked(client, _REASON, drain_s))
+            self.watchdog.ends.begin(asked)
         except NotEnded as error:
             self._next_s = 0.0  # the next scan tries again, as long as it is there
             self._tell_failure(client, error)

@@ -62,6 +62,9 @@ class EndAsked:
     drain_s: float
     #: whether it is spared where it shows something on a display
     spares_displays: bool = False
+    #: whether a signal on its way ends it in some milliseconds: NVML is not asked whether it has
+    #: left the GPU, which would take as long
+    is_doomed: bool = False
 
 
 @dataclass(slots=True)
@@ -132,8 +135,10 @@ class ClientEnds:
         process = asked.client.process
         drain_s = asked.drain_s if asked.client.on_mps else 0.0
         now_s = processes.boot_time_s()
-        end = rules.begun(process, self._gpus_of(asked.client), asked.reason, drain_s, now_s)
-        step, end = rules.next_step(end, self._look(end, {}))
+        domains = self.domains()
+        gpus = self._gpus_of(asked.client, domains)
+        end = rules.begun(process, gpus, asked.reason, drain_s, now_s)
+        step, end = rules.next_step(end, self._look(end, {}, domains))
         begun = ClientEnd(end, time.monotonic())
         if step is Step.STOP:
             self._stop(begun, pidfd)
@@ -143,9 +148,9 @@ class ClientEnds:
             os.close(pidfd)
         return begun
 
-    def _gpus_of(self, client: Client) -> tuple[str, ...]:
+    def _gpus_of(self, client: Client, domains: Collection[DomainRecord]) -> tuple[str, ...]:
         """The GPUs of its domain: a client of several may have queued work on each."""
-        for record in self.domains():
+        for record in domains:
             if client.gpu in record.gpus:
                 return record.gpus
         return (client.gpu,)
@@ -160,6 +165,8 @@ class ClientEnds:
         is_outside = pod is None and on_machine and client.grant is not None
         if pod != client.pod and not is_outside:
             raise NotEnded("its cgroup does not name its pod or container any more")
+        if asked.is_doomed:
+            return
         try:
             listed = any(pid == client.pid for pid, _used in self.node.nvml.uses(client.gpu))
             draws = self.node.nvml.draws(client.gpu, client.pid)
@@ -206,7 +213,7 @@ class ClientEnds:
             pause_s = _SETTLE_S
             while True:
                 await asyncio.sleep(pause_s)
-                seen = self._look(begun.record, samples)
+                seen = self._look(begun.record, samples, self.domains())
                 step, begun.record = rules.next_step(begun.record, seen)
                 left_s = begun.record.deadline_s - processes.boot_time_s()
                 pause_s = min(_LOOK_S, max(0.0, left_s))
@@ -223,26 +230,31 @@ class ClientEnds:
         finally:
             os.close(pidfd)
 
-    def _look(self, end: EndRecord, samples: dict[str, tuple[Sample, ...]]) -> EndView:
+    def _look(
+        self,
+        end: EndRecord,
+        samples: dict[str, tuple[Sample, ...]],
+        domains: Collection[DomainRecord],
+    ) -> EndView:
         is_held = end.stops > 0 and processes.is_stopped(end.process)
         if is_held:
-            self._sample(end, samples)
+            self._sample(end, samples, domains)
         return EndView(
             now_s=processes.boot_time_s(),
             is_alive=processes.is_alive(end.process),
             is_stopped=is_held,
-            is_hit=self._is_hit(end.process),
+            is_hit=_is_hit(end.process, domains),
             queue=rules.queue_of(samples, end.gpus) if is_held else Queue.UNKNOWN,
         )
 
-    def _is_hit(self, process: ProcessIdentity) -> bool:
-        faults = [fault for record in self.domains() for fault in unhealed(record.faults)]
-        return any(hit.process == process for fault in faults for hit in fault.hit)
-
-    def _sample(self, end: EndRecord, samples: dict[str, tuple[Sample, ...]]) -> None:
+    def _sample(
+        self,
+        end: EndRecord,
+        samples: dict[str, tuple[Sample, ...]],
+        domains: Collection[DomainRecord],
+    ) -> None:
         """Adds what NVML says of the use of each GPU's server since the last look; of the time
         before the first look it is not known."""
-        domains = self.domains()
         for gpu in end.gpus:
             servers = {pid for one in domains if gpu in one.gpus for pid in one.servers}
             known = samples.get(gpu) or ((time.time_ns() // 1000, None),)
@@ -337,3 +349,8 @@ class ClientEnds:
             pids = frozenset(pid for pid, _used in listed)
             self._listed[gpu] = (now, pids)
         return pids
+
+
+def _is_hit(process: ProcessIdentity, domains: Collection[DomainRecord]) -> bool:
+    faults = [fault for record in domains for fault in unhealed(record.faults)]
+    return any(hit.process == process for fault in faults for hit in fault.hit)

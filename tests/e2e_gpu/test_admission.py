@@ -51,5 +51,7 @@ def test_the_scheduler_places_a_pod_and_says_of_another_why_it_waits(
         return str(found[-1])
 
     said = eventually(why, "why it waits")
-    print(f"\n{said}\n{kubectl_mps(cluster, 'explain', 'waits', '-n', pods.namespace).out}")
+    explained = kubectl_mps(cluster, "explain", "waits", "-n", pods.namespace).out
+    print(f"\n{said}\n{explained}")
+    assert f"{wanted} GiB" in explained
     assert pods.phase("waits") == "Pending"

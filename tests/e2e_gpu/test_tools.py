@@ -9,10 +9,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.installation import CONTROL, MEMORY, SYSTEM
+from tests.e2e.installation import CONTROL, SYSTEM
 from tests.e2e.machine import Machine
 from tests.e2e.plugins import kubectl_mps
-from tests.e2e.shares import Pods, share
+from tests.e2e.shares import Pods
 from tests.e2e.waiting import eventually
 from tests.e2e_gpu.installation import GpuInstallation
 
@@ -55,18 +55,6 @@ def test_top_shows_what_each_program_uses(
     assert said.code == 0, said
     assert seen in said.out
     print(f"\n{said.out}")
-
-
-def test_explain_says_why_a_pod_waits(cluster: Cluster, mpsd: GpuInstallation, pods: Pods) -> None:
-    too_much = int(mpsd.allocatable()[MEMORY]) + 1
-    pods.create(share("waits", pods.asks(too_much, "hold")))
-
-    def why() -> str:
-        said = kubectl_mps(cluster, "explain", "waits", "-n", pods.namespace)
-        assert f"{too_much} GiB" in said.out, said
-        return said.out
-
-    print(f"\n{eventually(why, 'a sentence with the amount')}")
 
 
 def test_the_doctors_find_nothing_on_a_healthy_node(
