@@ -56,13 +56,13 @@ Each action, and below it what it prints:
         {"end": result}
 
 One JSON object a line; a result is such as "0:CUDA_SUCCESS". Exit codes: 0; 2 for arguments that
-make no sense, before anything is done; 3 where it cannot begin: {"fail": "cuInit", "ctx", "gemm" or
-"prepare", "err": result, or where cuBLAS was looked for}; 4 where a context breaks that it looks
-at: {"broke": result, "after_s"}.
+make no sense, before anything is done; 3 where it cannot begin: {"fail": "libcuda", "cuInit",
+"ctx", "gemm" or "prepare", "err": result, or which library cannot be loaded}; 4 where a context
+breaks that it looks at: {"broke": result, "after_s"}.
 
 It is a program of its own: nothing but the standard library and the driver (libcuda by ctypes; for
 gemm= cuBLAS, the system's or that of a PyTorch that pip or conda installed), and it sets nothing on
-the card. The simulator's `sim-cuda` is its twin: the same command line, the same lines.
+the card. The simulator's `sim-cuda` is the same `CudaClient` on a simulated device.
 """
 
 import ctypes
@@ -73,10 +73,12 @@ import signal
 import sys
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Never, Self
+from typing import Self
 
 MIB = 1024**2
 PIECE_MIB = 32
@@ -261,11 +263,321 @@ class CudaError(Exception):
         self.result = result
 
 
+def raise_for(result: int) -> None:
+    """CudaError, unless the result is success."""
+    if result:
+        raise CudaError(result)
+
+
+# -- the command line, on whichever device -------------------------------------------------------
+
+
+class CannotBegin(Exception):
+    """A step that everything else needs was refused."""
+
+    def __init__(self, step: str, why: str) -> None:
+        super().__init__(step, why)
+        self.step = step
+        self.why = why
+
+
+def say(**line: object) -> None:
+    sys.stdout.write(f"{json.dumps(line)}\n")  # in one piece: others may write to the same file
+    sys.stdout.flush()
+
+
+@contextmanager
+def terminated() -> Iterator[int]:
+    """A file that can be read once SIGTERM has come, which ends the process at any other time."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    usual = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        yield reading
+    finally:
+        signal.signal(signal.SIGTERM, usual)
+        signal.set_wakeup_fd(-1)
+        os.close(reading)
+        os.close(writing)
+
+
+class CudaClient(ABC):
+    """The actions of the command line. Of a device, real or simulated, it asks for what is abstract
+    here.
+
+    A method that is told of a broken context raises CudaError.
+    """
+
+    def __init__(self, chosen: Mapping[str, str]) -> None:
+        """chosen: of CHOICES. CannotBegin without a context."""
+        self.chosen = chosen
+        self._read_ahead = b""
+
+    @abstractmethod
+    def identity(self) -> Mapping[str, object]:
+        """Its GPU: `devices` that this process sees, `uuid` and `total_MiB`."""
+
+    @abstractmethod
+    def figures(self) -> Mapping[str, int]:
+        """`meminfo_free_MiB`, `meminfo_total_MiB` and `sms`, as they are now."""
+
+    @abstractmethod
+    def load_kernels(self) -> None:
+        """Those that were chosen, and the memory for them. CannotBegin."""
+
+    @abstractmethod
+    def name(self, result: int) -> str:
+        """Such as `2:CUDA_ERROR_OUT_OF_MEMORY`."""
+
+    @abstractmethod
+    def synchronize(self) -> int:
+        """The result."""
+
+    @abstractmethod
+    def watch(self, files: Sequence[int], timeout_s: float | None) -> bool:
+        """Look at the context until one of the files can be read, or the time is up; whether one
+        can be."""
+
+    @abstractmethod
+    def take(self, mib: int) -> int:
+        """Allocate; the result."""
+
+    @abstractmethod
+    def take_managed(self, mib: int) -> int:
+        """Allocate managed memory and write to it; the result."""
+
+    @abstractmethod
+    def give_back(self) -> int:
+        """Free everything that was taken; the result."""
+
+    @abstractmethod
+    def write_badly(self) -> int:
+        """Write to an address that is not there; the result."""
+
+    @abstractmethod
+    def renew(self) -> tuple[int, int]:
+        """Destroy the context and make another; both results."""
+
+    @abstractmethod
+    def leave(self) -> None:
+        """Destroy the context at the end."""
+
+    @abstractmethod
+    def prepare(self, name: str) -> None: ...
+
+    @abstractmethod
+    def measure(self, seconds: str) -> None: ...
+
+    @abstractmethod
+    def serve(self, value: str) -> None: ...
+
+    @abstractmethod
+    def launch(self, seconds: str) -> None: ...
+
+    @abstractmethod
+    def work(self, seconds: str) -> None: ...
+
+    def info(self, _: str) -> None:
+        say(**self.figures())
+
+    def alloc(self, mib: str) -> None:
+        held_mib = 0
+        result = 0
+        while held_mib < int(mib) and not result:
+            piece_mib = min(PIECE_MIB, int(mib) - held_mib)
+            result = self.take(piece_mib)
+            if not result:
+                held_mib += piece_mib
+        memory = self.figures()
+        say(
+            alloc_MiB=held_mib,
+            rc=self.name(result),
+            free_after_MiB=memory["meminfo_free_MiB"],
+            total_after_MiB=memory["meminfo_total_MiB"],
+        )
+
+    def managed(self, mib: str) -> None:
+        result = self.take_managed(int(mib))
+        say(managed_MiB=0 if result else int(mib), rc=self.name(result), **self.figures())
+
+    def free(self, _: str) -> None:
+        say(free=self.name(self.give_back()))
+
+    def hold(self, seconds: str) -> None:
+        with terminated() as asked:
+            say(ready=os.getpid())
+            self.synchronize()
+            self.watch([asked], float(seconds) if seconds else None)
+
+    def step(self, _: str) -> None:
+        say(ready=os.getpid())
+        self.synchronize()
+        while b"\n" not in self._read_ahead:
+            self.watch([0], None)
+            self._read_ahead += os.read(0, 4096) or b"\n"  # the end of the input ends every step
+        self._read_ahead = self._read_ahead.partition(b"\n")[2]
+
+    def fault(self, _: str) -> None:
+        say(bad=self.name(self.write_badly()))
+
+    def linger(self, seconds: str) -> None:
+        say(lingering=os.getpid())
+        if seconds:
+            time.sleep(float(seconds))
+        else:
+            signal.pause()
+
+    def exit(self, _: str) -> None:
+        os._exit(0)
+
+    def reconnect(self, _: str) -> None:
+        destroyed, created = self.renew()
+        say(destroy=self.name(destroyed), again=self.name(created))
+        if not created:
+            self.load_kernels()
+
+    def end(self) -> None:
+        result = self.synchronize()
+        say(end=self.name(result))
+        if not result:
+            self.leave()
+
+
+# each a method of CudaClient
+ACTIONS = (
+    *("alloc", "managed", "free", "hold", "step", "prepare", "measure", "serve", "launch", "work"),
+    *("fault", "linger", "exit", "reconnect", "info"),
+)
+
+
+def served(value: str) -> tuple[float, float]:
+    """Requests a second, and the seconds, of `serve`."""
+    per_s, _, seconds = value.partition(",")
+    return float(per_s), float(seconds)
+
+
+def percentile(figures: Sequence[float], percent: int) -> float:
+    """Of at least one figure, under 100 %; to a thousandth."""
+    return round(sorted(figures)[len(figures) * percent // 100], 3)
+
+
+def in_ms(took_s: Sequence[float]) -> Mapping[str, float]:
+    """p50 and p99 of at least one time."""
+    took_ms = [1000 * one_s for one_s in took_s]
+    return {"p50_ms": percentile(took_ms, 50), "p99_ms": percentile(took_ms, 99)}
+
+
+def complaint(actions: Sequence[tuple[str, str]]) -> str:
+    """What makes no sense in these actions and values; "" where all of it does."""
+    prepared = False
+    for name, value in actions:
+        if name in CHOICES:
+            return f"{name}={value} is after the first action; write {name}= before the actions"
+        if name not in ACTIONS:
+            return f"{name} is not one of {', '.join(ACTIONS)}"
+        if name == "prepare" and value not in WORKS:
+            return f"prepare={value} is not one of {', '.join(WORKS)}"
+        if name in {"measure", "serve"} and not prepared:
+            return (
+                f"{name}={value} has nothing prepared before it; write prepare=WORK first:"
+                f" {', '.join(WORKS)}"
+            )
+        if name in {"prepare", "reconnect"}:  # another context has nothing prepared
+            prepared = name == "prepare"
+    return ""
+
+
+def complaint_of_kernels(chosen: Mapping[str, str]) -> str:
+    """What makes no sense in `kernel=` and `gemm=`; "" where both do, or are not there."""
+    if "kernel" in chosen and "gemm" in chosen:
+        return (
+            f"kernel={chosen['kernel']} and gemm={chosen['gemm']} are kernels of two kinds; write"
+            " one of them"
+        )
+    if "kernel" in chosen and not is_duration(chosen["kernel"]):
+        return (
+            f"kernel={chosen['kernel']} is not above 0 and up to {LONGEST_KERNEL_MS} ms; write it"
+            " like kernel=100"
+        )
+    if "gemm" in chosen and not is_size(chosen["gemm"]):
+        return (
+            f"gemm={chosen['gemm']} is not a whole number from 1 to {LARGEST_GEMM}; write it like"
+            " gemm=4096"
+        )
+    return ""
+
+
+def is_duration(value: str) -> bool:
+    try:
+        return 0 < float(value) <= LONGEST_KERNEL_MS
+    except ValueError:
+        return False
+
+
+def is_size(value: str) -> bool:
+    return (
+        value.isascii() and value.isdecimal() and len(value) < 6 and 1 <= int(value) <= LARGEST_GEMM
+    )
+
+
+def run(
+    program: str, words: Sequence[str], opened: Callable[[Mapping[str, str]], CudaClient]
+) -> int:
+    """The exit code. program: how it calls itself; opened: makes its client, once the words make
+    sense."""
+    started = time.monotonic()
+    actions = []
+    for word in words:
+        name, _, value = word.partition("=")
+        actions.append((name, value))
+    chosen = {"device": "0"}
+    while actions and actions[0][0] in CHOICES:
+        name, chosen[name] = actions.pop(0)
+    if wrong := complaint_of_kernels(chosen) or complaint(actions):
+        sys.stderr.write(f"{program}: {wrong}\n")
+        return 2
+    for name, variable in LIFTED.items():
+        if name in chosen:
+            os.environ[variable] = chosen[name]
+    try:
+        client = opened(chosen)
+        init_s = round(time.monotonic() - started, 3)
+        say(pid=os.getpid(), **client.identity(), **client.figures(), init_s=init_s)
+        return act(client, actions)
+    except CannotBegin as refused:
+        say(fail=refused.step, err=refused.why)
+        return 3
+
+
+def act(client: CudaClient, actions: Sequence[tuple[str, str]]) -> int:
+    """The exit code. CannotBegin."""
+    began = time.monotonic()
+    try:
+        client.load_kernels()
+        for name, value in actions:
+            began = time.monotonic()
+            getattr(client, name)(value)
+    except CudaError as broke:
+        say(broke=client.name(broke.result), after_s=round(time.monotonic() - began, 3))
+        return 4
+    client.end()
+    return 0
+
+
+# -- libcuda -------------------------------------------------------------------------------------
+
+
 class CudaDriver:
     """libcuda's functions, with the types that ctypes has to know."""
 
     def __init__(self) -> None:
-        self._library = ctypes.CDLL("libcuda.so.1")
+        """CannotBegin without a libcuda."""
+        try:
+            self._library = ctypes.CDLL("libcuda.so.1")
+        except OSError as error:
+            why = f"libcuda.so.1 cannot be loaded: {error}"
+            raise CannotBegin("libcuda", why) from None
         for name, arguments in _SIGNATURES.items():
             function = getattr(self._library, name)
             function.argtypes = arguments
@@ -275,48 +587,13 @@ class CudaDriver:
         return int(getattr(self._library, function)(*arguments))
 
     def __call__(self, function: str, *arguments: object) -> None:
-        if result := self.result(function, *arguments):
-            raise CudaError(result)
+        raise_for(self.result(function, *arguments))
 
     def name(self, result: int) -> str:
         """Such as `2:CUDA_ERROR_OUT_OF_MEMORY`."""
         text = ctypes.c_char_p()
         known = self.result("cuGetErrorName", result, ctypes.byref(text)) == 0
         return f"{result}:{(text.value or b'?').decode() if known else '?'}"
-
-
-class Input:
-    """Lines on standard input, waited for without buffering one too many."""
-
-    def __init__(self) -> None:
-        self._unread = b""
-        self._ended = False
-
-    def line_or_end_within(self, seconds: float) -> bool:
-        if b"\n" not in self._unread and not self._ended and select.select([0], [], [], seconds)[0]:
-            read = os.read(0, 4096)
-            self._unread += read
-            self._ended = not read
-        if b"\n" in self._unread:
-            self._unread = self._unread.split(b"\n", 1)[1]
-            return True
-        return self._ended
-
-
-class Termination:
-    """Whether SIGTERM came; outside this block SIGTERM ends the process, as it does any other."""
-
-    came = False
-
-    def __enter__(self) -> Self:
-        signal.signal(signal.SIGTERM, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-
-    def _note(self, *_: object) -> None:
-        self.came = True
 
 
 class Launch:
@@ -364,10 +641,6 @@ class Prepared:
     buffers: Sequence[int]
 
 
-class NoCublas(Exception):
-    """There is none that works here, and where it was looked for."""
-
-
 class Gemm:
     """The product of two N × N matrices of halves, summed up in 32 bits as PyTorch does."""
 
@@ -376,7 +649,7 @@ class Gemm:
     FOLDERS = ("nvidia/cu13/lib", "nvidia/cublas/lib", "torch/lib")  # below a folder of sys.path
 
     def __init__(self, driver: CudaDriver, size: int) -> None:
-        """CudaError, NoCublas."""
+        """CudaError; CannotBegin without a cuBLAS."""
         self._driver = driver
         self._cublas, self._handle = self._opened()
         matrices = [ctypes.c_uint64() for _ in range(3)]
@@ -403,8 +676,7 @@ class Gemm:
         events = Events(self._driver)
         steps: list[Callable[[], int]] = [self, events.begin, *[self] * GEMM_MEASURED, events.end]
         for step in steps:
-            if result := step():
-                raise CudaError(result)
+            raise_for(step())
         self._driver("cuCtxSynchronize")
         took_s = events.ms() / 1000
         events.destroy()
@@ -417,9 +689,8 @@ class Gemm:
             if not library.cublasCreate_v2(ctypes.byref(handle)):
                 return library, handle
         wanted = ", ".join(self.LIBRARIES)
-        raise NoCublas(
-            f"no {wanted} that works, of the system or beside a PyTorch of {sys.executable}"
-        )
+        why = f"no {wanted} that works, of the system or beside a PyTorch of {sys.executable}"
+        raise CannotBegin("gemm", why)
 
     def _found(self) -> Iterator[ctypes.CDLL]:
         below = [f"{path}/{folder}/" for path in sys.path for folder in self.FOLDERS]
@@ -533,57 +804,46 @@ class Ahead:
         return event
 
 
-def say(**line: object) -> None:
-    sys.stdout.write(json.dumps(line) + "\n")
-    sys.stdout.flush()
-
-
-def give_up(code: int, **line: object) -> Never:
-    say(**line)
-    sys.exit(code)
-
-
-class CudaContext:
+class LibcudaClient(CudaClient):
     """One CUDA context on a device that this process sees, by its ordinal."""
 
-    def __init__(self, driver: CudaDriver, chosen: Mapping[str, str], started: float) -> None:
-        self._driver = driver
-        self._chosen = chosen
+    def __init__(self, chosen: Mapping[str, str]) -> None:
+        super().__init__(chosen)
+        self._driver = driver = CudaDriver()
         self._ahead: Ahead | None = None  # None: short kernels, and a synchronise behind each few
-        self._input = Input()
         self._pieces: list[int] = []
         self._prepared: Prepared | None = None  # nothing yet, or not in this context
         self._handle = ctypes.c_void_p()
         self._device = ctypes.c_int()
-        devices = ctypes.c_int()
-        try:
+        self._devices = ctypes.c_int()
+        with self._needed("cuInit"):
             driver("cuInit", 0)
-            driver("cuDeviceGetCount", ctypes.byref(devices))
+            driver("cuDeviceGetCount", ctypes.byref(self._devices))
             driver("cuDeviceGet", ctypes.byref(self._device), int(chosen["device"]))
+        with self._needed("ctx"):
+            raise_for(self._create())
+
+    @contextmanager
+    def _needed(self, step: str) -> Iterator[None]:
+        """CannotBegin in place of CudaError."""
+        try:
+            yield
         except CudaError as refused:
-            give_up(3, fail="cuInit", err=driver.name(refused.result))
-        if result := self._create():
-            give_up(3, fail="ctx", err=driver.name(result))
-        init_s = round(time.monotonic() - started, 3)
+            raise CannotBegin(step, self.name(refused.result)) from None
+
+    def identity(self) -> Mapping[str, object]:
         identity = ctypes.create_string_buffer(16)
         total = ctypes.c_size_t()
         # as in mpsd/mps/cuda_canary.py
         is_instance = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
-        driver(f"cuDeviceGetUuid{'_v2' if is_instance else ''}", identity, self._device)
-        driver("cuDeviceTotalMem_v2", ctypes.byref(total), self._device)
-        say(
-            pid=os.getpid(),
-            devices=devices.value,
-            uuid=f"{'MIG' if is_instance else 'GPU'}-{uuid.UUID(bytes=identity.raw)}",
-            total_MiB=total.value // MIB,
-            **self._figures(),
-            init_s=init_s,
-        )
+        self._driver(f"cuDeviceGetUuid{'_v2' if is_instance else ''}", identity, self._device)
+        self._driver("cuDeviceTotalMem_v2", ctypes.byref(total), self._device)
+        gpu = f"{'MIG' if is_instance else 'GPU'}-{uuid.UUID(bytes=identity.raw)}"
+        return {"devices": self._devices.value, "uuid": gpu, "total_MiB": total.value // MIB}
 
     def load_kernels(self) -> None:
-        """Those that were chosen, and the memory for them."""
-        if "kernel" in self._chosen:
-            kernel_s = float(self._chosen["kernel"]) / 1000
+        if "kernel" in self.chosen:
+            kernel_s = float(self.chosen["kernel"]) / 1000
             launch = Launch(
                 self._driver,
                 b"last",
@@ -592,39 +852,78 @@ class CudaContext:
                 ctypes.c_uint64(int(kernel_s * 1e9)),
             )
             self._ahead = Ahead(self._driver, launch, kernel_s)
-        if "gemm" in self._chosen:
-            try:
-                gemm = Gemm(self._driver, int(self._chosen["gemm"]))
+        if "gemm" in self.chosen:
+            with self._needed("gemm"):
+                gemm = Gemm(self._driver, int(self.chosen["gemm"]))
                 self._ahead = Ahead(self._driver, gemm, gemm.measured_s())
-            except CudaError as refused:
-                give_up(3, fail="gemm", err=self._driver.name(refused.result))
-            except NoCublas as nowhere:
-                give_up(3, fail="gemm", err=str(nowhere))
 
-    def _create(self) -> int:
-        return self._driver.result("cuCtxCreate_v2", ctypes.byref(self._handle), 0, self._device)
+    def name(self, result: int) -> str:
+        return self._driver.name(result)
 
-    def _memory_mib(self) -> tuple[int, int]:
+    def figures(self) -> Mapping[str, int]:
         free = ctypes.c_size_t()
         total = ctypes.c_size_t()
         self._driver("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-        return free.value // MIB, total.value // MIB
+        mib = {"meminfo_free_MiB": free.value // MIB, "meminfo_total_MiB": total.value // MIB}
+        return {**mib, "sms": self._sms()}
+
+    def synchronize(self) -> int:
+        return self._driver.result("cuCtxSynchronize")
+
+    def watch(self, files: Sequence[int], timeout_s: float | None) -> bool:
+        ends = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            self._driver("cuCtxSynchronize")
+            if select.select(files, [], [], CHECK_EVERY_S)[0]:
+                return True
+            if ends is not None and time.monotonic() >= ends:
+                return False
+
+    def take(self, mib: int) -> int:
+        address = ctypes.c_uint64()
+        result = self._driver.result("cuMemAlloc_v2", ctypes.byref(address), mib * MIB)
+        if not result:
+            self._pieces.append(address.value)
+        return result
+
+    def take_managed(self, mib: int) -> int:
+        address = ctypes.c_uint64()
+        try:
+            self._driver("cuMemAllocManaged", ctypes.byref(address), mib * MIB, MEM_ATTACH_GLOBAL)
+            self._pieces.append(address.value)
+            self._driver("cuMemsetD8_v2", address.value, 1, mib * MIB)
+            self._driver("cuCtxSynchronize")
+        except CudaError as refused:
+            return refused.result
+        return 0
+
+    def give_back(self) -> int:
+        result = 0
+        while self._pieces and not result:
+            result = self._driver.result("cuMemFree_v2", self._pieces.pop())
+        return result
+
+    def write_badly(self) -> int:
+        result = Launch(self._driver, b"write_to", 1, 1, ctypes.c_uint64(BAD_ADDRESS))()
+        return result or self._driver.result("cuCtxSynchronize")
+
+    def renew(self) -> tuple[int, int]:
+        self._driver.result("cuCtxSynchronize")
+        destroyed = self._driver.result("cuCtxDestroy_v2", self._handle)
+        self._pieces.clear()
+        self._prepared = self._ahead = None
+        return destroyed, self._create()
+
+    def leave(self) -> None:
+        self._driver.result("cuCtxDestroy_v2", self._handle)
+
+    def _create(self) -> int:
+        return self._driver.result("cuCtxCreate_v2", ctypes.byref(self._handle), 0, self._device)
 
     def _sms(self) -> int:
         sms = ctypes.c_int()
         self._driver("cuDeviceGetAttribute", ctypes.byref(sms), MULTIPROCESSOR_COUNT, self._device)
         return sms.value
-
-    def _figures(self) -> dict[str, int]:
-        free, total = self._memory_mib()
-        return {"meminfo_free_MiB": free, "meminfo_total_MiB": total, "sms": self._sms()}
-
-    def _check(self, since: float) -> None:
-        self._broke_unless(self._driver.result("cuCtxSynchronize"), since)
-
-    def _broke_unless(self, result: int, since: float) -> None:
-        if result:
-            give_up(4, broke=self._driver.name(result), after_s=round(time.monotonic() - since, 3))
 
     def _multiply_add(self, blocks: int, rounds: int) -> Launch:
         return Launch(self._driver, b"multiply_add", blocks, THREADS, ctypes.c_uint64(rounds))
@@ -635,80 +934,26 @@ class CudaContext:
         self._driver("cuMemAlloc_v2", ctypes.byref(address), mib * MIB)
         return address.value
 
-    def info(self, _: str) -> None:
-        say(**self._figures())
-
-    def alloc(self, mib: str) -> None:
-        held_mib = 0
-        result = 0
-        while held_mib < int(mib) and not result:
-            piece_mib = min(PIECE_MIB, int(mib) - held_mib)
-            try:
-                self._pieces.append(self._memory(piece_mib))
-                held_mib += piece_mib
-            except CudaError as refused:
-                result = refused.result
-        free, total = self._memory_mib()
-        say(
-            alloc_MiB=held_mib,
-            rc=self._driver.name(result),
-            free_after_MiB=free,
-            total_after_MiB=total,
-        )
-
-    def managed(self, mib: str) -> None:
-        address = ctypes.c_uint64()
-        result = 0
-        try:
-            self._driver(
-                "cuMemAllocManaged", ctypes.byref(address), int(mib) * MIB, MEM_ATTACH_GLOBAL
-            )
-            self._pieces.append(address.value)
-            self._driver("cuMemsetD8_v2", address.value, 1, int(mib) * MIB)
-            self._driver("cuCtxSynchronize")
-        except CudaError as refused:
-            result = refused.result
-        say(managed_MiB=0 if result else int(mib), rc=self._driver.name(result), **self._figures())
-
-    def free(self, _: str) -> None:
-        result = 0
-        while self._pieces and not result:
-            result = self._driver.result("cuMemFree_v2", self._pieces.pop())
-        say(free=self._driver.name(result))
-
-    def hold(self, seconds: str) -> None:
-        since = time.monotonic()
-        with Termination() as termination:
-            say(ready=os.getpid())
-            while not termination.came and not (
-                seconds and time.monotonic() - since >= float(seconds)
-            ):
-                self._check(since)
-                time.sleep(CHECK_EVERY_S)
-
-    def step(self, _: str) -> None:
-        since = time.monotonic()
-        say(ready=os.getpid())
-        self._check(since)
-        while not self._input.line_or_end_within(CHECK_EVERY_S):
-            self._check(since)
-
     def launch(self, seconds: str) -> None:
         samples = self._samples()
+        samples_s, _ = self._timed(samples, float(seconds))
+        launches = samples.launches * len(samples_s)
+        say(launches_per_s=round(launches / sum(samples_s), 1), n=launches, **in_ms(samples_s))
+
+    def _timed(
+        self, samples: Samples | Ahead, seconds: float
+    ) -> tuple[Sequence[float], Sequence[float]]:
+        """What each took, in s, and of that the GPU, in ms; for so long, one at least."""
         samples_s: list[float] = []
+        gpu_ms: list[float] = []
         since = now = time.monotonic()
-        while now - since < float(seconds):
-            self._broke_unless(samples(), since)
+        while not samples_s or now - since < seconds:
+            raise_for(samples())
             before = now
             now = time.monotonic()
             samples_s.append(now - before)
-        launches = samples.launches * len(samples_s)
-        say(
-            launches_per_s=round(launches / (now - since), 1),
-            n=launches,
-            p50_ms=round(1000 * percentile(samples_s, 50), 3),
-            p99_ms=round(1000 * percentile(samples_s, 99), 3),
-        )
+            gpu_ms.append(samples.gpu_ms())
+        return samples_s, gpu_ms
 
     def _samples(self) -> Samples | Ahead:
         """What `launch` and `work` do again and again."""
@@ -720,7 +965,7 @@ class CudaContext:
         work = WORKS[name]
         buffers = [] if self._prepared is None else [*self._prepared.buffers]
         self._prepared = None
-        try:
+        with self._needed("prepare"):
             while buffers:
                 self._driver("cuMemFree_v2", buffers.pop())
             if work.copied_mib:
@@ -731,11 +976,8 @@ class CudaContext:
             arguments = [ctypes.c_uint64(figure) for figure in figures]
             launch = Launch(self._driver, work.kernel, work.blocks, THREADS, *arguments)
             for _ in range(WARM_UP_SAMPLES * work.sample_launches):
-                if result := launch():
-                    raise CudaError(result)
+                raise_for(launch())
             self._driver("cuCtxSynchronize")
-        except CudaError as refused:
-            give_up(3, fail="prepare", err=self._driver.name(refused.result))
         self._prepared = Prepared(name, launch, buffers)
         say(prepared=name)
 
@@ -748,26 +990,18 @@ class CudaContext:
         else:
             in_a_sample = WORKS[self._prepared.name].sample_launches
             samples = Samples(self._driver, self._prepared.launch, in_a_sample, events)
-        samples_s: list[float] = []
-        gpu_ms: list[float] = []
-        since = now = time.monotonic()
-        while not samples_s or now - since < float(seconds):
-            self._broke_unless(samples(), since)
-            before = now
-            now = time.monotonic()
-            samples_s.append(now - before)
-            gpu_ms.append(samples.gpu_ms())
+        samples_s, gpu_ms = self._timed(samples, float(seconds))
         events.destroy()
+        took_s = sum(samples_s)
         launches = samples.launches * len(samples_s)
         say(
             work=self._prepared.name,
-            seconds=round(now - since, 3),
+            seconds=round(took_s, 3),
             launches=launches,
-            launches_per_s=round(launches / (now - since), 1),
+            launches_per_s=round(launches / took_s, 1),
             sample_launches=samples.launches,
-            p50_ms=round(1000 * percentile(samples_s, 50), 3),
-            p99_ms=round(1000 * percentile(samples_s, 99), 3),
-            gpu_ms=round(percentile(gpu_ms, 50), 3),
+            **in_ms(samples_s),
+            gpu_ms=percentile(gpu_ms, 50),
         )
 
     def serve(self, value: str) -> None:
@@ -782,166 +1016,35 @@ class CudaContext:
             comes = since + request / per_s
             time.sleep(max(0.0, comes - time.monotonic()))
             for _ in range(in_a_sample):
-                self._broke_unless(launch(), since)
-            self._check(since)
+                raise_for(launch())
+            self._driver("cuCtxSynchronize")
             took_s.append(time.monotonic() - comes)
         say(
             work=self._prepared.name,
             requests=len(took_s),
             per_s=round(len(took_s) / (time.monotonic() - since), 1),
-            p50_ms=round(1000 * percentile(took_s, 50), 3),
-            p99_ms=round(1000 * percentile(took_s, 99), 3),
+            **in_ms(took_s),
         )
 
     def work(self, seconds: str) -> None:
         samples = self._samples()
         since = said = time.monotonic()
         launches = 0
-        with Termination() as termination:
-            while not termination.came and not (
-                seconds and time.monotonic() - since >= float(seconds)
-            ):
-                self._broke_unless(samples(), since)
+        with terminated() as asked:
+            while not select.select([asked], [], [], 0)[0]:
+                if seconds and time.monotonic() - since >= float(seconds):
+                    break
+                raise_for(samples())
                 launches += samples.launches
                 if time.monotonic() - said >= SAY_EVERY_S:
                     said = time.monotonic()
                     say(launches=launches, at=round(time.time(), 3))
         say(launches=launches, at=round(time.time(), 3))
 
-    def fault(self, _: str) -> None:
-        result = Launch(self._driver, b"write_to", 1, 1, ctypes.c_uint64(BAD_ADDRESS))()
-        say(bad=self._driver.name(result or self._driver.result("cuCtxSynchronize")))
-
-    def linger(self, seconds: str) -> None:
-        say(lingering=os.getpid())
-        if seconds:
-            time.sleep(float(seconds))
-        else:
-            signal.pause()
-
-    def exit(self, _: str) -> None:
-        os._exit(0)
-
-    def reconnect(self, _: str) -> None:
-        self._driver.result("cuCtxSynchronize")
-        destroyed = self._driver.result("cuCtxDestroy_v2", self._handle)
-        self._pieces.clear()
-        self._prepared = self._ahead = None
-        created = self._create()
-        say(destroy=self._driver.name(destroyed), again=self._driver.name(created))
-        if not created:
-            self.load_kernels()
-
-    def end(self) -> None:
-        result = self._driver.result("cuCtxSynchronize")
-        say(end=self._driver.name(result))
-        if not result:
-            self._driver.result("cuCtxDestroy_v2", self._handle)
-
-
-ACTIONS: Mapping[str, Callable[[CudaContext, str], None]] = {
-    "alloc": CudaContext.alloc,
-    "managed": CudaContext.managed,
-    "free": CudaContext.free,
-    "hold": CudaContext.hold,
-    "step": CudaContext.step,
-    "prepare": CudaContext.prepare,
-    "measure": CudaContext.measure,
-    "serve": CudaContext.serve,
-    "launch": CudaContext.launch,
-    "work": CudaContext.work,
-    "fault": CudaContext.fault,
-    "linger": CudaContext.linger,
-    "exit": CudaContext.exit,
-    "reconnect": CudaContext.reconnect,
-    "info": CudaContext.info,
-}
-
-
-def served(value: str) -> tuple[float, float]:
-    """Requests a second, and the seconds, of `serve`."""
-    per_s, _, seconds = value.partition(",")
-    return float(per_s), float(seconds)
-
-
-def percentile(figures: Sequence[float], percent: int) -> float:
-    """Of at least one figure, under 100 %."""
-    return sorted(figures)[len(figures) * percent // 100]
-
-
-def complaint(actions: Sequence[tuple[str, str]]) -> str:
-    """What makes no sense in these actions and values; "" where all of it does."""
-    prepared = False
-    for name, value in actions:
-        if name in CHOICES:
-            return f"{name}={value} is after the first action; write {name}= before the actions"
-        if name not in ACTIONS:
-            return f"{name} is not one of {', '.join(ACTIONS)}"
-        if name == "prepare" and value not in WORKS:
-            return f"prepare={value} is not one of {', '.join(WORKS)}"
-        if name in {"measure", "serve"} and not prepared:
-            return (
-                f"{name}={value} has nothing prepared before it; write prepare=WORK first:"
-                f" {', '.join(WORKS)}"
-            )
-        if name in {"prepare", "reconnect"}:  # another context has nothing prepared
-            prepared = name == "prepare"
-    return ""
-
-
-def complaint_of_kernels(chosen: Mapping[str, str]) -> str:
-    """What makes no sense in `kernel=` and `gemm=`; "" where both do, or are not there."""
-    if "kernel" in chosen and "gemm" in chosen:
-        return (
-            f"kernel={chosen['kernel']} and gemm={chosen['gemm']} are kernels of two kinds; write"
-            " one of them"
-        )
-    if "kernel" in chosen and not is_duration(chosen["kernel"]):
-        return (
-            f"kernel={chosen['kernel']} is not above 0 and up to {LONGEST_KERNEL_MS} ms; write it"
-            " like kernel=100"
-        )
-    if "gemm" in chosen and not is_size(chosen["gemm"]):
-        return (
-            f"gemm={chosen['gemm']} is not a whole number from 1 to {LARGEST_GEMM}; write it like"
-            " gemm=4096"
-        )
-    return ""
-
-
-def is_duration(value: str) -> bool:
-    try:
-        return 0 < float(value) <= LONGEST_KERNEL_MS
-    except ValueError:
-        return False
-
-
-def is_size(value: str) -> bool:
-    return (
-        value.isascii() and value.isdecimal() and len(value) < 6 and 1 <= int(value) <= LARGEST_GEMM
-    )
-
 
 def main() -> int:
-    started = time.monotonic()
-    actions = [(name, value) for name, _, value in (word.partition("=") for word in sys.argv[1:])]
-    chosen = {"device": "0"}
-    while actions and actions[0][0] in CHOICES:
-        name, chosen[name] = actions.pop(0)
-    if wrong := complaint_of_kernels(chosen) or complaint(actions):
-        sys.stderr.write(f"cuda_client: {wrong}\n")
-        return 2
-    os.environ.update({LIFTED[name]: value for name, value in chosen.items() if name in LIFTED})
-    driver = CudaDriver()
-    context = CudaContext(driver, chosen, started)
-    try:
-        context.load_kernels()
-        for name, value in actions:
-            ACTIONS[name](context, value)
-    except CudaError as refused:
-        give_up(4, broke=driver.name(refused.result), after_s=round(time.monotonic() - started, 3))
-    context.end()
-    return 0
+    """The exit code."""
+    return run("cuda_client", sys.argv[1:], LibcudaClient)
 
 
 if __name__ == "__main__":

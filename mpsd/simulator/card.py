@@ -11,13 +11,14 @@ import signal
 import struct
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import IntFlag
 from pathlib import Path
 from typing import Final
 
+from mpsd.simulator.gpus import MIB
 from mpsd.simulator.kernel_queue import KernelQueue
 
 # -- CUDA driver results, as `code:NAME` ----------------------------------------------------------
@@ -90,7 +91,6 @@ _SLOTS = 256
 _QUEUE = struct.Struct("<QIII4x")
 _QUEUES_AT = _SLOTS_AT + _SLOTS * _SLOT.size
 _SIZE = _QUEUES_AT + _SLOTS * _QUEUE.size
-_MIB = 1024 * 1024
 _TRY_AGAIN_S = 0.0005
 _LOOK_AT_HOLDER = 10  # tries
 _UNSEEN_NS = 1_000_000_000  # how long a process that computes may have waited for a processor
@@ -138,7 +138,7 @@ class ProcessHolding:
 
     @property
     def all_bytes(self) -> int:
-        return self.held_bytes + self.managed_mib * _MIB
+        return self.held_bytes + self.managed_mib * MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,10 @@ class CardView:
 
     def free_bytes(self) -> int:
         """Managed memory beyond the card's lies in the host's."""
-        return max(0, self.memory_bytes - sum(holding.all_bytes for holding in self.holdings()))
+        return max(0, self._left(self.holdings()))
+
+    def _left(self, holdings: Iterable[ProcessHolding]) -> int:
+        return self.memory_bytes - sum(holding.all_bytes for holding in holdings)
 
     def claim(self, claim: ContextClaim) -> int:
         """Take a slot with the context's bytes in it and return its number, or raise Refused."""
@@ -238,10 +241,7 @@ class CardView:
                 raise CardRefusal(DEVICE_UNAVAILABLE)
             if claim.kind == MPS_CLIENT and _clients(living) >= claim.most_clients:
                 raise CardRefusal(MPS_MAX_CLIENTS_REACHED)
-            if (
-                self.memory_bytes - sum(holding.all_bytes for holding in living)
-                < claim.wanted_bytes
-            ):
+            if self._left(living) < claim.wanted_bytes:
                 raise CardRefusal(OUT_OF_MEMORY)
             taken = {holding.slot for holding in living}
             slot = next(slot for slot in range(_SLOTS) if slot not in taken)
@@ -300,13 +300,8 @@ class CardView:
         come in thousands."""
         if more_bytes <= 0:
             return True
-        written = sum(holding.all_bytes for holding, _ in _holdings(self._map))
-        if self.memory_bytes - written >= more_bytes:
-            return True
-        return (
-            self.memory_bytes - sum(holding.all_bytes for holding in self._living_only())
-            >= more_bytes
-        )
+        written = [holding for holding, _ in _holdings(self._map)]
+        return self._left(written) >= more_bytes or self._left(self._living_only()) >= more_bytes
 
     def _admits(self, living: list[ProcessHolding]) -> bool:
         """Whether the compute mode lets one more process have the card to itself or share it."""

@@ -6,7 +6,6 @@ How long they are, and what an end among them does to the neighbours, is read of
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Self
 
@@ -17,9 +16,6 @@ HARMLESS_US: Final = 5_000
 # as it fills its queue only while it has a processor.
 AHEAD_S: Final = 1.0
 FEWEST_AHEAD: Final = 2
-
-LONGEST_KERNEL_MS: Final = 60_000
-LARGEST_GEMM: Final = 65_536
 
 _GEMM_SIZE, _GEMM_S = 16384, 0.012  # 4096: 0.0002, 32768: 0.090
 
@@ -85,36 +81,3 @@ class KernelsAhead:
     def _waiting(self, now_s: float) -> int:
         """Those that have not ended."""
         return math.ceil(max(0.0, self.ends_s - now_s) / self.kernel_s - 1e-6)
-
-
-def complaint_of_kernels(chosen: Mapping[str, str]) -> str:
-    """What makes no sense in `kernel=` and `gemm=`; "" where both do, or are not there."""
-    if "kernel" in chosen and "gemm" in chosen:
-        return (
-            f"kernel={chosen['kernel']} and gemm={chosen['gemm']} are kernels of two kinds; write"
-            " one of them"
-        )
-    if "kernel" in chosen and not _is_duration(chosen["kernel"]):
-        return (
-            f"kernel={chosen['kernel']} is not above 0 and up to {LONGEST_KERNEL_MS} ms; write it"
-            " like kernel=100"
-        )
-    if "gemm" in chosen and not _is_size(chosen["gemm"]):
-        return (
-            f"gemm={chosen['gemm']} is not a whole number from 1 to {LARGEST_GEMM}; write it like"
-            " gemm=4096"
-        )
-    return ""
-
-
-def _is_duration(value: str) -> bool:
-    try:
-        return 0 < float(value) <= LONGEST_KERNEL_MS
-    except ValueError:
-        return False
-
-
-def _is_size(value: str) -> bool:
-    return (
-        value.isascii() and value.isdecimal() and len(value) < 6 and 1 <= int(value) <= LARGEST_GEMM
-    )

@@ -25,66 +25,48 @@ KEPT_NS = 4_000_000_000  # how long after its last kernel a server has samples
 
 
 class NVMLError(Exception):
-    """As pynvml's: `value` is NVML's return code, and the class is the one for that code."""
+    """As pynvml's: `value` is NVML's return code, which has a class of its own."""
 
-    value: int
-    _words: ClassVar[str] = "Unknown Error"
-
-    def __init__(self, value: int) -> None:
-        super().__init__(value)
-        self.value = value
+    value: ClassVar[int]
+    _words: ClassVar[str]
 
     def __str__(self) -> str:
         return self._words
 
 
 class NVMLError_Uninitialized(NVMLError):
+    value = 1
     _words = "Uninitialized"
-
-    def __init__(self) -> None:
-        super().__init__(1)
 
 
 class NVMLError_InvalidArgument(NVMLError):
+    value = 2
     _words = "Invalid Argument"
-
-    def __init__(self) -> None:
-        super().__init__(2)
 
 
 class NVMLError_NotSupported(NVMLError):
+    value = 3
     _words = "Not Supported"
-
-    def __init__(self) -> None:
-        super().__init__(3)
 
 
 class NVMLError_NoPermission(NVMLError):
+    value = 4
     _words = "Insufficient Permissions"
-
-    def __init__(self) -> None:
-        super().__init__(4)
 
 
 class NVMLError_NotFound(NVMLError):
+    value = 6
     _words = "Not Found"
-
-    def __init__(self) -> None:
-        super().__init__(6)
 
 
 class NVMLError_FunctionNotFound(NVMLError):
+    value = 13
     _words = "Function Not Found"
-
-    def __init__(self) -> None:
-        super().__init__(13)
 
 
 class NVMLError_GpuIsLost(NVMLError):
+    value = 15
     _words = "GPU is lost"
-
-    def __init__(self) -> None:
-        super().__init__(15)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +111,6 @@ class ProcessInfo:
 
     pid: int
     usedGpuMemory: int
-    gpuInstanceId: int = 0xFFFFFFFF
-    computeInstanceId: int = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +121,6 @@ class ProcessUtilization:
     timeStamp: int
     smUtil: int
     memUtil: int = 0
-    encUtil: int = 0
-    decUtil: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,8 +154,6 @@ class SimulatedNvml:
     NVML_COMPUTEMODE_DEFAULT = card.DEFAULT
     NVML_COMPUTEMODE_PROHIBITED = card.PROHIBITED
     NVML_COMPUTEMODE_EXCLUSIVE_PROCESS = card.EXCLUSIVE_PROCESS
-    NVML_DEVICE_MIG_DISABLE = 0
-    NVML_DEVICE_MIG_ENABLE = 1
     MOST_INSTANCES = 7  # of the GPUs with MIG that limits/gpus.yaml lists instances of
     NVML_DEVICE_MEMORY_LIMIT_MAX = UNLIMITED
     driver = "580.159.04"
@@ -387,19 +363,15 @@ class SimulatedNvml:
         return [one for one, kind in self._processes(handle) if kind == card.MPS_CLIENT]
 
     def _processes(self, handle: Handle) -> list[tuple[ProcessInfo, int]]:
-        """Those of a MIG device by its own handle; by that of its GPU those of every instance, each
-        with the ids of its own (nvml.h, nvmlDeviceGetComputeRunningProcesses_v3; documented, not
+        """Those of a MIG device by its own handle; by that of its GPU those of every instance
+        (nvml.h, nvmlDeviceGetComputeRunningProcesses_v3; documented, not
         observed)."""
-        if handle.instance or not self._card(handle).mig:
-            parts = [handle]
-        else:
-            parts = [
-                Handle(gpu.ordinal, gpu.uuid)
-                for gpu in self._parts()
-                if gpu.ordinal == handle.ordinal
-            ]
+        parts = [handle]
+        if not handle.instance and self._card(handle).mig:
+            own = [gpu for gpu in self._parts() if gpu.ordinal == handle.ordinal]
+            parts = [Handle(gpu.ordinal, gpu.uuid) for gpu in own]
         return [
-            (_listed(holding, self._gpu(part)), holding.kind)
+            (_listed(holding), holding.kind)
             for part in parts
             for holding in self._card(part).holdings()
         ]
@@ -484,7 +456,6 @@ def _bounds(limits: SetMemoryLimits) -> tuple[int, int]:
     return int(limits.softLimit), int(limits.hardLimit)
 
 
-def _listed(holding: ProcessHolding, gpu: SimulatedGpu) -> ProcessInfo:
+def _listed(holding: ProcessHolding) -> ProcessInfo:
     unlisted = UNLISTED_SERVER_MIB * MIB if holding.kind == card.MPS_SERVER else 0
-    ids = (gpu.gpu_instance, gpu.compute_instance) if gpu.parent else ()
-    return ProcessInfo(holding.pid, holding.held_bytes - unlisted, *ids)
+    return ProcessInfo(holding.pid, holding.held_bytes - unlisted)

@@ -1,5 +1,6 @@
-"""The two CUDA clients are one to whoever calls them."""
+"""The command line of the CUDA client, which both devices have; and its kernels."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -11,13 +12,11 @@ import pytest
 from mpsd.bench import cuda_client
 from tests.contract.platforms import ROOT
 
-REAL, SIMULATED = ("-I", "-S", cuda_client.__file__), ("-m", "mpsd.simulator.cuda_client")
 
-
-def _complaint(program: tuple[str, ...], *words: str) -> str:
-    """What a client says of arguments that make no sense."""
+def _complaint(*words: str) -> str:
+    """What it says of arguments that make no sense."""
     answer = subprocess.run(
-        [sys.executable, *program, *words],
+        [sys.executable, "-I", "-S", cuda_client.__file__, *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -56,10 +55,24 @@ def _complaint(program: tuple[str, ...], *words: str) -> str:
         ("prepare=small measure=1 reconnect measure=2", "measure=2 has nothing prepared before it"),
     ],
 )
-def test_both_take_the_same_actions_and_refuse_the_same(words: str, complaint: str) -> None:
-    real, simulated = (_complaint(program, *words.split()) for program in (REAL, SIMULATED))
-    assert real == simulated
-    assert real.startswith(complaint)
+def test_what_makes_no_sense_is_refused_before_anything_is_done(words: str, complaint: str) -> None:
+    assert _complaint(*words.split()).startswith(complaint)
+
+
+def test_without_a_driver_it_cannot_begin_and_says_why(tmp_path: Path) -> None:
+    (tmp_path / "libcuda.so.1").write_bytes(b"")
+    answer = subprocess.run(
+        [sys.executable, "-I", "-S", cuda_client.__file__, "hold"],
+        env={"LD_LIBRARY_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (answer.returncode, answer.stderr) == (3, "")
+    said = json.loads(answer.stdout)
+    assert said["fail"] == "libcuda"
+    assert "libcuda.so.1" in said["err"]
 
 
 @pytest.mark.parametrize("architecture", ["sm_80", "sm_90"])

@@ -93,6 +93,9 @@ class BenchClaim:
     def found(self, value: float, note: str = "") -> "BenchClaim":
         return replace(self, value=value, note=note)
 
+    def found_if(self, value: float | None, why_not: str) -> "BenchClaim":
+        return self.unknown(why_not) if value is None else self.found(value)
+
     def unknown(self, why: str) -> "BenchClaim":
         return replace(self, note=why)
 
@@ -187,14 +190,10 @@ def _small_kernels(benchmark: Benchmark) -> Iterator[BenchClaim]:
         if (row.work, row.programs) == (WorkKind.SMALL, _PROGRAMS):
             rates[row.mode] = row.launches_per_s
     if not rates:
-        yield promise.unknown(_why_not(benchmark, BenchGroup.SHARING))
+        yield _not_measured(promise, benchmark)
         return
     gain = ratio(rates.get(SharingMode.MPSD), rates.get(SharingMode.TIME_SLICED))
-    yield (
-        promise.unknown("it takes both, and a rate above 0")
-        if gain is None
-        else promise.found(gain)
-    )
+    yield promise.found_if(gain, "it takes both, and a rate above 0")
 
 
 def _clients(benchmark: Benchmark) -> Iterator[BenchClaim]:
@@ -203,7 +202,7 @@ def _clients(benchmark: Benchmark) -> Iterator[BenchClaim]:
     rows = [row for row in benchmark.sharing if row.mode is SharingMode.MPSD]
     most = max([row.programs for row in rows if row.launches_per_s > 0], default=0)
     if not rows:
-        yield promise.unknown(_why_not(benchmark, BenchGroup.SHARING))
+        yield _not_measured(promise, benchmark)
     elif benchmark.machine.simulated and most < CLIENTS:
         yield promise.unknown(f"{most} were played; each waits for a real processor")
     elif benchmark.machine.memory_mib < CLIENTS * 1024:
@@ -220,21 +219,13 @@ def _priority(benchmark: Benchmark) -> Iterator[BenchClaim]:
         limit = Limit(Bound.AT_MOST, 1.2) if batch is BatchWork.BELOW_NORMAL else None
         promise = BenchClaim(BenchGroup.SHARING, what, "×", limit)
         slower = ratio(_median(rows, batch, lambda row: row.p99_ms), alone)
-        yield (
-            promise.unknown(_why_not(benchmark, BenchGroup.SHARING))
-            if slower is None
-            else promise.found(slower)
-        )
+        yield _not_measured(promise, benchmark) if slower is None else promise.found(slower)
     done = {batch: _median(rows, batch, lambda row: row.batch_per_s) for batch in BatchWork}
     promise = BenchClaim(
         BenchGroup.SHARING, "what batch work below normal gets done, against normal", "×"
     )
     kept = ratio(done[BatchWork.BELOW_NORMAL], done[BatchWork.NORMAL])
-    yield (
-        promise.unknown(_why_not(benchmark, BenchGroup.SHARING))
-        if kept is None
-        else promise.found(kept)
-    )
+    yield _not_measured(promise, benchmark) if kept is None else promise.found(kept)
 
 
 def _median(
@@ -264,7 +255,7 @@ def _line(promise: BenchClaim, benchmark: Benchmark, *, alone: bool) -> BenchCla
     whole = [row for row in rows if row.percent == 100 and not row.beside]
     others = [row for row in rows if row not in whole and bool(row.beside) is not alone]
     if not others:
-        return promise.unknown(_why_not(benchmark, BenchGroup.SHARES))
+        return _not_measured(promise, benchmark)
     if not whole:
         return promise.unknown("no program was measured alone with 100 %")
     rate = median(row.launches_per_s for row in whole)
@@ -298,23 +289,23 @@ def _one_to_two(benchmark: Benchmark) -> Iterator[BenchClaim]:
         if pair[0].work is WorkKind.ARITHMETIC and 2 * pair[0].sms == pair[1].sms
     ]
     if not halves:
-        yield promise.unknown(
-            _why_not(benchmark, BenchGroup.SHARES, "no pair of programs had exactly 1:2 of the SMs")
-        )
+        no_pair = "no pair of programs had exactly 1:2 of the SMs"
+        yield _not_measured(promise, benchmark, no_pair)
     for one, two in halves:
         found = ratio(two.launches_per_s, one.launches_per_s)
-        yield (
-            promise.unknown("a program did nothing") if found is None else _from_two(promise, found)
-        )
+        if found is None:
+            yield promise.unknown("a program did nothing")
+        else:
+            yield promise.found(abs(100 * (found / 2 - 1)), f"1:{found:.3f}")
     for one, two in pairs:
         if one.work is not WorkKind.ARITHMETIC:
             what = (
                 f"two programs of {one.work} with {one.percent} % and {two.percent} %: the second"
                 " against the first"
             )
-            found = ratio(two.launches_per_s, one.launches_per_s)
             shown = BenchClaim(BenchGroup.SHARES, what, "×")
-            yield shown.unknown("a program did nothing") if found is None else shown.found(found)
+            found = ratio(two.launches_per_s, one.launches_per_s)
+            yield shown.found_if(found, "a program did nothing")
 
 
 def _pairs(benchmark: Benchmark) -> Iterator[tuple[ShareRow, ShareRow]]:
@@ -326,10 +317,6 @@ def _pairs(benchmark: Benchmark) -> Iterator[tuple[ShareRow, ShareRow]]:
             and 2 * one.percent == two.percent
         ):
             yield one, two
-
-
-def _from_two(promise: BenchClaim, found: float) -> BenchClaim:
-    return promise.found(abs(100 * (found / 2 - 1)), f"1:{found:.3f}")
 
 
 # -- memory --------------------------------------------------------------------------------------
@@ -351,9 +338,7 @@ def _sizes(benchmark: Benchmark) -> Iterator[BenchClaim]:
             apart[percent] = _apart(rows)
     known = {percent: value for percent, value in apart.items() if value is not None}
     if not apart:
-        yield promise.unknown(
-            _why_not(benchmark, BenchGroup.SHARES, "no percent was measured with two sizes")
-        )
+        yield _not_measured(promise, benchmark, "no percent was measured with two sizes")
     elif len(known) < len(apart):
         yield promise.unknown("a program did nothing")
     else:
@@ -380,7 +365,7 @@ def _needs(benchmark: Benchmark) -> Iterator[BenchClaim]:
         yield (
             promise.found(len(wrong), _needs_words(wrong or rows))
             if rows
-            else promise.unknown(_why_not(benchmark, BenchGroup.SHARES))
+            else _not_measured(promise, benchmark)
         )
 
 
@@ -403,7 +388,7 @@ def _cost(benchmark: Benchmark) -> Iterator[BenchClaim]:
     loads = dict.fromkeys((row.work, row.programs) for row in benchmark.cost)
     if not loads:
         for what in ("throughput", "p99"):
-            yield _cost_promise(what, "").unknown(_why_not(benchmark, BenchGroup.COST))
+            yield _not_measured(_cost_promise(what, ""), benchmark)
     for work, programs in loads:
         rows = [row for row in benchmark.cost if (row.work, row.programs) == (work, programs)]
         of = f", {programs} × {work}"
@@ -455,7 +440,7 @@ def _reactions(benchmark: Benchmark) -> Iterator[BenchClaim]:
             row.seconds - row.grace_s for row in benchmark.reactions if row.reaction is reaction
         ]
         if not took:
-            yield promise.unknown(_why_not(benchmark, BenchGroup.REACTIONS))
+            yield _not_measured(promise, benchmark)
             continue
         claim = promise.median_of(took, "rounds")
         floor = f"; the hardware alone takes {_FLOOR_S[reaction]} s" if reaction in _FLOOR_S else ""
@@ -465,12 +450,14 @@ def _reactions(benchmark: Benchmark) -> Iterator[BenchClaim]:
 # -- all -----------------------------------------------------------------------------------------
 
 
-def _why_not(benchmark: Benchmark, group: BenchGroup, otherwise: str = "it was not run") -> str:
-    """otherwise: where the group was run."""
+def _not_measured(
+    promise: BenchClaim, benchmark: Benchmark, otherwise: str = "it was not run"
+) -> BenchClaim:
+    """otherwise: why not, where its group was run."""
     for skipped, why in benchmark.skipped:
-        if skipped is group:
-            return why
-    return otherwise if is_run(benchmark, group) else "it was not run"
+        if skipped is promise.group:
+            return promise.unknown(why)
+    return promise.unknown(otherwise if is_run(benchmark, promise.group) else "it was not run")
 
 
 _JUDGES = (

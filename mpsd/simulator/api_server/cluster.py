@@ -36,6 +36,28 @@ from mpsd.simulator.api_server.objects import ObjectKey, Objects, Store
 from mpsd.simulator.api_server.pod_claims import PodClaims
 from mpsd.simulator.api_server.scheduler import Scheduler, is_kept_away
 
+
+def _owner(api: str, kind: str, thing: Object) -> Object:
+    """An owner reference to it."""
+    named = {field: thing["metadata"][field] for field in ("name", "uid")}
+    api_kind = {"apiVersion": api, "kind": kind}
+    return {**api_kind, **named, "controller": True, "blockOwnerDeletion": True}
+
+
+def _owned(objects: Objects, kind: ObjectKind, owner: Object) -> list[Object]:
+    metadata = owner["metadata"]
+    found = []
+    for _key, thing in objects.store.all(kind, metadata["namespace"]):
+        references = thing["metadata"].get("ownerReferences") or ()
+        if any(one["uid"] == metadata["uid"] for one in references):
+            found.append(thing)
+    return found
+
+
+def _ends(thing: Object) -> bool:
+    return bool(thing["metadata"].get("deletionTimestamp"))
+
+
 # Runs the DaemonSets of the simulated cluster: a pod on every node that their selector picks, and a
 # ControllerRevision for every template that they have had.
 #
@@ -60,7 +82,7 @@ class DaemonSets:
 
     async def look(self) -> None:
         for key, daemon_set in self._objects.store.all(DAEMON_SETS):
-            if not daemon_set["metadata"].get("deletionTimestamp"):
+            if not _ends(daemon_set):
                 await self._run(key, daemon_set)
 
     async def _run(self, key: ObjectKey, daemon_set: Object) -> None:
@@ -70,14 +92,14 @@ class DaemonSets:
             for _key, node in self._objects.store.all(NODES)
             if _belongs(daemon_set, node)
         }
-        pods = self._owned(PODS, daemon_set)
+        pods = _owned(self._objects, PODS, daemon_set)
         for pod in pods:
             if pod["spec"].get("nodeName") not in wanted or pod["status"].get("phase") in _ENDED:
                 self._end(pod)
         for name in sorted(wanted - {pod["spec"].get("nodeName") for pod in pods}):
             with suppress(ApiRefusal):  # by admission, or because its namespace is going
                 await self._create(key.namespace, _pod(daemon_set, revision, name))
-        pods = self._owned(PODS, daemon_set)
+        pods = _owned(self._objects, PODS, daemon_set)
         ready = [pod for pod in pods if _is_ready(pod)]
         current = [pod for pod in pods if labels_of(pod).get(HASH) == revision]
         rolls = daemon_set["spec"].get("updateStrategy", {}).get("type") != "OnDelete"
@@ -98,13 +120,17 @@ class DaemonSets:
         """The hash of the template as it is now, kept as the newest ControllerRevision."""
         template = daemon_set["spec"]["template"]
         made = f"{zlib.crc32(json.dumps(template, sort_keys=True).encode()):08x}"
-        kept = {labels_of(one)[HASH]: one for one in self._owned(REVISIONS, daemon_set)}
+        kept = {labels_of(one)[HASH]: one for one in _owned(self._objects, REVISIONS, daemon_set)}
         newest = max((one["revision"] for one in kept.values()), default=0)
         metadata = daemon_set["metadata"]
         if made not in kept:
             labels = {**(template.get("metadata", {}).get("labels") or {}), HASH: made}
             name = f"{metadata['name']}-{made}"
-            about = {"name": name, "labels": labels, "ownerReferences": [_owner(daemon_set)]}
+            about = {
+                "name": name,
+                "labels": labels,
+                "ownerReferences": [_owner("apps/v1", "DaemonSet", daemon_set)],
+            }
             data = {"spec": {"template": {**copy.deepcopy(template), "$patch": "replace"}}}
             with suppress(ApiRefusal):
                 body = {"metadata": about, "data": data, "revision": newest + 1}
@@ -116,20 +142,8 @@ class DaemonSets:
             self._objects.change(key, lambda thing: thing.update(revision=newest + 1))
         return made
 
-    def _owned(self, kind: Any, daemon_set: Object) -> list[Object]:
-        metadata = daemon_set["metadata"]
-        found = (thing for _key, thing in self._objects.store.all(kind, metadata["namespace"]))
-        return [
-            thing
-            for thing in found
-            if any(
-                one["uid"] == metadata["uid"]
-                for one in thing["metadata"].get("ownerReferences") or ()
-            )
-        ]
-
     def _end(self, pod: Object) -> None:
-        if not pod["metadata"].get("deletionTimestamp"):
+        if not _ends(pod):
             self._objects.delete(PODS, pod["metadata"]["namespace"], pod["metadata"]["name"], {})
 
 
@@ -145,23 +159,12 @@ def _pod(daemon_set: Object, revision: str, node: str) -> Object:
     labels = {**(about.get("labels") or {}), HASH: revision}
     name = {
         "generateName": f"{daemon_set['metadata']['name']}-",
-        "ownerReferences": [_owner(daemon_set)],
+        "ownerReferences": [_owner("apps/v1", "DaemonSet", daemon_set)],
     }
     return {
         "metadata": {**about, **name, "labels": labels},
         "spec": {**template["spec"], "nodeName": node},
     }
-
-
-def _owner(daemon_set: Object) -> Object:
-    metadata = daemon_set["metadata"]
-    named = {
-        "apiVersion": "apps/v1",
-        "kind": "DaemonSet",
-        "name": metadata["name"],
-        "uid": metadata["uid"],
-    }
-    return {**named, "controller": True, "blockOwnerDeletion": True}
 
 
 def _is_ready(pod: Object) -> bool:
@@ -215,10 +218,6 @@ def _is(key: ObjectKey, plural: str) -> bool:
     return (key.group, key.plural) == ("", plural)
 
 
-def _ends(thing: Object) -> bool:
-    return bool(thing["metadata"].get("deletionTimestamp"))
-
-
 # Runs the Jobs of the simulated cluster: makes their pods, and says how they end.
 #
 # A Job's state is counted from its pods, each time anew.
@@ -238,12 +237,12 @@ class Jobs:
 
     async def look(self) -> None:
         for key, job in self._objects.store.all(JOBS):
-            if not job["metadata"].get("deletionTimestamp") and not _has_ended(job):
+            if not _ends(job) and not _has_ended(job):
                 await self._run(key, job)
 
     async def _run(self, key: ObjectKey, job: Object) -> None:
         spec = job["spec"]
-        pods = self._pods_of(job)
+        pods = _owned(self._objects, PODS, job)
         phases = [pod["status"].get("phase") for pod in pods]
         succeeded = phases.count("Succeeded")
         failed = phases.count("Failed")
@@ -261,29 +260,13 @@ class Jobs:
         }
         self._objects.change(key, lambda thing: thing.update(status=status | _conditions(ended)))
 
-    def _pods_of(self, job: Object) -> list[Object]:
-        uid = job["metadata"]["uid"]
-        pods = (pod for _key, pod in self._objects.store.all(PODS, job["metadata"]["namespace"]))
-        return [
-            pod
-            for pod in pods
-            if any(one["uid"] == uid for one in pod["metadata"].get("ownerReferences") or ())
-        ]
-
     async def _start(self, job: Object) -> bool:
         metadata = job["metadata"]
         template = copy.deepcopy(job["spec"]["template"])
-        owner = {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "name": metadata["name"],
-            "uid": metadata["uid"],
-            "controller": True,
-        }
         about = {
             **(template.get("metadata") or {}),
             "generateName": f"{metadata['name']}-",
-            "ownerReferences": [owner],
+            "ownerReferences": [_owner("batch/v1", "Job", job)],
         }
         try:
             await self._create(metadata["namespace"], {"metadata": about, "spec": template["spec"]})

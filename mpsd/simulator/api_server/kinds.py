@@ -114,7 +114,6 @@ class ObjectKind:
     """
 
     group: str
-    versions: tuple[str, ...]
     name: str
     plural: str
     namespaced: bool = True
@@ -125,6 +124,7 @@ class ObjectKind:
     subresources: tuple[str, ...] = ()
     schema: Mapping[str, Any] | None = None
     columns: tuple[Object, ...] = ()
+    versions: tuple[str, ...] = ("v1",)
 
     def api(self, version: str = "") -> str:
         """Group and version, as in apiVersion."""
@@ -134,66 +134,46 @@ class ObjectKind:
 
 def _spec(group: str, name: str, plural: str, *short: str, **more: Any) -> ObjectKind:
     """A kind with a spec, a status and a generation."""
-    return ObjectKind(
-        group, ("v1",), name, plural, has_status=True, counts=True, short_names=short, **more
-    )
+    return ObjectKind(group, name, plural, has_status=True, counts=True, short_names=short, **more)
 
 
 _RBAC = "rbac.authorization.k8s.io"
 _WEBHOOKS = "admissionregistration.k8s.io"
-CRDS = ObjectKind(
+CRDS = _spec(
     "apiextensions.k8s.io",
-    ("v1",),
     "CustomResourceDefinition",
     "customresourcedefinitions",
+    "crd",
     namespaced=False,
-    has_status=True,
-    counts=True,
-    short_names=("crd",),
 )
 PODS = ObjectKind(
     "",
-    ("v1",),
     "Pod",
     "pods",
     has_status=True,
     short_names=("po",),
     subresources=("binding", "eviction", "log"),
 )
-NODES = ObjectKind(
-    "", ("v1",), "Node", "nodes", namespaced=False, has_status=True, short_names=("no",)
-)
+NODES = ObjectKind("", "Node", "nodes", namespaced=False, has_status=True, short_names=("no",))
 NAMESPACES = ObjectKind(
-    "", ("v1",), "Namespace", "namespaces", namespaced=False, has_status=True, short_names=("ns",)
+    "", "Namespace", "namespaces", namespaced=False, has_status=True, short_names=("ns",)
 )
-EVENTS = ObjectKind("", ("v1",), "Event", "events", short_names=("ev",))
+EVENTS = ObjectKind("", "Event", "events", short_names=("ev",))
 JOBS = _spec("batch", "Job", "jobs")
-BUDGETS = ObjectKind(
-    "policy",
-    ("v1", "v1beta1"),
-    "PodDisruptionBudget",
-    "poddisruptionbudgets",
-    has_status=True,
-    counts=True,
-    short_names=("pdb",),
+BUDGETS = _spec(
+    "policy", "PodDisruptionBudget", "poddisruptionbudgets", "pdb", versions=("v1", "v1beta1")
 )
 DAEMON_SETS = _spec("apps", "DaemonSet", "daemonsets", "ds")
-REVISIONS = ObjectKind("apps", ("v1",), "ControllerRevision", "controllerrevisions")
-SLICES = ObjectKind(
-    "resource.k8s.io", ("v1",), "ResourceSlice", "resourceslices", False, counts=True
-)
-CLAIMS = ObjectKind("resource.k8s.io", ("v1",), "ResourceClaim", "resourceclaims", has_status=True)
-CLAIM_TEMPLATES = ObjectKind(
-    "resource.k8s.io", ("v1",), "ResourceClaimTemplate", "resourceclaimtemplates"
-)
-DEVICE_CLASSES = ObjectKind(
-    "resource.k8s.io", ("v1",), "DeviceClass", "deviceclasses", False, counts=True
-)
+REVISIONS = ObjectKind("apps", "ControllerRevision", "controllerrevisions")
+SLICES = ObjectKind("resource.k8s.io", "ResourceSlice", "resourceslices", False, counts=True)
+CLAIMS = ObjectKind("resource.k8s.io", "ResourceClaim", "resourceclaims", has_status=True)
+CLAIM_TEMPLATES = ObjectKind("resource.k8s.io", "ResourceClaimTemplate", "resourceclaimtemplates")
+DEVICE_CLASSES = ObjectKind("resource.k8s.io", "DeviceClass", "deviceclasses", False, counts=True)
 VALIDATING = ObjectKind(
-    _WEBHOOKS, ("v1",), "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False
+    _WEBHOOKS, "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", False
 )
 MUTATING = ObjectKind(
-    _WEBHOOKS, ("v1",), "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False
+    _WEBHOOKS, "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", False
 )
 
 _BUILT_IN = (
@@ -201,50 +181,39 @@ _BUILT_IN = (
     NODES,
     NAMESPACES,
     EVENTS,
-    ObjectKind("", ("v1",), "ConfigMap", "configmaps", short_names=("cm",)),
-    ObjectKind("", ("v1",), "Endpoints", "endpoints", short_names=("ep",)),
-    ObjectKind("", ("v1",), "Secret", "secrets"),
-    ObjectKind("", ("v1",), "PodTemplate", "podtemplates"),
+    ObjectKind("", "ConfigMap", "configmaps", short_names=("cm",)),
+    ObjectKind("", "Endpoints", "endpoints", short_names=("ep",)),
+    ObjectKind("", "Secret", "secrets"),
+    ObjectKind("", "PodTemplate", "podtemplates"),
     ObjectKind(
-        "",
-        ("v1",),
-        "ServiceAccount",
-        "serviceaccounts",
-        short_names=("sa",),
-        subresources=("token",),
+        "", "ServiceAccount", "serviceaccounts", short_names=("sa",), subresources=("token",)
     ),
-    ObjectKind("", ("v1",), "Service", "services", has_status=True, short_names=("svc",)),
+    ObjectKind("", "Service", "services", has_status=True, short_names=("svc",)),
     _spec("apps", "Deployment", "deployments", "deploy"),
     DAEMON_SETS,
     REVISIONS,
     _spec("apps", "StatefulSet", "statefulsets", "sts"),
     _spec("apps", "ReplicaSet", "replicasets", "rs"),
     JOBS,
-    ObjectKind("batch", ("v1", "v1beta1"), "CronJob", "cronjobs", has_status=True, counts=True),
+    _spec("batch", "CronJob", "cronjobs", versions=("v1", "v1beta1")),
     BUDGETS,
     VALIDATING,
     MUTATING,
+    ObjectKind(_WEBHOOKS, "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False),
     ObjectKind(
-        _WEBHOOKS, ("v1",), "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False
-    ),
-    ObjectKind(
-        _WEBHOOKS,
-        ("v1",),
-        "ValidatingAdmissionPolicyBinding",
-        "validatingadmissionpolicybindings",
-        False,
+        _WEBHOOKS, "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", False
     ),
     CRDS,
-    ObjectKind("coordination.k8s.io", ("v1",), "Lease", "leases"),
+    ObjectKind("coordination.k8s.io", "Lease", "leases"),
     CLAIMS,
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,
     SLICES,
-    ObjectKind("scheduling.k8s.io", ("v1",), "PriorityClass", "priorityclasses", False),
-    ObjectKind(_RBAC, ("v1",), "ClusterRole", "clusterroles", False),
-    ObjectKind(_RBAC, ("v1",), "ClusterRoleBinding", "clusterrolebindings", False),
-    ObjectKind(_RBAC, ("v1",), "Role", "roles"),
-    ObjectKind(_RBAC, ("v1",), "RoleBinding", "rolebindings"),
+    ObjectKind("scheduling.k8s.io", "PriorityClass", "priorityclasses", False),
+    ObjectKind(_RBAC, "ClusterRole", "clusterroles", False),
+    ObjectKind(_RBAC, "ClusterRoleBinding", "clusterrolebindings", False),
+    ObjectKind(_RBAC, "Role", "roles"),
+    ObjectKind(_RBAC, "RoleBinding", "rolebindings"),
 )
 
 
@@ -313,23 +282,10 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "number": (int, float),
     "boolean": (bool,),
 }
-_KNOWN = frozenset(
-    {
-        *(
-            "type",
-            "description",
-            "properties",
-            "items",
-            "required",
-            "enum",
-            "pattern",
-            "format",
-            "maxItems",
-            "default",
-        ),
-        *("x-kubernetes-list-type", "x-kubernetes-list-map-keys"),
-    }
-)
+_KNOWN = {
+    *("type", "description", "properties", "items", "required", "enum", "pattern", "format"),
+    *("maxItems", "default", "x-kubernetes-list-type", "x-kubernetes-list-map-keys"),
+}
 
 
 def unknown_keywords(schema: Mapping[str, Any], path: str = "") -> list[str]:
@@ -418,22 +374,14 @@ Test = Callable[[Object], bool]
 
 _FIELDS = {
     PODS.plural: {
-        "spec.nodeName",
-        "spec.restartPolicy",
-        "spec.schedulerName",
-        "status.phase",
+        *("spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "status.phase"),
         "status.podIP",
     },
     NODES.plural: {"spec.unschedulable"},
     SLICES.plural: {"spec.driver", "spec.nodeName"},
     EVENTS.plural: {
-        "involvedObject.kind",
-        "involvedObject.namespace",
-        "involvedObject.name",
-        "involvedObject.uid",
-        "reason",
-        "type",
-        "source",
+        *(f"involvedObject.{field}" for field in ("kind", "namespace", "name", "uid")),
+        *("reason", "type", "source"),
     },
 }
 # a selector's field that is not where its name says

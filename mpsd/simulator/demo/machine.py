@@ -126,7 +126,7 @@ def _started(
     program = machine.run(gpu_mem, ["alloc=1024", "hold"], gpu_core)
     seen = program.line()
     took = program.line()
-    _ready = program.line()
+    program.line()  # ready
     free_mib = seen["meminfo_free_MiB"]
     sms = seen["sms"]
     story.check(
