@@ -142,6 +142,17 @@ def test_a_process_that_nvml_does_not_list_any_more_is_left_alone(world: World) 
     assert world.lives
 
 
+def test_who_dies_of_a_signal_in_a_moment_is_stopped_before_nvml_is_asked(world: World) -> None:
+    async def stopping() -> None:
+        ends = world.ends()
+        ends.begin(replace(world.asked(), is_doomed=True))
+        await until(lambda: world.is_stopped, SOON_S, "it is stopped")
+        await ends.finish()
+
+    world.card.lost = True
+    asyncio.run(stopping())
+
+
 def test_a_gpu_that_is_lost_proves_nothing(world: World) -> None:
     world.put_on_gpu()
     world.card.lost = True
