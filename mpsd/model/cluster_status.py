@@ -9,48 +9,34 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
+from msgspec.structs import asdict
 
 from mpsd.model.conditions import REASONS_OF_DOMAINS, Truth
-from mpsd.model.domain import unknown_cordons
-from mpsd.model.names import CONDITION, HEARTBEAT_S, STALE_S
+from mpsd.model.domain import ALL, drains, unknown_cordons
+from mpsd.model.names import HEARTBEAT_S, STALE_S
 from mpsd.model.node_report import (
     CardReport,
-    ConditionReport,
-    DomainReport,
     GpuReport,
     GrantReport,
     GrantViolations,
     NodeReport,
-    ViolationsReport,
-    json_name,
+    NodeStatus,
 )
 from mpsd.model.problem import shortened, shown
 from mpsd.model.times import epoch, lasting
 
 
-class GpuRow(msgspec.Struct, frozen=True, rename=json_name, gc=False):
-    """A GPU. node: empty where it is this machine. domain, state: None where no control daemon
-    holds the GPU. cordoned: an operator has asked that it takes no new pods, or that a GPU of its
-    domain does.
-    """
+class ServedGpu(GpuReport, frozen=True, omit_defaults=False):
+    """A GPU with what its domain and an operator say of it."""
 
-    node: str
-    uuid: str
-    label: str
-    name: str
-    domain: str | None
-    state: str | None
-    cordoned: bool
-    restarts: int | None
-    memory_mib: int | None
-    promised_mib: int | None
-    granted_mib: int | None
-    granted_percent: int | None
-    used_mib: int | None
-    clients: int | None
+    #: Empty where it is this machine.
+    node: str = ""
+    #: Of its domain; None where no control daemon holds the GPU.
+    state: str | None = None
+    restarts: int | None = None
     context_mib: int | None = None
-    promised_percent: int | None = None
-    promised_clients: int | None = None
+    #: An operator has asked that it takes no new pods, or that a GPU of its domain does.
+    cordoned: bool = False
 
 
 class GrantRow(msgspec.Struct, frozen=True):
@@ -89,40 +75,33 @@ class GrantRow(msgspec.Struct, frozen=True):
     priority: int = 0
 
 
-def gpu_row(
-    gpu: GpuReport, domain: DomainReport | None, node: str = "", *, cordoned: bool
-) -> GpuRow:
-    return GpuRow(
-        node=node,
-        uuid=gpu.uuid,
-        label=gpu.label or gpu.uuid,
-        name=gpu.model,
-        domain=domain.name if domain else None,
-        state=domain.state if domain else None,
-        cordoned=cordoned,
-        restarts=domain.restarts if domain else None,
-        memory_mib=gpu.memory_mib,
-        promised_mib=gpu.promised_mib,
-        granted_mib=gpu.granted_mib,
-        granted_percent=gpu.granted_percent,
-        used_mib=gpu.used_mib,
-        clients=gpu.clients,
-        context_mib=domain.context_mib if domain else None,
-        promised_percent=gpu.promised_percent,
-        promised_clients=gpu.promised_clients,
-    )
+def served_gpus(
+    node: NodeStatus, name: str = "", cordoned: frozenset[str] = frozenset()
+) -> tuple[ServedGpu, ...]:
+    """name: empty where it is this machine. cordoned: as in the spec, UUIDs or `all`; of this
+    machine the states show what is."""
+    domains = {domain.name: domain for domain in node.domains}
+    draining = drains(cordoned, node.domains if cordoned else ())
+    found = []
+    for gpu in node.gpus:
+        domain = domains.get(gpu.domain)
+        reported = asdict(gpu)
+        reported["label"] = gpu.label or gpu.uuid
+        if domain:
+            reported["state"] = domain.state
+            reported["restarts"] = domain.restarts
+            reported["context_mib"] = domain.context_mib
+        else:
+            reported["domain"] = ""
+        drained = not cordoned.isdisjoint({ALL, gpu.uuid}) or reported["domain"] in draining
+        found.append(ServedGpu(**reported, node=name, cordoned=drained))
+    return tuple(found)
 
 
 def ended_before(causes: Iterable[str]) -> str:
     """Whose ends are a fault's likely cause, in words."""
     who = shortened([*dict.fromkeys(causes)])
     return f"likely cause, ended just before it: {who}" if who else "its cause is not known"
-
-
-def gpu_rows(node: NodeReport) -> tuple[GpuRow, ...]:
-    """The GPUs of this machine. None is `cordoned`: here its state shows that."""
-    domains = {domain.name: domain for domain in node.domains}
-    return tuple([gpu_row(gpu, domains.get(gpu.domain), cordoned=False) for gpu in node.gpus])
 
 
 def pods_in_words(pod: str, shared_with: Sequence[str]) -> str:
@@ -185,40 +164,23 @@ def _pod_row(node: "ClusterNode", grant: GrantReport, labels: dict[str, str]) ->
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterNode:
+class ClusterNode(NodeStatus, frozen=True, omit_defaults=False):
     """A node of a cluster."""
 
-    name: str
+    name: str = ""
     #: It has reported of late that every GPU takes programs; a cordoned one takes none.
-    ready: bool
+    ready: bool = False
     #: Of its last report, seconds since 1970; None where there is none.
-    reported_at: float | None
+    reported_at: float | None = None
     #: Whether that is too long ago to be believed.
-    stale: bool
+    stale: bool = False
     #: As in the spec, UUIDs or `all`.
-    cordoned: tuple[str, ...]
-    gpus: tuple[GpuRow, ...]
-    domains: tuple[DomainReport, ...]
+    cordoned: tuple[str, ...] = ()
+    gpus: tuple[ServedGpu, ...] = ()
     #: The grants of its pods; None where the node does not know them.
-    pods: tuple[GrantReport, ...] | None
+    pods: tuple[GrantReport, ...] | None = None
     #: What is wrong with the object, a sentence each.
     unreadable: tuple[str, ...] = ()
-    driver: str = ""
-    #: Of the agent's mpsd; empty where it is not reported.
-    version: str = ""
-    conditions: tuple[ConditionReport, ...] = ()
-    #: None where they are not reported.
-    violations: ViolationsReport | None = None
-
-    @property
-    def condition(self) -> ConditionReport | None:
-        """MPSReady; None where it is not reported."""
-        return next((one for one in self.conditions if one.type == CONDITION), None)
-
-    @property
-    def labels(self) -> dict[str, str]:
-        return {gpu.uuid: gpu.label for gpu in self.gpus}
 
     @property
     def cordoned_labels(self) -> str:

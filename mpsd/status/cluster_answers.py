@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 from rich.console import RenderableType
@@ -193,15 +193,9 @@ def _looked_again(cluster: ClusterAccess, nodes: Sequence[str]) -> ClusterStatus
 def cluster_frame(status: ClusterStatus, output: StatusFormat) -> Frame:
     """The record for programs only where they are who reads: for 500 nodes it takes half a
     second."""
-    record = _record(status) if output in {StatusFormat.JSON, StatusFormat.YAML} else None
+    is_record = output in {StatusFormat.JSON, StatusFormat.YAML}
+    record = msgspec.to_builtins(status) if is_record else None
     return Frame(record, cluster_parts(status, wide=output is StatusFormat.WIDE))
-
-
-def _record(status: ClusterStatus) -> dict[str, Any]:
-    record: dict[str, Any] = msgspec.to_builtins(status)
-    for node in record["nodes"]:
-        node["reportedAt"] = node.pop("reported_at")
-    return record
 
 
 def _picture_frame(picture: "Picture", output: StatusFormat) -> Frame:

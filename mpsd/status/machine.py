@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
-from mpsd.model.cluster_status import gpu_rows, grant_rows
+from mpsd.model.cluster_status import grant_rows, served_gpus
 from mpsd.model.domain import State
 from mpsd.model.node_report import NodeReport
 from mpsd.platform import local_api
@@ -110,7 +110,7 @@ def show(node: NodeReport, to: Console) -> None:
 
 
 def _parts(node: NodeReport, *, wide: bool) -> Iterator[RenderableType]:
-    yield tables.table(tables.GPU_COLUMNS, gpu_rows(node), wide=wide)
+    yield tables.table(tables.GPU_COLUMNS, served_gpus(node), wide=wide)
     for domain in node.domains:
         if domain.state != State.READY:
             yield tables.domain_line(domain, node.now)

@@ -15,7 +15,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from mpsd.model.cluster_status import GpuRow, GrantRow, ended_before, pods_in_words
+from mpsd.model.cluster_status import GrantRow, ServedGpu, ended_before, pods_in_words
 from mpsd.model.conditions import Truth
 from mpsd.model.domain import DRAINS, State, after_is, remedy
 from mpsd.model.node_report import DomainReport, by_kind, total
@@ -172,7 +172,7 @@ _COLOURS = {State.READY.value: "green"} | {
 }
 
 
-def _state(gpu: GpuRow) -> Text:
+def _state(gpu: ServedGpu) -> Text:
     if gpu.state is None:
         return Text("no daemon", "red")
     # the node has not heard of it yet, or has other trouble first
@@ -185,10 +185,10 @@ def state_text(state: str, more: str = "") -> Text:
     return Text(printable(state) + more, _COLOURS.get(state, "red"))
 
 
-GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
+GPU_COLUMNS: tuple[Column[ServedGpu], ...] = (
     Column("GPU", lambda gpu: gpu.label, left=True),
-    Column("MODEL", lambda gpu: gpu.name.removeprefix("NVIDIA "), left=True, leaves=True),
-    Column("DOMAIN", lambda gpu: gpu.domain or "", left=True),
+    Column("MODEL", lambda gpu: gpu.model.removeprefix("NVIDIA "), left=True, leaves=True),
+    Column("DOMAIN", lambda gpu: gpu.domain, left=True),
     Column("STATE", _state, left=True),
     Column("GRANTED", lambda gpu: part_of(gpu.granted_mib, gpu.promised_mib)),
     Column("RESERVED", lambda gpu: known(gpu.granted_percent, " %"), leaves=True),
@@ -202,7 +202,7 @@ GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
     ),
     Column("UUID", lambda gpu: gpu.uuid, left=True, wide=True),
 )
-CLUSTER_GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
+CLUSTER_GPU_COLUMNS: tuple[Column[ServedGpu], ...] = (
     Column("NODE", lambda gpu: gpu.node, left=True),
     *GPU_COLUMNS,
 )

@@ -11,9 +11,9 @@ from msgspec.structs import replace as changed
 
 from mpsd.model.cluster_status import (
     ClusterNode,
-    gpu_rows,
     grant_rows,
     pod_rows,
+    served_gpus,
     silence,
     troubles,
 )
@@ -75,7 +75,10 @@ VIEWS = {
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 def test_the_cluster_shows_the_rows_that_the_node_shows(view: NodeView) -> None:
     there, here = read_mpsnode(told(view), VIEW_NOW), node_report(view, POLICY)
-    assert [changed(row, node="") for row in there.gpus] == list(gpu_rows(here))
+    shown = [changed(gpu, sms=None, unexplained_mib=None) for gpu in here.gpus]
+    assert [changed(row, node="") for row in there.gpus] == [
+        *served_gpus(changed(here, gpus=tuple(shown)))
+    ]
     assert [domain.state for domain in there.domains] == [domain.state for domain in here.domains]
     assert [domain.doubt for domain in there.domains] == [domain.doubt for domain in here.domains]
     pods = [changed(row, node="", command=row.pod or "") for row in pod_rows(there)]

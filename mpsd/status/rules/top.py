@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from mpsd.model.cluster_status import GpuRow, GrantRow, gpu_rows, grant_rows, pod_rows
+from mpsd.model.cluster_status import GrantRow, ServedGpu, grant_rows, pod_rows, served_gpus
 from mpsd.model.names import STALE_S
 from mpsd.model.problem import shortened
 from mpsd.model.times import lasting
@@ -114,9 +114,9 @@ def ordered(rows: Iterable[Row], by: Sort) -> tuple[Row, ...]:
     return tuple(sorted(rows, key=key))
 
 
-def _gpu(row: GpuRow, state: str | None, sm_percent: int | None = None) -> TopGpu:
+def _gpu(row: ServedGpu, state: str | None, sm_percent: int | None = None) -> TopGpu:
     share = row.promised_mib, row.granted_mib, row.used_mib, row.clients
-    return TopGpu(row.node, row.uuid, row.label, row.name, state or NO_DAEMON, *share, sm_percent)
+    return TopGpu(row.node, row.uuid, row.label, row.model, state or NO_DAEMON, *share, sm_percent)
 
 
 def _user(row: GrantRow, name: str) -> TopUser:
@@ -133,7 +133,7 @@ def _user(row: GrantRow, name: str) -> TopUser:
 def node_top(node: "NodeReport") -> Top:
     """node: as `GET /v1/use` reports it."""
     busy = {gpu.uuid: gpu.sm_percent for gpu in node.gpus}
-    gpus = tuple([_gpu(row, row.state, busy.get(row.uuid)) for row in gpu_rows(node)])
+    gpus = tuple([_gpu(row, row.state, busy.get(row.uuid)) for row in served_gpus(node)])
     notes = tuple([f"unknown: {what}" for what in node.unknown])
     return Top(node.now, gpus, tuple(_users(node)), notes)
 

@@ -9,16 +9,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from mpsd.agent.rules.node_events import REFUSED, VIOLATION_REASONS
 from mpsd.model.cluster_status import (
     ClusterNode,
     GrantRow,
     ended_before,
-    gpu_rows,
     grant_rows,
     is_stale,
     pod_rows,
     pods_in_words,
+    served_gpus,
     silence,
     troubles,
 )
@@ -71,7 +73,7 @@ def node_page(
 def _gpus(node: NodeReport, grants: Sequence[GrantRow]) -> Iterator[view.GpuCard]:
     domains = {domain.name: domain for domain in node.domains}
     holder = view.SliceHolder.STRANGER
-    for row in gpu_rows(node):
+    for row in served_gpus(node):
         strangers = [one for one in node.clients or () if one.grant is None and one.gpu == row.uuid]
         theirs = (
             Slice(
@@ -85,7 +87,7 @@ def _gpus(node: NodeReport, grants: Sequence[GrantRow]) -> Iterator[view.GpuCard
             for one in strangers[:_MOST_STRANGERS]
         )
         card = view.gpu_card(
-            row, domains.get(row.domain or ""), (*view.grant_slices(row.uuid, grants), *theirs)
+            row, domains.get(row.domain), (*view.grant_slices(row.uuid, grants), *theirs)
         )
         yield card if node.grants_known else replace(card, slices=None)
 
@@ -106,7 +108,7 @@ def _notes(
 ) -> Iterator[Note]:
     for domain in node.domains:
         yield from view.domain_notes(domain, wedged_limit_s)
-    yield from view.no_daemon_notes(gpu_rows(node))
+    yield from view.no_daemon_notes(served_gpus(node))
     if node.violations and node.violations.unjudged:
         yield Note(
             "unjudged", Level.BAD, NoteKind.UNJUDGED, "", view.shown_text(node.violations.unjudged)
@@ -228,7 +230,9 @@ class NodeParts:
 def aged(node: ClusterNode, now: float) -> ClusterNode:
     """The node as it is to be shown now, which was read when it was reported; the very same while
     it is not stale."""
-    return replace(node, stale=True, ready=False) if is_stale(node.reported_at, now) else node
+    if not is_stale(node.reported_at, now):
+        return node
+    return structs.replace(node, stale=True, ready=False)
 
 
 def node_parts(node: ClusterNode, now: float, wedged_limit_s: float | None = None) -> NodeParts:
@@ -238,7 +242,7 @@ def node_parts(node: ClusterNode, now: float, wedged_limit_s: float | None = Non
     gpus = tuple(
         view.gpu_card(
             gpu,
-            domains.get(gpu.domain or ""),
+            domains.get(gpu.domain),
             None if pods is None else view.grant_slices(gpu.uuid, pods),
         )
         for gpu in node.gpus

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from mpsd.model.cluster_status import GpuRow, GrantRow
+from mpsd.model.cluster_status import GrantRow, ServedGpu
 from mpsd.model.domain import DRAINS, State, remedy
 from mpsd.model.node_report import DomainReport, total
 from mpsd.model.problem import printable, shown_name
@@ -98,7 +98,7 @@ class GpuCard:
     label: str
     model: str
     uuid: str
-    domain: str | None
+    domain: str
     state: str | None
     level: Level
     since: float | None
@@ -251,7 +251,9 @@ _AS_REPORTED = (  # fields of a row and of a card
 )
 
 
-def gpu_card(gpu: GpuRow, domain: DomainReport | None, slices: Iterable[Slice] | None) -> GpuCard:
+def gpu_card(
+    gpu: ServedGpu, domain: DomainReport | None, slices: Iterable[Slice] | None
+) -> GpuCard:
     """slices: None where it is not known what is granted."""
     node = shown_name(gpu.node)
     uuid = shown_name(gpu.uuid)
@@ -265,7 +267,7 @@ def gpu_card(gpu: GpuRow, domain: DomainReport | None, slices: Iterable[Slice] |
         id=f"{node}/{uuid}" if node else uuid,
         node=node,
         label=shown_name(gpu.label),
-        model=shown_name(gpu.name),
+        model=shown_name(gpu.model),
         uuid=uuid,
         state=None if gpu.state is None else shown_name(gpu.state),
         level=level,
@@ -348,7 +350,7 @@ def domain_notes(
         )
 
 
-def no_daemon_notes(gpus: Iterable[GpuRow]) -> Iterator[Note]:
+def no_daemon_notes(gpus: Iterable[ServedGpu]) -> Iterator[Note]:
     for gpu in gpus:
         if gpu.state is None:
             where, key = (
