@@ -5,21 +5,18 @@ Names and units are an interface, those of model.node_report where they mean the
 added, never renamed. What is not known is None, and never zero.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import msgspec
 from msgspec.structs import asdict
 
 from mpsd.model.conditions import REASONS_OF_DOMAINS, Truth
 from mpsd.model.domain import ALL, drains, unknown_cordons
 from mpsd.model.names import HEARTBEAT_S, STALE_S
 from mpsd.model.node_report import (
-    CardReport,
     GpuReport,
     GrantReport,
-    GrantViolations,
-    NodeReport,
     NodeStatus,
 )
 from mpsd.model.problem import shortened, shown
@@ -37,42 +34,6 @@ class ServedGpu(GpuReport, frozen=True, omit_defaults=False):
     context_mib: int | None = None
     #: An operator has asked that it takes no new pods, or that a GPU of its domain does.
     cordoned: bool = False
-
-
-class GrantRow(msgspec.Struct, frozen=True):
-    """Who holds a part of which GPUs, on this machine or on a node of a cluster.
-
-    id: the grant's on this machine, the pod's uid in a cluster; empty where that is not known.
-    gpus: UUIDs, and their labels. pod: namespace and name. container: its name, or the beginning of
-    its id. pid: of the program that holds the grant. memory_mib, used_mib: the most of one GPU.
-    cards: GPU by GPU, where that is reported. ended: its holder is gone, though not all of its
-    programs. no_cgroup: mpsd made none for this program. over: it uses more than it may; False
-    where that is not reported. violations: None where they are not reported. claim: namespace and
-    name of the resource claim that it is of; None where it is of none. shared_with: the pods that
-    hold the claim beside `pod`. priority: of its clients, 0 or 1, which is below normal.
-    """
-
-    node: str
-    id: str
-    gpus: tuple[str, ...]
-    labels: tuple[str, ...]
-    pod: str | None
-    memory_mib: int | None
-    thread_percent: int | None
-    used_mib: int | None
-    clients: int | None
-    reserved_percent: int | None = None
-    container: str | None = None
-    pid: int | None = None
-    command: str = ""
-    ended: bool = False
-    no_cgroup: bool = False
-    over: bool = False
-    cards: tuple[CardReport, ...] = ()
-    violations: GrantViolations | None = None
-    claim: str | None = None
-    shared_with: tuple[str, ...] = ()
-    priority: int = 0
 
 
 def served_gpus(
@@ -104,64 +65,23 @@ def ended_before(causes: Iterable[str]) -> str:
     return f"likely cause, ended just before it: {who}" if who else "its cause is not known"
 
 
-def pods_in_words(pod: str, shared_with: Sequence[str]) -> str:
-    """Who holds a grant: `default/train-0`, or `default/train-0 and 2 more` where several pods
-    share a claim."""
-    return shortened((pod, *shared_with), 1)
+class PlacedGrant(NamedTuple):
+    """A grant, and where it is."""
+
+    grant: GrantReport
+    #: Of its GPUs.
+    labels: tuple[str, ...]
+    #: Empty where it is this machine.
+    node: str
 
 
-def grant_rows(node: NodeReport) -> tuple[GrantRow, ...]:
-    labels = {gpu.uuid: gpu.label for gpu in node.gpus}
-    return tuple(
-        GrantRow(
-            "",
-            grant.id,
-            grant.gpus,
-            tuple(labels.get(uuid, uuid) for uuid in grant.gpus),
-            grant.pod or None,
-            grant.memory_mib,
-            grant.thread_percent,
-            grant.used_mib,
-            grant.clients,
-            reserved_percent=grant.reserved_percent,
-            container=(grant.container_name or grant.container[:12]) or None,
-            pid=grant.holder_pid,
-            command=grant.command,
-            ended=grant.ended,
-            no_cgroup=grant.cgroup == "",
-            over=grant.over,
-            cards=grant.cards,
-            claim=grant.claim or None,
-            shared_with=grant.names[1:],
-            priority=grant.priority,
-        )
-        for grant in node.grants or ()
-    )
-
-
-def pod_rows(node: "ClusterNode") -> tuple[GrantRow, ...]:
-    """The pods of a node of the cluster, as `grant_rows` has those of this machine."""
+def placed(
+    grants: Iterable[GrantReport], node: NodeStatus, name: str = ""
+) -> Iterator[PlacedGrant]:
+    """name: of the node, empty where it is this machine."""
     labels = node.labels
-    return tuple([_pod_row(node, grant, labels) for grant in node.pods or ()])
-
-
-def _pod_row(node: "ClusterNode", grant: GrantReport, labels: dict[str, str]) -> GrantRow:
-    return GrantRow(
-        node.name,
-        grant.uid,
-        grant.gpus,
-        tuple([labels.get(uuid, uuid) for uuid in grant.gpus]),
-        grant.pod,
-        grant.memory_mib,
-        grant.thread_percent,
-        grant.used_mib,
-        grant.clients,
-        reserved_percent=grant.reserved_percent,
-        violations=grant.violations,
-        claim=grant.claim or None,
-        shared_with=grant.names[1:],
-        priority=grant.priority,
-    )
+    for grant in grants:
+        yield PlacedGrant(grant, tuple([labels.get(uuid, uuid) for uuid in grant.gpus]), name)
 
 
 class ClusterNode(NodeStatus, frozen=True, omit_defaults=False):

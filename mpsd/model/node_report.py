@@ -15,6 +15,7 @@ import msgspec
 
 from mpsd.model.events import PastEvent
 from mpsd.model.names import CONDITION
+from mpsd.model.problem import shortened
 from mpsd.model.times import Instant, epoch
 
 LARGEST = 2**63 - 1  # an int64, as the definition of MPSNode has it
@@ -314,6 +315,16 @@ class GrantReport(PodReport, frozen=True):
     def names(self) -> tuple[str, ...]:
         """Namespace and name of each of these."""
         return (self.pod, *[one.pod for one in self.shared_with])
+
+    @property
+    def pods_in_words(self) -> str:
+        """Such as `default/train-0`, or `default/train-0 and 2 more`; empty where it is in none."""
+        return shortened(self.names, 1)
+
+    @property
+    def container_in_words(self) -> str:
+        """Its container's name, or the beginning of its id; empty where it is in none."""
+        return self.container_name or self.container[:12]
 
 
 class ClientReport(ReportPart, frozen=True):

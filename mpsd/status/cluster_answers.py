@@ -10,12 +10,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 from rich.console import RenderableType
 
-from mpsd.model.cluster_status import ClusterStatus, pod_rows, troubles
+from mpsd.model.cluster_status import ClusterStatus, placed, troubles
 from mpsd.model.domain import State
 from mpsd.model.problem import InvalidInput
 from mpsd.model.times import lasting
@@ -224,9 +225,8 @@ def cluster_parts(status: ClusterStatus, *, wide: bool) -> Iterator[RenderableTy
     if any(node.gpus for node in nodes):
         yield table(CLUSTER_GPU_COLUMNS, (gpu for node in nodes for gpu in node.gpus), wide=wide)
     if any(node.pods for node in nodes):
-        yield table(
-            CLUSTER_POD_COLUMNS, (row for node in nodes for row in pod_rows(node)), wide=wide
-        )
+        rows = chain.from_iterable(placed(node.pods or (), node, node.name) for node in nodes)
+        yield table(CLUSTER_POD_COLUMNS, rows, wide=wide)
     for node in nodes:
         unready = [domain for domain in node.domains if domain.state != State.READY]
         yield from (domain_line(domain, status.now, node.name) for domain in unready)

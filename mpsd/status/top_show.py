@@ -18,7 +18,6 @@ import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
-from mpsd.model.cluster_status import pods_in_words
 from mpsd.model.problem import printable
 from mpsd.model.times import lasting
 from mpsd.platform import terminal
@@ -92,6 +91,11 @@ def _used(row: TopUser) -> str | Text:
     )
 
 
+def _who(row: TopUser) -> str:
+    more = len(row.grant.names) - 1 if row.grant else 0
+    return f"{row.name} and {more} more" if more else row.name
+
+
 _GPUS: tuple[Column[TopGpu], ...] = (
     Column("NODE", lambda gpu: gpu.node, left=True),
     Column("GPU", lambda gpu: gpu.label, left=True),
@@ -105,8 +109,14 @@ _GPUS: tuple[Column[TopGpu], ...] = (
 _USERS: tuple[Column[TopUser], ...] = (
     Column("NODE", lambda user: user.node, left=True),
     Column("GPU", lambda user: user.label, left=True),
-    Column("WHO", lambda user: pods_in_words(user.name, user.shared_with), left=True),
-    Column("CLAIM", lambda user: user.claim or "", left=True, rare=True, leaves=True),
+    Column("WHO", _who, left=True),
+    Column(
+        "CLAIM",
+        lambda user: user.grant.claim if user.grant else "",
+        left=True,
+        rare=True,
+        leaves=True,
+    ),
     Column("USED", _used),
     Column(
         "GRANTED",

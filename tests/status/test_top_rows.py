@@ -149,8 +149,11 @@ def test_a_claim_is_named_with_all_its_pods_on_the_machine_and_in_the_cluster() 
         [{"metadata": {"name": "n"}, "status": mpsnode_status(node_report(world, POLICY), {})}], NOW
     )
     for top in (node_top(node_report(world, POLICY)), cluster_top(of_cluster, "default")):
-        named = {one.name: (one.claim, one.shared_with) for one in top.users}
-        assert named == {"default/a": ("default/share", ("default/b",)), "default/c": (None, ())}
+        named = {one.name: (one.grant.claim, one.grant.names) for one in top.users if one.grant}
+        assert named == {
+            "default/a": ("default/share", ("default/a", "default/b")),
+            "default/c": ("", ("default/c",)),
+        }
     drawn = "\n".join(lines(top, View("top", Sort.NAME), os.terminal_size((120, 30))))
     assert "default/a and 1 more" in drawn
     assert "CLAIM" in drawn

@@ -5,15 +5,16 @@ whatever the order. Names and units are an interface, that of `top -o json`: fie
 renamed.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from mpsd.model.cluster_status import GrantRow, ServedGpu, grant_rows, pod_rows, served_gpus
+from mpsd.model.cluster_status import PlacedGrant, ServedGpu, placed, served_gpus
 from mpsd.model.names import STALE_S
+from mpsd.model.node_report import GrantReport
 from mpsd.model.problem import shortened
 from mpsd.model.times import lasting
 
@@ -62,8 +63,8 @@ class TopGpu(msgspec.Struct, frozen=True, gc=False):
 class TopUser(msgspec.Struct, frozen=True, gc=False):
     """A pod, a container or a program on one GPU (gpu: its UUID; of pods of a cluster, several with
     commas). granted_mib None: it was granted nothing. thread_percent: what MPS holds each of its
-    processes to. over: it uses more than it may, or uses a GPU without a grant. claim, shared_with:
-    as in GrantRow."""
+    processes to. over: it uses more than it may, or uses a GPU without a grant. grant: None where
+    it has none."""
 
     node: str
     name: str
@@ -75,8 +76,7 @@ class TopUser(msgspec.Struct, frozen=True, gc=False):
     sm_percent: int | None
     clients: int | None
     over: bool
-    claim: str | None = None
-    shared_with: tuple[str, ...] = ()
+    grant: GrantReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +119,21 @@ def _gpu(row: ServedGpu, state: str | None, sm_percent: int | None = None) -> To
     return TopGpu(row.node, row.uuid, row.label, row.model, state or NO_DAEMON, *share, sm_percent)
 
 
-def _user(row: GrantRow, name: str) -> TopUser:
+def _user(row: PlacedGrant, name: str, *, over: bool) -> TopUser:
     """On all GPUs of the grant."""
-    share = row.memory_mib, row.used_mib, row.thread_percent, None, row.clients, row.over
+    grant = row.grant
     return TopUser(
-        row.node, name, ",".join(row.gpus), ",".join(row.labels), *share, row.claim, row.shared_with
+        node=row.node,
+        name=name,
+        gpu=",".join(grant.gpus),
+        label=",".join(row.labels),
+        granted_mib=grant.memory_mib,
+        used_mib=grant.used_mib,
+        thread_percent=grant.thread_percent,
+        sm_percent=None,
+        clients=grant.clients,
+        over=over,
+        grant=grant,
     )
 
 
@@ -140,8 +150,8 @@ def node_top(node: "NodeReport") -> Top:
 
 def _users(node: "NodeReport") -> Iterator[TopUser]:
     labels = node.labels
-    for row in grant_rows(node):
-        yield from _of_grant(row, node.clients)
+    for row in placed(node.grants or (), node):
+        yield from _of_grant(row, node.clients, labels)
     for one in node.clients or ():
         if one.grant is None:
             how = "without a grant" if one.on_mps else "beside MPS"
@@ -152,15 +162,19 @@ def _users(node: "NodeReport") -> Iterator[TopUser]:
             )
 
 
-def _of_grant(row: GrantRow, clients: "tuple[ClientReport, ...] | None") -> Iterator[TopUser]:
+def _of_grant(
+    row: PlacedGrant, clients: "tuple[ClientReport, ...] | None", labels: Mapping[str, str]
+) -> Iterator[TopUser]:
     """A row a GPU."""
-    whole = _user(row, row.pod or row.container or f"pid {row.pid}: {row.command or row.id}")
-    for card in row.cards:
-        here = {one.pid for one in clients or () if (one.grant, one.gpu) == (row.id, card.gpu)}
+    grant = row.grant
+    program = f"pid {grant.holder_pid}: {grant.command or grant.id}"
+    whole = _user(row, grant.pod or grant.container_in_words or program, over=grant.over)
+    for card in grant.cards:
+        here = {one.pid for one in clients or () if (one.grant, one.gpu) == (grant.id, card.gpu)}
         yield msgspec.structs.replace(
             whole,
             gpu=card.gpu,
-            label=row.labels[row.gpus.index(card.gpu)],
+            label=labels.get(card.gpu, card.gpu),
             granted_mib=card.memory_mib,
             used_mib=card.used_mib,
             sm_percent=card.sm_percent,
@@ -178,17 +192,13 @@ def cluster_top(status: "ClusterStatus", namespace: str | None) -> Top:
     gpus = [
         _gpu(row, SILENT if node.stale else row.state) for node in status.nodes for row in node.gpus
     ]
-    rows = [
-        row
-        for node in status.nodes
-        for row in pod_rows(node)
-        if row.pod and row.pod.startswith(prefix)
-    ]
-    over = (
-        msgspec.structs.replace(row, over=_exceeds(row.used_mib, row.memory_mib)) for row in rows
-    )
-    users = tuple([_user(row, row.pod or "") for row in over])
-    return Top(status.now, tuple(gpus), users, tuple(_notes(status)))
+    users = []
+    for node in status.nodes:
+        pods = [one for one in node.pods or () if one.pod and one.pod.startswith(prefix)]
+        for row in placed(pods, node, node.name):
+            over = _exceeds(row.grant.used_mib, row.grant.memory_mib)
+            users.append(_user(row, row.grant.pod, over=over))
+    return Top(status.now, tuple(gpus), tuple(users), tuple(_notes(status)))
 
 
 def _notes(status: "ClusterStatus") -> Iterator[str]:
