@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from rich.console import RenderableType
 
 from mpsd.model.cgpu_policies import POLICIES
-from mpsd.model.cluster_status import pods_in_words
 from mpsd.model.node_report import CardReport, GpuReport, GrantReport, NodeReport
 from mpsd.platform import local_api
 from mpsd.platform.command_line import OUTPUT, RUN_DIR, Between, option, takes
@@ -110,7 +109,7 @@ def _parts(report: NodeReport) -> Iterator[RenderableType]:
 
 def _name(grant: GrantReport) -> str:
     if grant.pod:
-        return pods_in_words(grant.pod, grant.names[1:])
+        return grant.pods_in_words
     return (grant.container_name or "-") if grant.container else grant.command
 
 

@@ -5,112 +5,58 @@ Names and units are an interface, those of model.node_report where they mean the
 added, never renamed. What is not known is None, and never zero.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
-import msgspec
+from msgspec.structs import asdict
 
 from mpsd.model.conditions import REASONS_OF_DOMAINS, Truth
-from mpsd.model.domain import unknown_cordons
-from mpsd.model.names import CONDITION, HEARTBEAT_S, STALE_S
+from mpsd.model.domain import ALL, drains, unknown_cordons
+from mpsd.model.names import HEARTBEAT_S, STALE_S
 from mpsd.model.node_report import (
-    CardReport,
-    ConditionReport,
-    DomainReport,
     GpuReport,
     GrantReport,
-    GrantViolations,
-    NodeReport,
-    ViolationsReport,
-    json_name,
+    NodeStatus,
 )
 from mpsd.model.problem import shortened, shown
 from mpsd.model.times import epoch, lasting
 
 
-class GpuRow(msgspec.Struct, frozen=True, rename=json_name, gc=False):
-    """A GPU. node: empty where it is this machine. domain, state: None where no control daemon
-    holds the GPU. cordoned: an operator has asked that it takes no new pods, or that a GPU of its
-    domain does.
-    """
+class ServedGpu(GpuReport, frozen=True, omit_defaults=False):
+    """A GPU with what its domain and an operator say of it."""
 
-    node: str
-    uuid: str
-    label: str
-    name: str
-    domain: str | None
-    state: str | None
-    cordoned: bool
-    restarts: int | None
-    memory_mib: int | None
-    promised_mib: int | None
-    granted_mib: int | None
-    granted_percent: int | None
-    used_mib: int | None
-    clients: int | None
+    #: Empty where it is this machine.
+    node: str = ""
+    #: Of its domain; None where no control daemon holds the GPU.
+    state: str | None = None
+    restarts: int | None = None
     context_mib: int | None = None
-    promised_percent: int | None = None
-    promised_clients: int | None = None
+    #: An operator has asked that it takes no new pods, or that a GPU of its domain does.
+    cordoned: bool = False
 
 
-class GrantRow(msgspec.Struct, frozen=True):
-    """Who holds a part of which GPUs, on this machine or on a node of a cluster.
-
-    id: the grant's on this machine, the pod's uid in a cluster; empty where that is not known.
-    gpus: UUIDs, and their labels. pod: namespace and name. container: its name, or the beginning of
-    its id. pid: of the program that holds the grant. memory_mib, used_mib: the most of one GPU.
-    cards: GPU by GPU, where that is reported. ended: its holder is gone, though not all of its
-    programs. no_cgroup: mpsd made none for this program. over: it uses more than it may; False
-    where that is not reported. violations: None where they are not reported. claim: namespace and
-    name of the resource claim that it is of; None where it is of none. shared_with: the pods that
-    hold the claim beside `pod`. priority: of its clients, 0 or 1, which is below normal.
-    """
-
-    node: str
-    id: str
-    gpus: tuple[str, ...]
-    labels: tuple[str, ...]
-    pod: str | None
-    memory_mib: int | None
-    thread_percent: int | None
-    used_mib: int | None
-    clients: int | None
-    reserved_percent: int | None = None
-    container: str | None = None
-    pid: int | None = None
-    command: str = ""
-    ended: bool = False
-    no_cgroup: bool = False
-    over: bool = False
-    cards: tuple[CardReport, ...] = ()
-    violations: GrantViolations | None = None
-    claim: str | None = None
-    shared_with: tuple[str, ...] = ()
-    priority: int = 0
-
-
-def gpu_row(
-    gpu: GpuReport, domain: DomainReport | None, node: str = "", *, cordoned: bool
-) -> GpuRow:
-    return GpuRow(
-        node=node,
-        uuid=gpu.uuid,
-        label=gpu.label or gpu.uuid,
-        name=gpu.model,
-        domain=domain.name if domain else None,
-        state=domain.state if domain else None,
-        cordoned=cordoned,
-        restarts=domain.restarts if domain else None,
-        memory_mib=gpu.memory_mib,
-        promised_mib=gpu.promised_mib,
-        granted_mib=gpu.granted_mib,
-        granted_percent=gpu.granted_percent,
-        used_mib=gpu.used_mib,
-        clients=gpu.clients,
-        context_mib=domain.context_mib if domain else None,
-        promised_percent=gpu.promised_percent,
-        promised_clients=gpu.promised_clients,
-    )
+def served_gpus(
+    node: NodeStatus, name: str = "", cordoned: frozenset[str] = frozenset()
+) -> tuple[ServedGpu, ...]:
+    """name: empty where it is this machine. cordoned: as in the spec, UUIDs or `all`; of this
+    machine the states show what is."""
+    domains = {domain.name: domain for domain in node.domains}
+    draining = drains(cordoned, node.domains if cordoned else ())
+    found = []
+    for gpu in node.gpus:
+        domain = domains.get(gpu.domain)
+        reported = asdict(gpu)
+        reported["label"] = gpu.label or gpu.uuid
+        if domain:
+            reported["state"] = domain.state
+            reported["restarts"] = domain.restarts
+            reported["context_mib"] = domain.context_mib
+        else:
+            reported["domain"] = ""
+        drained = not cordoned.isdisjoint({ALL, gpu.uuid}) or reported["domain"] in draining
+        found.append(ServedGpu(**reported, node=name, cordoned=drained))
+    return tuple(found)
 
 
 def ended_before(causes: Iterable[str]) -> str:
@@ -119,106 +65,42 @@ def ended_before(causes: Iterable[str]) -> str:
     return f"likely cause, ended just before it: {who}" if who else "its cause is not known"
 
 
-def gpu_rows(node: NodeReport) -> tuple[GpuRow, ...]:
-    """The GPUs of this machine. None is `cordoned`: here its state shows that."""
-    domains = {domain.name: domain for domain in node.domains}
-    return tuple([gpu_row(gpu, domains.get(gpu.domain), cordoned=False) for gpu in node.gpus])
+class PlacedGrant(NamedTuple):
+    """A grant, and where it is."""
+
+    grant: GrantReport
+    #: Of its GPUs.
+    labels: tuple[str, ...]
+    #: Empty where it is this machine.
+    node: str
 
 
-def pods_in_words(pod: str, shared_with: Sequence[str]) -> str:
-    """Who holds a grant: `default/train-0`, or `default/train-0 and 2 more` where several pods
-    share a claim."""
-    return shortened((pod, *shared_with), 1)
-
-
-def grant_rows(node: NodeReport) -> tuple[GrantRow, ...]:
-    labels = {gpu.uuid: gpu.label for gpu in node.gpus}
-    return tuple(
-        GrantRow(
-            "",
-            grant.id,
-            grant.gpus,
-            tuple(labels.get(uuid, uuid) for uuid in grant.gpus),
-            grant.pod or None,
-            grant.memory_mib,
-            grant.thread_percent,
-            grant.used_mib,
-            grant.clients,
-            reserved_percent=grant.reserved_percent,
-            container=(grant.container_name or grant.container[:12]) or None,
-            pid=grant.holder_pid,
-            command=grant.command,
-            ended=grant.ended,
-            no_cgroup=grant.cgroup == "",
-            over=grant.over,
-            cards=grant.cards,
-            claim=grant.claim or None,
-            shared_with=grant.names[1:],
-            priority=grant.priority,
-        )
-        for grant in node.grants or ()
-    )
-
-
-def pod_rows(node: "ClusterNode") -> tuple[GrantRow, ...]:
-    """The pods of a node of the cluster, as `grant_rows` has those of this machine."""
+def placed(
+    grants: Iterable[GrantReport], node: NodeStatus, name: str = ""
+) -> Iterator[PlacedGrant]:
+    """name: of the node, empty where it is this machine."""
     labels = node.labels
-    return tuple([_pod_row(node, grant, labels) for grant in node.pods or ()])
+    for grant in grants:
+        yield PlacedGrant(grant, tuple([labels.get(uuid, uuid) for uuid in grant.gpus]), name)
 
 
-def _pod_row(node: "ClusterNode", grant: GrantReport, labels: dict[str, str]) -> GrantRow:
-    return GrantRow(
-        node.name,
-        grant.uid,
-        grant.gpus,
-        tuple([labels.get(uuid, uuid) for uuid in grant.gpus]),
-        grant.pod,
-        grant.memory_mib,
-        grant.thread_percent,
-        grant.used_mib,
-        grant.clients,
-        reserved_percent=grant.reserved_percent,
-        violations=grant.violations,
-        claim=grant.claim or None,
-        shared_with=grant.names[1:],
-        priority=grant.priority,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterNode:
+class ClusterNode(NodeStatus, frozen=True, omit_defaults=False):
     """A node of a cluster."""
 
-    name: str
+    name: str = ""
     #: It has reported of late that every GPU takes programs; a cordoned one takes none.
-    ready: bool
+    ready: bool = False
     #: Of its last report, seconds since 1970; None where there is none.
-    reported_at: float | None
+    reported_at: float | None = None
     #: Whether that is too long ago to be believed.
-    stale: bool
+    stale: bool = False
     #: As in the spec, UUIDs or `all`.
-    cordoned: tuple[str, ...]
-    gpus: tuple[GpuRow, ...]
-    domains: tuple[DomainReport, ...]
+    cordoned: tuple[str, ...] = ()
+    gpus: tuple[ServedGpu, ...] = ()
     #: The grants of its pods; None where the node does not know them.
-    pods: tuple[GrantReport, ...] | None
+    pods: tuple[GrantReport, ...] | None = None
     #: What is wrong with the object, a sentence each.
     unreadable: tuple[str, ...] = ()
-    driver: str = ""
-    #: Of the agent's mpsd; empty where it is not reported.
-    version: str = ""
-    conditions: tuple[ConditionReport, ...] = ()
-    #: None where they are not reported.
-    violations: ViolationsReport | None = None
-
-    @property
-    def condition(self) -> ConditionReport | None:
-        """MPSReady; None where it is not reported."""
-        return next((one for one in self.conditions if one.type == CONDITION), None)
-
-    @property
-    def labels(self) -> dict[str, str]:
-        return {gpu.uuid: gpu.label for gpu in self.gpus}
 
     @property
     def cordoned_labels(self) -> str:

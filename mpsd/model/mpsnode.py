@@ -5,7 +5,7 @@ NodeReport. Any JSON is a node here, with what could be read of it and the rest 
 unreadable; nothing raises.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
@@ -13,9 +13,9 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 import msgspec
 from msgspec.structs import replace
 
-from mpsd.model import cluster_status as rows
+from mpsd.model.cluster_status import ClusterNode, ClusterStatus, is_stale, served_gpus
 from mpsd.model.conditions import Truth
-from mpsd.model.domain import ALL, State, drains
+from mpsd.model.domain import State
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.node_report import (
     LARGEST,
@@ -142,12 +142,12 @@ def _note(value: object, where: str, message: str, remedy: str, shape: FieldRead
     shape.problems.append(Problem("wrong-value", where, shown(value), message, remedy))
 
 
-def cluster_status(mpsnodes: Iterable[object], now: float) -> rows.ClusterStatus:
+def cluster_status(mpsnodes: Iterable[object], now: float) -> ClusterStatus:
     nodes = [read_mpsnode(thing, now) for thing in mpsnodes]
-    return rows.ClusterStatus(now, tuple(sorted(nodes, key=lambda node: node.name)))
+    return ClusterStatus(now, tuple(sorted(nodes, key=lambda node: node.name)))
 
 
-def read_mpsnode(thing: object, now: float) -> rows.ClusterNode:
+def read_mpsnode(thing: object, now: float) -> ClusterNode:
     fields: Fields = thing if isinstance(thing, dict) else {}
     shape = FieldReader()
     found = read(fields, shape)
@@ -160,45 +160,30 @@ def read_mpsnode(thing: object, now: float) -> rows.ClusterNode:
     return _node(found, unreadable, now)
 
 
-def _node(found: MPSNode, unreadable: Sequence[str], now: float) -> rows.ClusterNode:
+def _node(found: MPSNode, unreadable: Sequence[str], now: float) -> ClusterNode:
     status = found.status
     name = found.metadata.name or "(no name)"
     cordoned = frozenset(found.spec.cordoned)
     reported_at = epoch(status.reported_at)
-    stale = rows.is_stale(reported_at, now)
-    gpus = [*_gpus(status, name, cordoned)]
+    stale = is_stale(reported_at, now)
+    gpus = served_gpus(status, name, cordoned)
     serves = bool(gpus) and all(gpu.state == State.READY for gpu in gpus)
-    condition = status.condition
-    return rows.ClusterNode(
+    says_so = status.condition is not None and status.condition.status == Truth.TRUE
+    return ClusterNode(
         name=name,
-        ready=reported_at is not None
-        and not stale
-        and serves
-        and condition is not None
-        and condition.status == Truth.TRUE,
+        ready=reported_at is not None and not stale and serves and says_so,
         reported_at=reported_at,
         stale=stale,
         driver=status.driver,
         cordoned=tuple(sorted(cordoned)),
         conditions=status.conditions,
-        gpus=tuple(gpus),
+        gpus=gpus,
         domains=status.domains,
         pods=_pods(status),
         unreadable=tuple(unreadable),
         version=status.version,
         violations=status.violations,
     )
-
-
-def _gpus(status: NodeReport, node: str, cordoned: frozenset[str]) -> Iterator[rows.GpuRow]:
-    by_name = {domain.name: domain for domain in status.domains}
-    draining = drains(cordoned, status.domains if cordoned else ())
-    for gpu in status.gpus:
-        domain = by_name.get(gpu.domain)
-        drained = (
-            ALL in cordoned or gpu.uuid in cordoned or bool(domain and domain.name in draining)
-        )
-        yield rows.gpu_row(gpu, domain, node, cordoned=drained)
 
 
 def _pods(status: NodeReport) -> tuple[GrantReport, ...] | None:

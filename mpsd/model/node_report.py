@@ -15,6 +15,7 @@ import msgspec
 
 from mpsd.model.events import PastEvent
 from mpsd.model.names import CONDITION
+from mpsd.model.problem import shortened
 from mpsd.model.times import Instant, epoch
 
 LARGEST = 2**63 - 1  # an int64, as the definition of MPSNode has it
@@ -315,6 +316,16 @@ class GrantReport(PodReport, frozen=True):
         """Namespace and name of each of these."""
         return (self.pod, *[one.pod for one in self.shared_with])
 
+    @property
+    def pods_in_words(self) -> str:
+        """Such as `default/train-0`, or `default/train-0 and 2 more`; empty where it is in none."""
+        return shortened(self.names, 1)
+
+    @property
+    def container_in_words(self) -> str:
+        """Its container's name, or the beginning of its id; empty where it is in none."""
+        return self.container_name or self.container[:12]
+
 
 class ClientReport(ReportPart, frozen=True):
     """A process on a GPU."""
@@ -364,18 +375,36 @@ class Summary(ReportPart, frozen=True):
     violations: Amount = None
 
 
-class NodeReport(ReportPart, frozen=True):
+class NodeStatus(ReportPart, frozen=True):
+    """What is reported of a node, on that node and of one in a cluster."""
+
+    driver: str = ""
+    #: Of the agent's mpsd.
+    version: str = ""
+    gpus: Annotated[tuple[GpuReport, ...], Few] = ()
+    domains: Annotated[tuple[DomainReport, ...], Few] = ()
+    #: Absent where there is no watchdog, or where they are not reported.
+    violations: ViolationsReport | None = None
+    conditions: Annotated[tuple[ConditionReport, ...], Few] = ()
+
+    @property
+    def condition(self) -> ConditionReport | None:
+        """MPSReady; None where it is not reported."""
+        return next((one for one in self.conditions if one.type == CONDITION), None)
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of the GPUs, by UUID."""
+        return {gpu.uuid: gpu.label for gpu in self.gpus}
+
+
+class NodeReport(NodeStatus, frozen=True):
     """A node as its agent sees it."""
 
     #: Absent where it has reported nothing.
     reported_at: Time = None
-    driver: str = ""
-    #: Of the agent's mpsd.
-    version: str = ""
     #: Of an MPSNode.
     summary: Summary | None = None
-    gpus: Annotated[tuple[GpuReport, ...], Few] = ()
-    domains: Annotated[tuple[DomainReport, ...], Few] = ()
     #: Absent where they are not known; in an MPSNode those of pods, and only where they are all of
     #: them.
     grants: Annotated[tuple[GrantReport, ...], Few] | None = None
@@ -386,9 +415,6 @@ class NodeReport(ReportPart, frozen=True):
     waiting: tuple[WaitingReport, ...] = ()
     #: What could not be seen, and why, a sentence each.
     unknown: tuple[str, ...] = ()
-    #: Absent where there is no watchdog, or where they are not reported.
-    violations: ViolationsReport | None = None
-    conditions: Annotated[tuple[ConditionReport, ...], Few] = ()
     #: Where the agent reads the limits files.
     limits_directory: str = ""
     #: The last 10 ends of control daemons since the agent started, with who lost GPU processes.
@@ -402,16 +428,6 @@ class NodeReport(ReportPart, frozen=True):
     def now(self) -> float:
         """Of a report of this machine: when it was made, in seconds since 1970."""
         return epoch(self.reported_at) or 0.0
-
-    @property
-    def condition(self) -> ConditionReport | None:
-        """MPSReady; None where it is not reported."""
-        return next((one for one in self.conditions if one.type == CONDITION), None)
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """Of the GPUs, by UUID."""
-        return {gpu.uuid: gpu.label for gpu in self.gpus}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from typing import Any, TypedDict
 from msgspec import structs
 
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
-from mpsd.model.cluster_status import ClusterNode
+from mpsd.model.cluster_status import ClusterNode, ServedGpu
 from mpsd.model.identity import PodName
 from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.names import STALE_S
@@ -95,7 +95,7 @@ class ReportedNode:
 
     def says_the_same(self, other: "ReportedNode") -> bool:
         """Whether the capacity is the same, whenever it was reported."""
-        return self.reservations == other.reservations and self.node == replace(
+        return self.reservations == other.reservations and self.node == structs.replace(
             other.node, reported_at=self.node.reported_at
         )
 
@@ -118,28 +118,37 @@ def read_reported(thing: Object) -> ReportedNode:
         structs.replace(pod, used_mib=None, clients=None, gpus=_once(pod.gpus), violations=None)
         for pod in node.pods
     )
-    gpus = tuple(
-        structs.replace(gpu, **{name: intern(getattr(gpu, name)) for name in _NAMES}, **_UNREAD)
-        for gpu in node.gpus
-    )
+    gpus = tuple(map(_lean, node.gpus))
     # A GPU says which domain it is of. Of domains only the kind counts, so those of a kind are one.
     of_kind: dict[str, list[str]] = {}
     for one in node.domains:
         if one.kind:
             of_kind.setdefault(one.kind, []).extend(one.gpus)
     domains = tuple(DomainReport(gpus=_once(held), kind=kind) for kind, held in of_kind.items())
-    still = replace(
-        node, ready=False, stale=False, driver="", version="", domains=domains, unreadable=()
+    lean = ClusterNode(
+        name=node.name,
+        reported_at=node.reported_at,
+        cordoned=node.cordoned,
+        gpus=gpus,
+        domains=domains,
+        pods=pods,
     )
-    lean = replace(still, gpus=gpus, pods=pods, conditions=(), violations=None)
     return ReportedNode(
         str(metadata.get("resourceVersion", "")), lean, text if isinstance(text, str) else ""
     )
 
 
-_NAMES = ("uuid", "label", "name")
-# None for each
-_UNREAD = dict.fromkeys(("restarts", "granted_mib", "granted_percent", "used_mib", "clients"))
+def _lean(gpu: ServedGpu) -> ServedGpu:
+    return ServedGpu(
+        uuid=intern(gpu.uuid),
+        label=intern(gpu.label),
+        domain=gpu.domain,
+        state=gpu.state,
+        cordoned=gpu.cordoned,
+        promised_mib=gpu.promised_mib,
+        promised_percent=gpu.promised_percent,
+        promised_clients=gpu.promised_clients,
+    )
 
 
 def _once(texts: Iterable[str]) -> tuple[str, ...]:
@@ -213,7 +222,7 @@ class KnownNode:
         if self.reported is None:
             return None
         self._shown_stale = self._is_stale
-        node = replace(self.reported.node, stale=self._shown_stale)
+        node = structs.replace(self.reported.node, stale=self._shown_stale)
         return node_capacity(node, self.placement, self.pods.values(), reservations, terms)
 
     def changes_at(self, fates: Fates, now: float) -> float | None:

@@ -10,12 +10,13 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from itertools import chain
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 import msgspec
 from rich.console import RenderableType
 
-from mpsd.model.cluster_status import ClusterStatus, pod_rows, troubles
+from mpsd.model.cluster_status import ClusterStatus, placed, troubles
 from mpsd.model.domain import State
 from mpsd.model.problem import InvalidInput
 from mpsd.model.times import lasting
@@ -193,15 +194,9 @@ def _looked_again(cluster: ClusterAccess, nodes: Sequence[str]) -> ClusterStatus
 def cluster_frame(status: ClusterStatus, output: StatusFormat) -> Frame:
     """The record for programs only where they are who reads: for 500 nodes it takes half a
     second."""
-    record = _record(status) if output in {StatusFormat.JSON, StatusFormat.YAML} else None
+    is_record = output in {StatusFormat.JSON, StatusFormat.YAML}
+    record = msgspec.to_builtins(status) if is_record else None
     return Frame(record, cluster_parts(status, wide=output is StatusFormat.WIDE))
-
-
-def _record(status: ClusterStatus) -> dict[str, Any]:
-    record: dict[str, Any] = msgspec.to_builtins(status)
-    for node in record["nodes"]:
-        node["reportedAt"] = node.pop("reported_at")
-    return record
 
 
 def _picture_frame(picture: "Picture", output: StatusFormat) -> Frame:
@@ -230,9 +225,8 @@ def cluster_parts(status: ClusterStatus, *, wide: bool) -> Iterator[RenderableTy
     if any(node.gpus for node in nodes):
         yield table(CLUSTER_GPU_COLUMNS, (gpu for node in nodes for gpu in node.gpus), wide=wide)
     if any(node.pods for node in nodes):
-        yield table(
-            CLUSTER_POD_COLUMNS, (row for node in nodes for row in pod_rows(node)), wide=wide
-        )
+        rows = chain.from_iterable(placed(node.pods or (), node, node.name) for node in nodes)
+        yield table(CLUSTER_POD_COLUMNS, rows, wide=wide)
     for node in nodes:
         unready = [domain for domain in node.domains if domain.state != State.READY]
         yield from (domain_line(domain, status.now, node.name) for domain in unready)

@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 from rich.console import Console, RenderableType
 
-from mpsd.model.cluster_status import gpu_rows, grant_rows
+from mpsd.model.cluster_status import placed, served_gpus
 from mpsd.model.domain import State
 from mpsd.model.node_report import NodeReport
 from mpsd.platform import local_api
@@ -110,7 +110,7 @@ def show(node: NodeReport, to: Console) -> None:
 
 
 def _parts(node: NodeReport, *, wide: bool) -> Iterator[RenderableType]:
-    yield tables.table(tables.GPU_COLUMNS, gpu_rows(node), wide=wide)
+    yield tables.table(tables.GPU_COLUMNS, served_gpus(node), wide=wide)
     for domain in node.domains:
         if domain.state != State.READY:
             yield tables.domain_line(domain, node.now)
@@ -120,9 +120,10 @@ def _parts(node: NodeReport, *, wide: bool) -> Iterator[RenderableType]:
         if domain.faults.suspects:
             yield tables.suspects_line(domain)
     if node.grants:
-        rows = grant_rows(node)  # pods by their names where a kubelet gives them, else programs
-        columns = tables.POD_COLUMNS if any(row.pod for row in rows) else tables.GRANT_COLUMNS
-        yield tables.table(columns, rows, wide=wide)
+        # pods by their names where a kubelet gives them, else programs
+        are_pods = any(grant.pod for grant in node.grants)
+        columns = tables.POD_COLUMNS if are_pods else tables.GRANT_COLUMNS
+        yield tables.table(columns, placed(node.grants, node), wide=wide)
     for client in node.clients or ():
         if client.grant is None:
             how = "on MPS without a grant" if client.on_mps else "beside MPS, without limits"

@@ -15,10 +15,10 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.segment import Segment
 from rich.text import Text
 
-from mpsd.model.cluster_status import GpuRow, GrantRow, ended_before, pods_in_words
+from mpsd.model.cluster_status import PlacedGrant, ServedGpu, ended_before
 from mpsd.model.conditions import Truth
 from mpsd.model.domain import DRAINS, State, after_is, remedy
-from mpsd.model.node_report import DomainReport, by_kind, total
+from mpsd.model.node_report import DomainReport, GrantReport, by_kind, total
 from mpsd.model.problem import printable, shortened
 from mpsd.model.quantity import gib
 from mpsd.model.times import DAY_S, epoch, lasting
@@ -172,7 +172,7 @@ _COLOURS = {State.READY.value: "green"} | {
 }
 
 
-def _state(gpu: GpuRow) -> Text:
+def _state(gpu: ServedGpu) -> Text:
     if gpu.state is None:
         return Text("no daemon", "red")
     # the node has not heard of it yet, or has other trouble first
@@ -185,10 +185,10 @@ def state_text(state: str, more: str = "") -> Text:
     return Text(printable(state) + more, _COLOURS.get(state, "red"))
 
 
-GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
+GPU_COLUMNS: tuple[Column[ServedGpu], ...] = (
     Column("GPU", lambda gpu: gpu.label, left=True),
-    Column("MODEL", lambda gpu: gpu.name.removeprefix("NVIDIA "), left=True, leaves=True),
-    Column("DOMAIN", lambda gpu: gpu.domain or "", left=True),
+    Column("MODEL", lambda gpu: gpu.model.removeprefix("NVIDIA "), left=True, leaves=True),
+    Column("DOMAIN", lambda gpu: gpu.domain, left=True),
     Column("STATE", _state, left=True),
     Column("GRANTED", lambda gpu: part_of(gpu.granted_mib, gpu.promised_mib)),
     Column("RESERVED", lambda gpu: known(gpu.granted_percent, " %"), leaves=True),
@@ -202,7 +202,7 @@ GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
     ),
     Column("UUID", lambda gpu: gpu.uuid, left=True, wide=True),
 )
-CLUSTER_GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
+CLUSTER_GPU_COLUMNS: tuple[Column[ServedGpu], ...] = (
     Column("NODE", lambda gpu: gpu.node, left=True),
     *GPU_COLUMNS,
 )
@@ -210,69 +210,66 @@ CLUSTER_GPU_COLUMNS: tuple[Column[GpuRow], ...] = (
 # -- grants ---------------------------------------------------------------------------------------
 
 
-def _each(row: GrantRow, amount: str) -> str:
+def _each(grant: GrantReport, amount: str) -> str:
     """One where it has as much of each GPU, else one a GPU."""
-    if len({card.memory_mib for card in row.cards}) <= 1:
-        return known_gib(getattr(row, amount))
-    each = (known_gib(getattr(card, amount)).removesuffix(" GiB") for card in row.cards)
+    if len({card.memory_mib for card in grant.cards}) <= 1:
+        return known_gib(getattr(grant, amount))
+    each = (known_gib(getattr(card, amount)).removesuffix(" GiB") for card in grant.cards)
     return f"{','.join(each)} GiB"
 
 
-def _used(row: GrantRow) -> str | Text:
-    used = _each(row, "used_mib")
-    return Text(f"{used}, over", "red") if row.over else used
+def _used(row: PlacedGrant) -> str | Text:
+    used = _each(row.grant, "used_mib")
+    return Text(f"{used}, over", "red") if row.grant.over else used
 
 
-def _ended(row: GrantRow, what: str) -> str:
-    told = (
-        "(ended, programs of it are left) "
-        if row.ended
-        else "(no cgroup) "
-        if row.no_cgroup
-        else ""
-    )
-    return f"{told}{what}"
+def _ended(grant: GrantReport, what: str) -> str:
+    if grant.ended:
+        return f"(ended, programs of it are left) {what}"
+    return f"(no cgroup) {what}" if grant.cgroup == "" else what
 
 
-def _holder(row: GrantRow) -> str:
-    return pods_in_words(row.pod, row.shared_with) if row.pod else f"pid {known(row.pid)}"
+def _holder(row: PlacedGrant) -> str:
+    grant = row.grant
+    return _ended(grant, grant.pods_in_words or f"pid {known(grant.holder_pid)}")
 
 
-def _violations(row: GrantRow) -> str:
-    if row.violations is None:
+def _violations(row: PlacedGrant) -> str:
+    if row.grant.violations is None:
         return "?"
-    return ", ".join(
-        [f"{known(count)} {kind}" for kind, count in by_kind(row.violations.counts).items()]
-    )
+    counts = by_kind(row.grant.violations.counts)
+    return ", ".join([f"{known(count)} {kind}" for kind, count in counts.items()])
 
 
-_GRANT: tuple[Column[GrantRow], ...] = (
-    Column("GPU", lambda grant: ",".join(grant.labels), left=True),
-    Column("GRANTED", lambda grant: _each(grant, "memory_mib")),
-    Column("THREADS", lambda grant: known(grant.thread_percent, " %"), leaves=True),
+def _below(row: PlacedGrant) -> str:
+    return "below normal" if row.grant.priority else ""
+
+
+_GRANT: tuple[Column[PlacedGrant], ...] = (
+    Column("GPU", lambda row: ",".join(row.labels), left=True),
+    Column("GRANTED", lambda row: _each(row.grant, "memory_mib")),
+    Column("THREADS", lambda row: known(row.grant.thread_percent, " %"), leaves=True),
     Column("USED", _used),
-    Column("CLIENTS", lambda grant: known(grant.clients), leaves=True),
+    Column("CLIENTS", lambda row: known(row.grant.clients), leaves=True),
 )
-GRANT_COLUMNS: tuple[Column[GrantRow], ...] = (
-    Column("GRANT", lambda grant: grant.id, left=True),
+GRANT_COLUMNS: tuple[Column[PlacedGrant], ...] = (
+    Column("GRANT", lambda row: row.grant.id, left=True),
     *_GRANT,
-    Column("PID", lambda grant: known(grant.pid), leaves=True),
-    Column("COMMAND", lambda grant: _ended(grant, grant.command), left=True),
+    Column("PID", lambda row: known(row.grant.holder_pid), leaves=True),
+    Column("COMMAND", lambda row: _ended(row.grant, row.grant.command), left=True),
 )
-POD_COLUMNS: tuple[Column[GrantRow], ...] = (
-    Column("POD", lambda grant: _ended(grant, _holder(grant)), left=True),
-    Column("CLAIM", lambda grant: grant.claim or "", left=True, rare=True),
+POD_COLUMNS: tuple[Column[PlacedGrant], ...] = (
+    Column("POD", _holder, left=True),
+    Column("CLAIM", lambda row: row.grant.claim, left=True, rare=True),
     *_GRANT,
+    Column("PRIORITY", _below, left=True, rare=True),
+    Column("UID", lambda row: row.grant.uid or row.grant.id, left=True, wide=True),
     Column(
-        "PRIORITY", lambda grant: "below normal" if grant.priority else "", left=True, rare=True
-    ),
-    Column("UID", lambda grant: grant.id, left=True, wide=True),
-    Column(
-        "SHARED WITH", lambda grant: ", ".join(grant.shared_with), left=True, wide=True, rare=True
+        "SHARED WITH", lambda row: ", ".join(row.grant.names[1:]), left=True, wide=True, rare=True
     ),
 )
-CLUSTER_POD_COLUMNS: tuple[Column[GrantRow], ...] = (
-    Column("NODE", lambda pod: pod.node, left=True),
+CLUSTER_POD_COLUMNS: tuple[Column[PlacedGrant], ...] = (
+    Column("NODE", lambda row: row.node, left=True),
     *POD_COLUMNS,
     Column("VIOLATIONS", _violations, left=True, rare=True),
 )

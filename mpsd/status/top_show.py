@@ -18,14 +18,14 @@ import msgspec
 from rich.console import RenderableType
 from rich.text import Text
 
-from mpsd.model.cluster_status import pods_in_words
+from mpsd.model.cluster_status import ServedGpu
 from mpsd.model.problem import printable
 from mpsd.model.times import lasting
 from mpsd.platform import terminal
 from mpsd.platform.console import ExitCode, complaints, one_line
 from mpsd.platform.imports import ended_by_signals
 from mpsd.platform.terminal import WIDEST, console, drawn, print_part
-from mpsd.status.rules.top import NoLook, Sort, Top, TopGpu, TopUser
+from mpsd.status.rules.top import NoLook, Sort, Top, TopUser
 from mpsd.status.tables import (
     Column,
     TextTable,
@@ -85,19 +85,30 @@ def _seen(look: Callable[[], Top], last: Top) -> Top:
 
 def _used(row: TopUser) -> str | Text:
     used = known_gib(row.used_mib)
-    return (
-        Text(f"{used}, over" if row.granted_mib is not None else f"{used}, no grant", "red")
-        if row.over
-        else used
-    )
+    if not row.over:
+        return used
+    return Text(f"{used}, over" if row.grant else f"{used}, no grant", "red")
 
 
-_GPUS: tuple[Column[TopGpu], ...] = (
+def _granted(row: TopUser) -> str:
+    return known_gib(row.memory_mib) if row.grant else "-"
+
+
+def _threads(row: TopUser) -> str:
+    return known(row.grant.thread_percent, " %") if row.grant else "-"
+
+
+def _who(row: TopUser) -> str:
+    more = len(row.grant.names) - 1 if row.grant else 0
+    return f"{row.name} and {more} more" if more else row.name
+
+
+_GPUS: tuple[Column[ServedGpu], ...] = (
     Column("NODE", lambda gpu: gpu.node, left=True),
     Column("GPU", lambda gpu: gpu.label, left=True),
     Column("MODEL", lambda gpu: gpu.model.removeprefix("NVIDIA "), left=True, leaves=True),
-    Column("STATE", lambda gpu: state_text(gpu.state), left=True),
-    Column("GRANTED", lambda gpu: part_of(gpu.granted_mib, gpu.memory_mib), leaves=True),
+    Column("STATE", lambda gpu: state_text(gpu.state or "no daemon"), left=True),
+    Column("GRANTED", lambda gpu: part_of(gpu.granted_mib, gpu.promised_mib), leaves=True),
     Column("USED", lambda gpu: known_gib(gpu.used_mib)),
     Column("SM", lambda gpu: known(gpu.sm_percent, " %")),
     Column("CLIENTS", lambda gpu: known(gpu.clients), leaves=True),
@@ -105,26 +116,24 @@ _GPUS: tuple[Column[TopGpu], ...] = (
 _USERS: tuple[Column[TopUser], ...] = (
     Column("NODE", lambda user: user.node, left=True),
     Column("GPU", lambda user: user.label, left=True),
-    Column("WHO", lambda user: pods_in_words(user.name, user.shared_with), left=True),
-    Column("CLAIM", lambda user: user.claim or "", left=True, rare=True, leaves=True),
+    Column("WHO", _who, left=True),
+    Column(
+        "CLAIM",
+        lambda user: user.grant.claim if user.grant else "",
+        left=True,
+        rare=True,
+        leaves=True,
+    ),
     Column("USED", _used),
-    Column(
-        "GRANTED",
-        lambda user: "-" if user.granted_mib is None else known_gib(user.granted_mib),
-        leaves=True,
-    ),
+    Column("GRANTED", _granted, leaves=True),
     Column("SM", lambda user: known(user.sm_percent, " %")),
-    Column(
-        "THREADS",
-        lambda user: "-" if user.granted_mib is None else known(user.thread_percent, " %"),
-        leaves=True,
-    ),
+    Column("THREADS", _threads, leaves=True),
     Column("CLIENTS", lambda user: known(user.clients), leaves=True),
 )
 
 
 def _tables(
-    top: Top, gpus: Sequence[TopGpu], users: Sequence[TopUser], width: int
+    top: Top, gpus: Sequence[ServedGpu], users: Sequence[TopUser], width: int
 ) -> tuple[TextTable, TextTable]:
     """Those of these GPUs and users, without the columns that would say nothing."""
     empty = (

@@ -11,9 +11,8 @@ from msgspec.structs import replace as changed
 
 from mpsd.model.cluster_status import (
     ClusterNode,
-    gpu_rows,
-    grant_rows,
-    pod_rows,
+    placed,
+    served_gpus,
     silence,
     troubles,
 )
@@ -34,6 +33,7 @@ from mpsd.model.node_view import Canary, Fault, FaultHit, NodeView
 from mpsd.model.times import stamp, utc
 from mpsd.status.rules.mpsnode import mpsnode_status
 from mpsd.status.rules.node_report import node_report
+from mpsd.status.tables import POD_COLUMNS
 from tests.model.worlds import NOW as VIEW_NOW
 from tests.model.worlds import POLICY, identity
 from tests.mpsnodes import NOW, damaged, mpsnode
@@ -75,11 +75,17 @@ VIEWS = {
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 def test_the_cluster_shows_the_rows_that_the_node_shows(view: NodeView) -> None:
     there, here = read_mpsnode(told(view), VIEW_NOW), node_report(view, POLICY)
-    assert [changed(row, node="") for row in there.gpus] == list(gpu_rows(here))
+    shown = [changed(gpu, sms=None, unexplained_mib=None) for gpu in here.gpus]
+    assert [changed(row, node="") for row in there.gpus] == [
+        *served_gpus(changed(here, gpus=tuple(shown)))
+    ]
     assert [domain.state for domain in there.domains] == [domain.state for domain in here.domains]
     assert [domain.doubt for domain in there.domains] == [domain.doubt for domain in here.domains]
-    pods = [changed(row, node="", command=row.pod or "") for row in pod_rows(there)]
-    assert pods == [changed(row, cards=()) for row in grant_rows(here)]
+    pods = [*placed(there.pods or (), there)]
+    for row, own in zip(pods, placed(here.grants or (), here), strict=True):
+        assert [str(column.cell(row)) for column in POD_COLUMNS] == [
+            str(column.cell(own)) for column in POD_COLUMNS
+        ]
 
 
 def test_a_node_that_serves_is_ready_and_one_whose_daemon_is_down_is_not() -> None:
@@ -204,7 +210,7 @@ def test_any_json_is_a_node_and_nothing_raises(things: list[Any], now: float) ->
     status = cluster_status(things, now)
     assert len(status.nodes) == len(things)
     for one in status.nodes:
-        assert [row.node for row in pod_rows(one)] == [one.name] * len(one.pods or ())
+        assert all(len(row.labels) == len(row.grant.gpus) for row in placed(one.pods or (), one))
         assert all(isinstance(sentence, str) for sentence in troubles(one, now))
         assert isinstance(one.cordoned_labels, str)
         if one.ready:

@@ -1,6 +1,5 @@
 """Whether GPUs are empty, who may be evicted, and what withdraws a drain."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,21 +44,21 @@ def test_drained_is_empty_and_nothing_that_runs_a_daemon_is_otherwise() -> None:
 
 @pytest.mark.parametrize("state", ["refused", "down"])
 def test_without_a_daemon_it_is_counted_and_what_is_not_known_is_not_empty(state: str) -> None:
-    idle = replace(node(state=state, clients=0), pods=())
+    idle = changed(node(state=state, clients=0), pods=())
     assert are_empty(idle, every(idle))
-    assert not are_empty(replace(idle, pods=None), every(idle))
+    assert not are_empty(changed(idle, pods=None), every(idle))
     assert not are_empty(node(state=state, clients=0), every(idle)), "pods hold grants there"
-    assert not are_empty(replace(node(state=state, clients=None), pods=()), every(idle))
+    assert not are_empty(changed(node(state=state, clients=None), pods=()), every(idle))
 
 
 def test_a_node_that_has_told_nothing_is_not_said_to_have_no_gpu() -> None:
-    silent = replace(node(), gpus=(), reported_at=None)
+    silent = changed(node(), gpus=(), reported_at=None)
     assert (
         states(silent, [])
         == "it has reported no GPU yet"
-        == what_is_left(replace(silent, pods=()), [])
+        == what_is_left(changed(silent, pods=()), [])
     )
-    assert states(replace(silent, reported_at=NOW), []) == "no GPU"
+    assert states(changed(silent, reported_at=NOW), []) == "no GPU"
 
 
 def test_the_way_to_drained_is_reported_with_who_is_left() -> None:
@@ -152,7 +151,7 @@ def test_room_is_offered_until_a_domain_drains() -> None:
     assert offers_room(ready, every(ready))
     assert not offers_room(draining, every(draining))
     first, *rest = ready.gpus
-    in_part = replace(ready, gpus=(first, *draining.gpus[1:]))
+    in_part = changed(ready, gpus=(first, *draining.gpus[1:]))
     assert offers_room(in_part, every(in_part)), "one GPU of several is enough"
     assert not offers_room(in_part, [one.uuid for one in rest])
     assert not offers_room(node(), [every(node())[0]])

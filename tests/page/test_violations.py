@@ -1,7 +1,6 @@
 """A cluster's page in a real Chromium says which pod broke its limit, in both languages."""
 
 import time
-from dataclasses import replace
 
 from msgspec.structs import replace as changed
 
@@ -34,7 +33,7 @@ def test_a_pod_that_broke_its_limit_is_marked_and_what_it_did_happened_lately(
         changed(held("train", 7), violations=own),
         changed(held("well", 3), violations=NO_VIOLATIONS),
     )
-    node = replace(
+    node = changed(
         cluster_node(gib=(23,), held=pods),
         reported_at=now,
         violations=ViolationsReport(pods=1, counts=own.counts, last=(last,)),

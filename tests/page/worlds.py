@@ -171,8 +171,8 @@ def cluster(now: float) -> PageView:
         changed(gpu, state=State.FAULT.value) if gpu.domain == first.name else gpu
         for gpu in nodes[2].gpus
     )
-    nodes[2] = replace(nodes[2], ready=False, domains=(broken, *rest), gpus=gpus)
-    nodes[5] = aged(replace(nodes[5], reported_at=now - 1500), now)
+    nodes[2] = changed(nodes[2], ready=False, domains=(broken, *rest), gpus=gpus)
+    nodes[5] = aged(changed(nodes[5], reported_at=now - 1500), now)
     around = scene(*nodes)
     pods = [
         ("research", "finetune-qwen-0", 20, 4000),
@@ -215,7 +215,7 @@ def _node(name: str, now: float) -> ClusterNode:
     gpus = tuple(
         changed(
             gpu,
-            name="NVIDIA A30",
+            model="NVIDIA A30",
             granted_mib=16 * GIB,
             granted_percent=50,
             used_mib=11 * GIB,
@@ -224,4 +224,4 @@ def _node(name: str, now: float) -> ClusterNode:
         for gpu in made.gpus
     )
     domains = tuple(changed(one, since=utc(now - 90_000)) for one in made.domains)
-    return replace(made, reported_at=now - 4, gpus=gpus, domains=domains, version="0.1.0")
+    return changed(made, reported_at=now - 4, gpus=gpus, domains=domains, version="0.1.0")

@@ -9,7 +9,7 @@ counted a second time, apart from the ledger, and looked at after every pod.
 import heapq
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, dataclass
 from random import Random
 
 from msgspec.structs import replace as changed
@@ -201,7 +201,7 @@ def cluster_nodes(nodes: int, seed: int) -> tuple[ClusterNode, ...]:
         holds = tuple(held(f"whole-{n}", gib, n, name) for pair in pairs for n in (pair, pair + 1))
         node = cluster_node(name, (gib,) * GPUS, held=holds)
         if number % 8 >= 4:
-            node = replace(
+            node = changed(
                 node,
                 gpus=tuple(changed(gpu, domain=f"gpus{n // 2}") for n, gpu in enumerate(node.gpus)),
             )

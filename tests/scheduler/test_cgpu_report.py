@@ -1,9 +1,8 @@
 """gpushare's table: every GPU has one column, and what is shown adds up."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 
 from mpsd.model.grants import GpuName, Request
 from mpsd.model.identity import PodName
@@ -41,7 +40,7 @@ def test_what_was_only_promised_is_not_allocated() -> None:
 
 def test_a_silent_node_keeps_the_numbers_that_it_told() -> None:
     report = cgpu_node(
-        node_capacity(replace(node(held=(held("a", 7),)), stale=True), "", (), (), TERMS),
+        node_capacity(changed(node(held=(held("a", 7),)), stale=True), "", (), (), TERMS),
         "a",
         {},
         GIB,

@@ -1,7 +1,5 @@
 """Who takes what of a node, and what is left: a pod counts once, by whoever knows best."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -82,7 +80,7 @@ def test_a_finished_pod_holds_nothing() -> None:
 
 def test_what_a_card_has_beyond_whole_units_is_nobodys() -> None:
     node = cluster_node(gib=(3, 4))
-    larger = replace(
+    larger = changed(
         node,
         gpus=tuple(changed(row, promised_mib=(row.promised_mib or 0) + 510) for row in node.gpus),
     )

@@ -4,7 +4,7 @@ promised some."""
 from hypothesis import strategies as st
 
 from mpsd.kubelet.rules.gpu_choice import SharedPod
-from mpsd.model.cluster_status import ClusterNode, GpuRow
+from mpsd.model.cluster_status import ClusterNode, ServedGpu
 from mpsd.model.domain import State
 from mpsd.model.grants import GpuCapacity, GpuName, Request
 from mpsd.model.identity import PodName
@@ -38,12 +38,12 @@ def cluster_node(
     states = states or (State.READY.value,) * len(gib)
     domains = ["gpu0-1" if together else f"gpu{n}" for n in range(len(gib))]
     gpus = tuple(
-        GpuRow(
+        ServedGpu(
             node=name,
             uuid=uuid(name, n),
             label=f"gpu{n}",
-            name="A30",
-            domain=domains[n] if states[n] else None,
+            model="A30",
+            domain=domains[n] if states[n] else "",
             state=states[n],
             cordoned=n in cordoned,
             restarts=0,
@@ -70,7 +70,15 @@ def cluster_node(
         )
         for domain in dict.fromkeys(domains)
     )
-    return ClusterNode(name, True, 0.0, False, (), gpus, rows, held, driver="580")
+    return ClusterNode(
+        name=name,
+        ready=True,
+        reported_at=0.0,
+        gpus=gpus,
+        domains=rows,
+        pods=held,
+        driver="580",
+    )
 
 
 def held(

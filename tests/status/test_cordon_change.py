@@ -1,7 +1,6 @@
 """Taking GPUs out of use and putting them back: what `spec.cordoned` is to be, and what is said of
 it."""
 
-from dataclasses import replace
 from typing import Any
 
 import jsonschema
@@ -112,7 +111,7 @@ def test_what_was_cordoned_by_mistake_can_be_put_back() -> None:
 
 
 def with_state(of: ClusterNode, state: State) -> ClusterNode:
-    return replace(of, gpus=tuple(changed(gpu, state=state.value) for gpu in of.gpus))
+    return changed(of, gpus=tuple(changed(gpu, state=state.value) for gpu in of.gpus))
 
 
 def test_a_node_is_empty_once_it_is_drained_and_reports_it() -> None:
@@ -120,9 +119,9 @@ def test_a_node_is_empty_once_it_is_drained_and_reports_it() -> None:
     change = cordon_change(before, [], cordon=True)
     seen = [(state, with_state(before, state)) for state in State]
     assert [state for state, now in seen if are_empty(now, change.touched)] == [State.DRAINED]
-    assert not are_empty(replace(with_state(before, State.DRAINED), stale=True), change.touched)
+    assert not are_empty(changed(with_state(before, State.DRAINED), stale=True), change.touched)
     assert not are_empty(
-        replace(with_state(before, State.DRAINED), reported_at=None), change.touched
+        changed(with_state(before, State.DRAINED), reported_at=None), change.touched
     )
 
 
@@ -153,7 +152,7 @@ def test_only_what_was_named_changes_its_place(
     else:
         assert now.intersection(change.gpus) == set(change.kept)
     assert (
-        cordon_change(replace(before, cordoned=change.cordoned), named, cordon=cordon).changes
+        cordon_change(changed(before, cordoned=change.cordoned), named, cordon=cordon).changes
         is False
     )
     assert list(effects(before, change))

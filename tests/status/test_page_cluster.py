@@ -1,7 +1,5 @@
 """A cluster as its page shows it."""
 
-from dataclasses import replace
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -52,7 +50,7 @@ HEAD = PageHead(PageScope.CLUSTER, "cluster", "1", NOW)
 
 
 def told(node: ClusterNode, **changes: object) -> ClusterNode:
-    return replace(node, reported_at=NOW, **changes)  # type: ignore[arg-type]
+    return changed(node, reported_at=NOW, **changes)  # type: ignore[arg-type]
 
 
 def in_state(state: State, reason: str = "because", since: float = NOW - 5) -> ClusterNode:
@@ -60,7 +58,7 @@ def in_state(state: State, reason: str = "because", since: float = NOW - 5) -> C
     node = cluster_node(states=(state.value, State.READY.value))
     first, *rest = node.domains
     return told(
-        replace(
+        changed(
             node,
             ready=False,
             domains=(changed(first, state=state.value, reason=reason, since=utc(since)), *rest),
@@ -167,7 +165,7 @@ def test_faults_and_changes_of_the_last_day_are_what_happened_lately() -> None:
     second = changed(
         second, faults=FaultsReport(1, utc(NOW - 2)), since=utc(NOW - 90_000.0), restarts=1
     )
-    node = replace(node, domains=(first, second))
+    node = changed(node, domains=(first, second))
     page = cluster_page(HEAD, [node_parts(node, NOW)], ())
     assert [(line.what, line.where) for line in page.lately] == [
         ("MPSFault", "node1 gpu1"),
@@ -215,7 +213,7 @@ def test_a_tenant_whose_pods_all_break_their_limits_pushes_no_fault_out() -> Non
     node = told(cluster_node(held=tuple(map(one, range(MOST_LATELY)))))
     hit = changed(node.domains[0], faults=FaultsReport(1, utc(NOW - 600)), since=None)
     page = cluster_page(
-        HEAD, [node_parts(replace(node, domains=(hit, *node.domains[1:])), NOW)], ()
+        HEAD, [node_parts(changed(node, domains=(hit, *node.domains[1:])), NOW)], ()
     )
     assert [line.what for line in page.lately] == ["outside_mps"] * MOST_VIOLATIONS + ["MPSFault"]
 

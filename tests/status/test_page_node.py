@@ -119,7 +119,7 @@ def test_a_claim_is_told_with_all_its_pods_and_who_is_over_is_all_of_them() -> N
     shared = held_claim("share", pod("a"), pod("b"), gib=1).grant
     page = page_of(node(GPUS, [shared], used_mib=2 * GIB))
     (one,) = page.gpus[0].slices or ()
-    assert (one.name, one.claim, one.shared_with) == ("default/a", "default/share", ("default/b",))
+    assert (one.name, one.claim, one.others) == ("default/a", "default/share", ("default/b",))
     assert kinds(page) == [(NoteKind.OVER, Level.WARN, "default/a and 1 more")]
 
 

@@ -4,10 +4,10 @@ import re
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace as changed
 
 from mpsd.grants.rules.placement import Placed, place
 from mpsd.model.cluster_status import ClusterNode
@@ -163,7 +163,7 @@ def test_several_gpus_must_be_of_one_domain() -> None:
 
 def unready() -> ExplanationContext:
     """A node without room, and seven others that are not counted, for three reasons."""
-    silent = [replace(cluster_node(f"silent{n}"), stale=True) for n in range(5)]
+    silent = [changed(cluster_node(f"silent{n}"), stale=True) for n in range(5)]
     full = cluster_node("full", (23,), held=(held("x", 20, node="full"),))
     unready = read_kubernetes_node(
         {
@@ -177,7 +177,7 @@ def unready() -> ExplanationContext:
         unready,
         machine("new"),
     )
-    return scene(*silent, full, replace(cluster_node("unready"), gpus=()), machines=machines)
+    return scene(*silent, full, changed(cluster_node("unready"), gpus=()), machines=machines)
 
 
 def test_silent_and_unready_nodes_are_counted_and_named_while_they_are_few() -> None:
@@ -197,7 +197,7 @@ def test_nodes_that_mpsd_shares_are_named_before_those_without_the_label() -> No
 
 
 def test_where_a_node_has_not_told_its_size_nothing_is_said_never_to_fit() -> None:
-    never_told = replace(cluster_node("node2"), reported_at=None, gpus=())
+    never_told = changed(cluster_node("node2"), reported_at=None, gpus=())
     found = told(pod(30), scene(cluster_node("node1", (23,)), never_told))
     assert found.why is Why.NO_ROOM
 
@@ -270,7 +270,7 @@ def test_a_pod_whose_init_container_runs_is_not_said_to_have_begun_nothing() -> 
 
 
 def test_a_silent_node_is_said_of_a_pod_that_runs() -> None:
-    silent = replace(cluster_node(held=(held("train", 7),)), stale=True, reported_at=-900.0)
+    silent = changed(cluster_node(held=(held("train", 7),)), stale=True, reported_at=-900.0)
     found = told(pod(spec={"nodeName": "node1"}, status={"phase": "Running"}), scene(silent))
     assert (found.why, found.is_well, found.node, found.gpus) == (
         Why.RUNS,
@@ -448,7 +448,7 @@ def test_a_pod_that_is_below_normal_says_so_and_why(policy: GpuPriority, why: st
     annotated = {"annotations": {"mpsd.io/gpu-priority": "below-normal"}}
     on_node = {"nodeName": "node1", "priority": -1, **pod()["spec"]}
     thing = pod(spec=on_node, status={"phase": "Running"}, metadata=annotated)
-    below, normal = msgspec.structs.replace(held("train", 7), priority=1), held("train", 7)
+    below, normal = changed(held("train", 7), priority=1), held("train", 7)
     around = replace(
         scene(cluster_node(held=(below,))), policy=replace(POLICY, gpu_priority=policy)
     )

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace as changed
 from rich.console import Console
 
-from mpsd.model.cluster_status import grant_rows
+from mpsd.model.cluster_status import placed
 from mpsd.model.conditions import condition_object, mps_ready
 from mpsd.model.domain import State, remedy
 from mpsd.model.events import PastEvent
@@ -203,7 +203,8 @@ def test_a_pod_of_two_claims_is_counted_once() -> None:
 
 def _wide(*grants: HeldGrant) -> str:
     text = io.StringIO()
-    rows = grant_rows(node_report(node(grants=grants), POLICY))
+    report = node_report(node(grants=grants), POLICY)
+    rows = placed(report.grants or (), report)
     Console(file=text, width=250).print(table(POD_COLUMNS, rows, wide=True))
     return text.getvalue()
 

@@ -7,36 +7,38 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from mpsd.status.rules.top import Sort, Top, TopGpu, TopUser
+from mpsd.model.cluster_status import ServedGpu
+from mpsd.model.node_report import GrantReport
+from mpsd.status.rules.top import Sort, Top, TopUser
 from mpsd.status.top_show import View, lines
 
 amounts = st.none() | st.integers(0, 200_000)
 names = st.text(max_size=60) | st.just("default/train-7xk2p") | st.just("日本語" * 20)
 gpus = st.builds(
-    TopGpu,
-    st.just(""),
-    st.just("GPU-1"),
-    names,
-    names,
-    names,
-    amounts,
-    amounts,
-    amounts,
-    st.none() | st.integers(0, 200),
-    st.none() | st.integers(0, 100),
+    ServedGpu,
+    label=names,
+    model=names,
+    state=st.none() | names,
+    promised_mib=amounts,
+    granted_mib=amounts,
+    used_mib=amounts,
+    clients=st.none() | st.integers(0, 200),
+    sm_percent=st.none() | st.integers(0, 100),
+)
+grants = st.builds(
+    GrantReport, pod=names, claim=names, thread_percent=st.none() | st.integers(0, 100)
 )
 users = st.builds(
     TopUser,
-    st.sampled_from(["", "gpu-a1"]),
-    names,
-    st.just("GPU-1"),
-    names,
-    amounts,
-    amounts,
-    st.none() | st.integers(0, 100),
-    st.none() | st.integers(0, 100),
-    st.none() | st.integers(0, 48),
-    st.booleans(),
+    node=st.sampled_from(["", "gpu-a1"]),
+    name=names,
+    label=names,
+    memory_mib=amounts,
+    used_mib=amounts,
+    sm_percent=st.none() | st.integers(0, 100),
+    clients=st.none() | st.integers(0, 48),
+    over=st.booleans(),
+    grant=st.none() | grants,
 )
 tops = st.builds(
     Top,

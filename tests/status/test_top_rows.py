@@ -24,7 +24,7 @@ ORDERS = tuple(Sort)
 
 
 def user(used_mib: int | None, sm_percent: int | None, name: str, *, over: bool) -> TopUser:
-    return TopUser("", name, UUIDS[0], "gpu0", 8, used_mib, 100, sm_percent, 1, over)
+    return TopUser(used_mib=used_mib, sm_percent=sm_percent, name=name, over=over)
 
 
 @pytest.mark.parametrize("by", ORDERS)
@@ -91,7 +91,7 @@ def test_a_process_that_the_books_do_not_know_is_a_row_of_its_own_and_over(
 ) -> None:
     top = top_of(seen(300, on_mps=on_mps, of=None)).ordered(Sort.NAME)
     stranger, holder = top.users
-    assert (stranger.granted_mib, stranger.used_mib, stranger.over) == (None, 300, True)
+    assert (stranger.grant, stranger.used_mib, stranger.over) == (None, 300, True)
     assert words in stranger.name
     assert (holder.used_mib, holder.over) == (0, False)
 
@@ -104,7 +104,7 @@ def test_a_grant_of_several_gpus_has_a_row_on_each() -> None:
 
 def test_a_gpu_whose_domain_nobody_has_told_of_has_no_daemon() -> None:
     told = changed(node_report(view(), POLICY), domains=())
-    assert {gpu.state for gpu in node_top(told).gpus} == {"no daemon"}
+    assert {gpu.state for gpu in node_top(told).gpus} == {None}
 
 
 # -- a cluster -----------------------------------------------------------------------------------
@@ -149,8 +149,11 @@ def test_a_claim_is_named_with_all_its_pods_on_the_machine_and_in_the_cluster() 
         [{"metadata": {"name": "n"}, "status": mpsnode_status(node_report(world, POLICY), {})}], NOW
     )
     for top in (node_top(node_report(world, POLICY)), cluster_top(of_cluster, "default")):
-        named = {one.name: (one.claim, one.shared_with) for one in top.users}
-        assert named == {"default/a": ("default/share", ("default/b",)), "default/c": (None, ())}
+        named = {one.name: (one.grant.claim, one.grant.names) for one in top.users if one.grant}
+        assert named == {
+            "default/a": ("default/share", ("default/a", "default/b")),
+            "default/c": ("", ("default/c",)),
+        }
     drawn = "\n".join(lines(top, View("top", Sort.NAME), os.terminal_size((120, 30))))
     assert "default/a and 1 more" in drawn
     assert "CLAIM" in drawn

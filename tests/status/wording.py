@@ -86,7 +86,7 @@ def without_a_node() -> Iterator[Explanation]:
     yield told(pod(7, gpus=2), scene(cluster_node(gib=(23, 4), together=True)))
     yield told(pod(), scene(cluster_node(), machines=(machine("node1", unschedulable=True),)))
     yield told(
-        pod(30), scene(cluster_node(), replace(cluster_node("node2"), reported_at=None, gpus=()))
+        pod(30), scene(cluster_node(), changed(cluster_node("node2"), reported_at=None, gpus=()))
     )
     full = [
         cluster_node(f"node{n}", (23,), held=(held("x", 16 + n, node=f"node{n}"),))
@@ -104,7 +104,7 @@ def without_a_node() -> Iterator[Explanation]:
 
 def with_a_node() -> Iterator[Explanation]:
     usual, has = scene(cluster_node("node1")), scene(cluster_node(held=(held("train", 7),)))
-    silent = scene(replace(cluster_node(held=(held("train", 7),)), stale=True, reported_at=-900.0))
+    silent = scene(changed(cluster_node(held=(held("train", 7),)), stale=True, reported_at=-900.0))
     unreadable = pod(
         spec=ON
         | {"containers": [{"name": "b", "resources": {"limits": {"aliyun.com/gpu-mem": "7Gi"}}}]}
@@ -143,7 +143,7 @@ def cordons() -> Iterator[str]:
         test_cordon_change.node("gpu-a1", "gpu0"),
         test_cordon_change.node("gpu-a2", "gpu2", "gpu3"),
     )
-    untold = replace(test_cordon_change.node(), pods=None)
+    untold = changed(test_cordon_change.node(), pods=None)
     cases: list[tuple[ClusterNode, str, bool]] = [
         (test_cordon_change.node(), "gpu2", True),
         (untold, "gpu0", True),

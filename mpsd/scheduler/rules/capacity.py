@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from mpsd.grants.rules.placement import FREE, find_gpus
 from mpsd.kubelet.rules.gpu_choice import SharedPod, chosen_gpus
-from mpsd.model.cluster_status import ClusterNode, GpuRow
+from mpsd.model.cluster_status import ClusterNode, ServedGpu
 from mpsd.model.domain import ON_DEMAND, State, after_is
 from mpsd.model.grants import GpuCapacity, GpuName, Request, gpu_named
 from mpsd.model.identity import PodName
@@ -104,7 +104,7 @@ def node_capacity(
     on_demand = {gpu for domain in node.domains if domain.kind in ON_DEMAND for gpu in domain.gpus}
     joining = _joining(node, taken)
     closed = tuple(
-        ClosedGpu(names[row.uuid], why, row.domain, row.uuid in on_demand)
+        ClosedGpu(names[row.uuid], why, row.domain or None, row.uuid in on_demand)
         for row in node.gpus
         if (why := _why_closed(row) or joining.get(row.uuid, ""))
     )
@@ -154,7 +154,7 @@ def _shut(node: ClusterNode) -> str:
     return "" if node.gpus else "it has no GPU shared by mpsd"
 
 
-def _why_closed(row: GpuRow) -> str:
+def _why_closed(row: ServedGpu) -> str:
     if row.cordoned:
         return "cordoned"
     if row.state is None:
@@ -164,7 +164,7 @@ def _why_closed(row: GpuRow) -> str:
     return "of unknown size" if row.promised_mib is None else ""
 
 
-def gpu_name(row: GpuRow) -> GpuName:
+def gpu_name(row: ServedGpu) -> GpuName:
     return gpu_named(row.uuid, row.label)
 
 
@@ -208,9 +208,9 @@ def _taken(
 
 
 def _room(
-    row: GpuRow, gpu: GpuName, total_mib: int, here: Sequence[Taken], terms: Terms
+    row: ServedGpu, gpu: GpuName, total_mib: int, here: Sequence[Taken], terms: Terms
 ) -> GpuCapacity | None:
-    if row.promised_mib is None or row.domain is None:
+    if row.promised_mib is None or not row.domain:
         return None
     policy = terms.policy
     clients = terms.clients if row.promised_clients is None else row.promised_clients

@@ -9,7 +9,7 @@ from enum import Enum
 
 from mpsd.kubelet.rules.gpu_choice import chosen_gpus
 from mpsd.model.client_limits import BELOW_NORMAL, client_priority, priority_reason
-from mpsd.model.cluster_status import ClusterNode, GpuRow, silence
+from mpsd.model.cluster_status import ClusterNode, ServedGpu, silence
 from mpsd.model.domain import State, after_is
 from mpsd.model.events import Reason
 from mpsd.model.node_report import GrantReport
@@ -172,7 +172,9 @@ def _grant_of(uid: str, node: ClusterNode | None) -> GrantReport | None:
     return None
 
 
-def _gpus(pod: PodSeen, node: ClusterNode | None, grant: GrantReport | None) -> tuple[GpuRow, ...]:
+def _gpus(
+    pod: PodSeen, node: ClusterNode | None, grant: GrantReport | None
+) -> tuple[ServedGpu, ...]:
     """Those that kubelet gave, else those that are written on the pod."""
     if node is None or pod.shared is None:
         return ()
@@ -203,7 +205,7 @@ def _why_below(pod: PodSeen, grant: GrantReport, context: ExplanationContext) ->
     return f"{what} said so when it was given its GPU"
 
 
-def _trouble(gpus: tuple[GpuRow, ...], node: ClusterNode | None, now: float) -> str:
+def _trouble(gpus: tuple[ServedGpu, ...], node: ClusterNode | None, now: float) -> str:
     if node is None:
         return ""
     if silent := silence(node, now):

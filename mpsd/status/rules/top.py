@@ -1,30 +1,32 @@
 """What `top` shows: GPUs, and who uses them, in the order that somebody in a hurry reads them in.
 
 What is not known is None and comes after what is known; who uses more than was granted comes first,
-whatever the order. Names and units are an interface, that of `top -o json`: fields are added, never
-renamed.
+whatever the order. In `top -o json` names and units are those of model.node_report.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-import msgspec
+from msgspec.structs import asdict, replace
 
-from mpsd.model.cluster_status import GpuRow, GrantRow, gpu_rows, grant_rows, pod_rows
+from mpsd.model.cluster_status import PlacedGrant, ServedGpu, placed, served_gpus
 from mpsd.model.names import STALE_S
+from mpsd.model.node_report import CardReport, GrantReport
 from mpsd.model.problem import shortened
 from mpsd.model.times import lasting
 
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.cluster_status import ClusterStatus
-    from mpsd.model.node_report import ClientReport, NodeReport
+    from mpsd.model.node_report import NodeReport
 
 NO_SM_USE = "SM use is not reported to the cluster; run `mpsd top` on a node to see it"
-NO_DAEMON = "no daemon"
 SILENT = "silent"
 _MOST_NAMED = 4  # nodes in a sentence
+_Rank = tuple[bool, bool, int, str, str]
 
 
 class Sort(StrEnum):
@@ -35,48 +37,18 @@ class Sort(StrEnum):
     NAME = "name"
 
 
-class TopGpu(msgspec.Struct, frozen=True, gc=False):
-    """A GPU. node: empty where it is this machine. memory_mib: what may be granted in all. state:
-    of its domain."""
+class TopUser(CardReport, frozen=True, omit_defaults=False):
+    """A pod, a container or a program on one GPU, or a pod of a cluster on all of its GPUs, whose
+    UUIDs have commas in between. over: also where it uses a GPU without a grant."""
 
-    node: str
-    gpu: str
-    label: str
-    model: str
-    state: str
-    memory_mib: int | None
-    granted_mib: int | None
-    used_mib: int | None
-    clients: int | None
-    sm_percent: int | None
-
-    @property
-    def name(self) -> str:
-        return f"{self.node}/{self.label}"
-
-    @property
-    def over(self) -> bool:
-        return _exceeds(self.used_mib, self.memory_mib)
-
-
-class TopUser(msgspec.Struct, frozen=True, gc=False):
-    """A pod, a container or a program on one GPU (gpu: its UUID; of pods of a cluster, several with
-    commas). granted_mib None: it was granted nothing. thread_percent: what MPS holds each of its
-    processes to. over: it uses more than it may, or uses a GPU without a grant. claim, shared_with:
-    as in GrantRow."""
-
-    node: str
-    name: str
-    gpu: str
-    label: str
-    granted_mib: int | None
-    used_mib: int | None
-    thread_percent: int | None
-    sm_percent: int | None
-    clients: int | None
-    over: bool
-    claim: str | None = None
-    shared_with: tuple[str, ...] = ()
+    #: Empty where it is this machine.
+    node: str = ""
+    name: str = ""
+    #: Of the GPU.
+    label: str = ""
+    clients: int | None = None
+    #: None where it has none.
+    grant: GrantReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +57,22 @@ class Top:
     empty while it is. away_since: seconds since 1970."""
 
     now: float
-    gpus: tuple[TopGpu, ...]
+    gpus: tuple[ServedGpu, ...]
     users: tuple[TopUser, ...]
     notes: tuple[str, ...]
     away: str = ""
     away_since: float | None = None
 
     def ordered(self, by: Sort) -> "Top":
-        return replace(self, gpus=ordered(self.gpus, by), users=ordered(self.users, by))
+        def of_gpu(gpu: ServedGpu) -> _Rank:
+            over = _exceeds(gpu.used_mib, gpu.promised_mib)
+            return _rank(by, gpu, gpu.label, over=over)
+
+        def of_user(user: TopUser) -> _Rank:
+            return _rank(by, user, user.name, over=user.over)
+
+        gpus = tuple(sorted(self.gpus, key=of_gpu))
+        return dataclasses.replace(self, gpus=gpus, users=tuple(sorted(self.users, key=of_user)))
 
 
 class NoLook(Exception):
@@ -103,28 +83,9 @@ def _exceeds(used_mib: int | None, most_mib: int | None) -> bool:
     return used_mib is not None and most_mib is not None and used_mib > most_mib
 
 
-Row = TypeVar("Row", TopGpu, TopUser)
-
-
-def ordered(rows: Iterable[Row], by: Sort) -> tuple[Row, ...]:
-    def key(row: Row) -> tuple[bool, bool, int, str, str]:
-        amount = {Sort.MEMORY: row.used_mib, Sort.SM: row.sm_percent, Sort.NAME: 0}[by]
-        return (not row.over, amount is None, -(amount or 0), row.node, row.name)
-
-    return tuple(sorted(rows, key=key))
-
-
-def _gpu(row: GpuRow, state: str | None, sm_percent: int | None = None) -> TopGpu:
-    share = row.promised_mib, row.granted_mib, row.used_mib, row.clients
-    return TopGpu(row.node, row.uuid, row.label, row.name, state or NO_DAEMON, *share, sm_percent)
-
-
-def _user(row: GrantRow, name: str) -> TopUser:
-    """On all GPUs of the grant."""
-    share = row.memory_mib, row.used_mib, row.thread_percent, None, row.clients, row.over
-    return TopUser(
-        row.node, name, ",".join(row.gpus), ",".join(row.labels), *share, row.claim, row.shared_with
-    )
+def _rank(by: Sort, row: ServedGpu | TopUser, name: str, *, over: bool) -> _Rank:
+    amount = {Sort.MEMORY: row.used_mib, Sort.SM: row.sm_percent, Sort.NAME: 0}[by]
+    return (not over, amount is None, -(amount or 0), row.node, name)
 
 
 # -- one machine ---------------------------------------------------------------------------------
@@ -132,41 +93,36 @@ def _user(row: GrantRow, name: str) -> TopUser:
 
 def node_top(node: "NodeReport") -> Top:
     """node: as `GET /v1/use` reports it."""
-    busy = {gpu.uuid: gpu.sm_percent for gpu in node.gpus}
-    gpus = tuple([_gpu(row, row.state, busy.get(row.uuid)) for row in gpu_rows(node)])
     notes = tuple([f"unknown: {what}" for what in node.unknown])
-    return Top(node.now, gpus, tuple(_users(node)), notes)
+    return Top(node.now, served_gpus(node), tuple(_users(node)), notes)
 
 
 def _users(node: "NodeReport") -> Iterator[TopUser]:
     labels = node.labels
-    for row in grant_rows(node):
-        yield from _of_grant(row, node.clients)
+    clients = {(one.grant, one.gpu, one.pid) for one in node.clients or ()}
+    number = Counter([(grant, gpu) for grant, gpu, _pid in clients])
+    for grant in node.grants or ():
+        program = f"pid {grant.holder_pid}: {grant.command or grant.id}"
+        name = grant.pod or grant.container_in_words or program
+        for card in grant.cards:
+            yield TopUser(
+                **asdict(card),
+                name=name,
+                label=labels.get(card.gpu, card.gpu),
+                clients=None if node.clients is None else number[grant.id, card.gpu],
+                grant=grant,
+            )
     for one in node.clients or ():
         if one.grant is None:
             how = "without a grant" if one.on_mps else "beside MPS"
-            name = f"pid {one.pid}, {how}: {one.command or 'a process'}"
-            label = labels.get(one.gpu, one.gpu)
             yield TopUser(
-                "", name, one.gpu, label, None, one.used_mib, None, None, clients=1, over=True
+                gpu=one.gpu,
+                used_mib=one.used_mib,
+                over=True,
+                name=f"pid {one.pid}, {how}: {one.command or 'a process'}",
+                label=labels.get(one.gpu, one.gpu),
+                clients=1,
             )
-
-
-def _of_grant(row: GrantRow, clients: "tuple[ClientReport, ...] | None") -> Iterator[TopUser]:
-    """A row a GPU."""
-    whole = _user(row, row.pod or row.container or f"pid {row.pid}: {row.command or row.id}")
-    for card in row.cards:
-        here = {one.pid for one in clients or () if (one.grant, one.gpu) == (row.id, card.gpu)}
-        yield msgspec.structs.replace(
-            whole,
-            gpu=card.gpu,
-            label=row.labels[row.gpus.index(card.gpu)],
-            granted_mib=card.memory_mib,
-            used_mib=card.used_mib,
-            sm_percent=card.sm_percent,
-            clients=None if clients is None else len(here),
-            over=card.over,
-        )
 
 
 # -- a cluster -----------------------------------------------------------------------------------
@@ -175,20 +131,29 @@ def _of_grant(row: GrantRow, clients: "tuple[ClientReport, ...] | None") -> Iter
 def cluster_top(status: "ClusterStatus", namespace: str | None) -> Top:
     """namespace: None for all."""
     prefix = "" if namespace is None else f"{namespace}/"
-    gpus = [
-        _gpu(row, SILENT if node.stale else row.state) for node in status.nodes for row in node.gpus
-    ]
-    rows = [
-        row
-        for node in status.nodes
-        for row in pod_rows(node)
-        if row.pod and row.pod.startswith(prefix)
-    ]
-    over = (
-        msgspec.structs.replace(row, over=_exceeds(row.used_mib, row.memory_mib)) for row in rows
+    gpus: list[ServedGpu] = []
+    users = []
+    for node in status.nodes:
+        gpus += [replace(gpu, state=SILENT) for gpu in node.gpus] if node.stale else node.gpus
+        pods = [one for one in node.pods or () if one.pod and one.pod.startswith(prefix)]
+        users += [_pod(row) for row in placed(pods, node, node.name)]
+    return Top(status.now, tuple(gpus), tuple(users), tuple(_notes(status)))
+
+
+def _pod(row: PlacedGrant) -> TopUser:
+    """On all of its GPUs."""
+    grant = row.grant
+    return TopUser(
+        gpu=",".join(grant.gpus),
+        memory_mib=grant.memory_mib,
+        used_mib=grant.used_mib,
+        over=_exceeds(grant.used_mib, grant.memory_mib),
+        node=row.node,
+        name=grant.pod,
+        label=",".join(row.labels),
+        clients=grant.clients,
+        grant=grant,
     )
-    users = tuple([_user(row, row.pod or "") for row in over])
-    return Top(status.now, tuple(gpus), users, tuple(_notes(status)))
 
 
 def _notes(status: "ClusterStatus") -> Iterator[str]:

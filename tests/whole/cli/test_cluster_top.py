@@ -52,7 +52,7 @@ def test_a_namespace_and_nodes_are_chosen_as_kubectl_chooses_them(world: Cluster
     assert "None of those that were asked for uses a GPU or holds a part of one; others do." in said
     assert "No pod" not in said
     assert {row["name"].split("/")[0] for row in looks["-n", "default"]["users"]} == {"default"}
-    assert all(row["sm_percent"] is None for row in (*looks[()]["gpus"], *looks[()]["users"]))
+    assert all(row["smPercent"] is None for row in (*looks[()]["gpus"], *looks[()]["users"]))
 
 
 def test_a_wrong_question_is_answered_as_status_answers_it(

@@ -156,7 +156,7 @@ def test_machines_read_an_object_a_line(served: Machine) -> None:
     assert looks[0]["now"] < looks[1]["now"] < looks[2]["now"]
     for look in looks:
         (user,) = look["users"]
-        assert (user["granted_mib"], user["label"], user["over"]) == (6144, "gpu0", False)
+        assert (user["memoryMiB"], user["label"], user["over"]) == (6144, "gpu0", False)
         assert user["name"].startswith(f"pid {client.pid}: sim-cuda")
         assert [gpu["label"] for gpu in look["gpus"]] == ["gpu0", "gpu1"]
         assert (look["away"], look["away_since"]) == ("", None)

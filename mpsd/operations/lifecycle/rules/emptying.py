@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
-from mpsd.model.cluster_status import ClusterNode, ClusterStatus, GpuRow, silence
+from mpsd.model.cluster_status import ClusterNode, ClusterStatus, ServedGpu, silence
 from mpsd.model.domain import ALL, State
 from mpsd.model.names import CONTROL, MIRROR
 from mpsd.model.node_report import PodReport
@@ -28,7 +28,7 @@ def reports(node: ClusterNode) -> bool:
     return node.reported_at is not None and not node.stale
 
 
-def chosen(node: ClusterNode, gpus: Collection[str]) -> list[GpuRow]:
+def chosen(node: ClusterNode, gpus: Collection[str]) -> list[ServedGpu]:
     return [gpu for gpu in node.gpus if gpu.uuid in gpus]
 
 

@@ -9,16 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from mpsd.agent.rules.node_events import REFUSED, VIOLATION_REASONS
 from mpsd.model.cluster_status import (
     ClusterNode,
-    GrantRow,
     ended_before,
-    gpu_rows,
-    grant_rows,
     is_stale,
-    pod_rows,
-    pods_in_words,
+    served_gpus,
     silence,
     troubles,
 )
@@ -28,7 +26,7 @@ from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.node_report import NodeReport, WaitingReport
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
-from mpsd.model.problem import shown_name
+from mpsd.model.problem import shortened, shown_name
 from mpsd.model.quantity import gib
 from mpsd.model.times import DAY_S, epoch
 from mpsd.model.violations import DONE
@@ -57,21 +55,20 @@ def node_page(
     kubelet is. wedged_limit_s: of the policy; None where it is not known."""
     more = max(0, len(node.waiting) - MOST_WAITING) + (pods.more if pods else 0)
     heard, cards = (pods.heard, pods.cards) if pods else (None, ())
-    grants = grant_rows(node)
     head = view.PageHead(
         view.PageScope.NODE, shown_name(name), node.version, node.now, waiting_more=more, pods=heard
     )
-    notes = tuple(_notes(node, grants, wedged_limit_s))
-    gpus = tuple(_gpus(node, grants))
+    notes = tuple(_notes(node, wedged_limit_s))
+    gpus = tuple(_gpus(node))
     waiting = (*cards, *_waiting(node.waiting[:MOST_WAITING]))
     lately = view.newest(_lately(node, happened, since))[:MOST_LATELY]
     return PageView(view.VERSION, head, notes, (), gpus, waiting, lately)
 
 
-def _gpus(node: NodeReport, grants: Sequence[GrantRow]) -> Iterator[view.GpuCard]:
+def _gpus(node: NodeReport) -> Iterator[view.GpuCard]:
     domains = {domain.name: domain for domain in node.domains}
     holder = view.SliceHolder.STRANGER
-    for row in gpu_rows(node):
+    for row in served_gpus(node):
         strangers = [one for one in node.clients or () if one.grant is None and one.gpu == row.uuid]
         theirs = (
             Slice(
@@ -85,7 +82,9 @@ def _gpus(node: NodeReport, grants: Sequence[GrantRow]) -> Iterator[view.GpuCard
             for one in strangers[:_MOST_STRANGERS]
         )
         card = view.gpu_card(
-            row, domains.get(row.domain or ""), (*view.grant_slices(row.uuid, grants), *theirs)
+            row,
+            domains.get(row.domain),
+            (*view.grant_slices(row.uuid, node.grants or ()), *theirs),
         )
         yield card if node.grants_known else replace(card, slices=None)
 
@@ -101,17 +100,15 @@ def _waiting(queue: Iterable[WaitingReport]) -> Iterator[view.WaitingCard]:
 # -- what an operator should look at -------------------------------------------------------------
 
 
-def _notes(
-    node: NodeReport, grants: Sequence[GrantRow], wedged_limit_s: float | None
-) -> Iterator[Note]:
+def _notes(node: NodeReport, wedged_limit_s: float | None) -> Iterator[Note]:
     for domain in node.domains:
         yield from view.domain_notes(domain, wedged_limit_s)
-    yield from view.no_daemon_notes(gpu_rows(node))
+    yield from view.no_daemon_notes(served_gpus(node))
     if node.violations and node.violations.unjudged:
         yield Note(
             "unjudged", Level.BAD, NoteKind.UNJUDGED, "", view.shown_text(node.violations.unjudged)
         )
-    for grant in grants:
+    for grant in node.grants or ():
         if grant.over:
             # Amounts need no translation: `9.1/7 GiB` of each GPU on which it is over.
             over = [
@@ -119,7 +116,8 @@ def _notes(
                 for card in grant.cards
                 if card.over
             ]
-            who = pods_in_words(view.holder_of(grant)[1], [*map(shown_name, grant.shared_with)])
+            _holder, name = view.holder_of(grant)
+            who = shortened((name, *grant.names[1:]), 1)
             yield Note(f"over {grant.id}", Level.WARN, NoteKind.OVER, who, ", ".join(over))
     labels = {gpu.uuid: gpu.label for gpu in node.gpus}
     for one in [one for one in node.clients or () if one.grant is None][:_MOST_STRANGERS]:
@@ -228,18 +226,19 @@ class NodeParts:
 def aged(node: ClusterNode, now: float) -> ClusterNode:
     """The node as it is to be shown now, which was read when it was reported; the very same while
     it is not stale."""
-    return replace(node, stale=True, ready=False) if is_stale(node.reported_at, now) else node
+    if not is_stale(node.reported_at, now):
+        return node
+    return structs.replace(node, stale=True, ready=False)
 
 
 def node_parts(node: ClusterNode, now: float, wedged_limit_s: float | None = None) -> NodeParts:
     """now: seconds since 1970. wedged_limit_s: of the policy; None where it is not known."""
     domains = {domain.name: domain for domain in node.domains}
-    pods = None if node.pods is None else pod_rows(node)
     gpus = tuple(
         view.gpu_card(
             gpu,
-            domains.get(gpu.domain or ""),
-            None if pods is None else view.grant_slices(gpu.uuid, pods),
+            domains.get(gpu.domain),
+            None if node.pods is None else view.grant_slices(gpu.uuid, node.pods),
         )
         for gpu in node.gpus
     )

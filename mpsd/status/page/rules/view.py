@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from mpsd.model.cluster_status import GpuRow, GrantRow
+from mpsd.model.cluster_status import ServedGpu
 from mpsd.model.domain import DRAINS, State, remedy
-from mpsd.model.node_report import DomainReport, total
+from mpsd.model.node_report import DomainReport, GrantReport, total
 from mpsd.model.problem import printable, shown_name
 from mpsd.model.times import epoch, seconds
 
@@ -68,8 +68,8 @@ class Slice:
     """What one holder has of one GPU. name: `namespace/pod`, a container's name, or a command.
     memory_mib None: not told, or nothing was granted (STRANGER). used_mib, clients None: not known.
     ended: its holder is gone, though not all of its processes. pid: of a program or a stranger.
-    violations: how often it did what it may not, as a cluster is told; None: not told. claim,
-    shared_with: as in GrantRow."""
+    violations: how often it did what it may not; None: not reported. claim: namespace and name.
+    others: the pods that share the claim with it."""
 
     id: str
     holder: SliceHolder
@@ -83,8 +83,8 @@ class Slice:
     over: bool = False
     ended: bool = False
     violations: int | None = None
-    claim: str | None = None
-    shared_with: tuple[str, ...] = ()
+    claim: str = ""
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class GpuCard:
     label: str
     model: str
     uuid: str
-    domain: str | None
+    domain: str
     state: str | None
     level: Level
     since: float | None
@@ -251,7 +251,9 @@ _AS_REPORTED = (  # fields of a row and of a card
 )
 
 
-def gpu_card(gpu: GpuRow, domain: DomainReport | None, slices: Iterable[Slice] | None) -> GpuCard:
+def gpu_card(
+    gpu: ServedGpu, domain: DomainReport | None, slices: Iterable[Slice] | None
+) -> GpuCard:
     """slices: None where it is not known what is granted."""
     node = shown_name(gpu.node)
     uuid = shown_name(gpu.uuid)
@@ -265,7 +267,7 @@ def gpu_card(gpu: GpuRow, domain: DomainReport | None, slices: Iterable[Slice] |
         id=f"{node}/{uuid}" if node else uuid,
         node=node,
         label=shown_name(gpu.label),
-        model=shown_name(gpu.name),
+        model=shown_name(gpu.model),
         uuid=uuid,
         state=None if gpu.state is None else shown_name(gpu.state),
         level=level,
@@ -276,47 +278,38 @@ def gpu_card(gpu: GpuRow, domain: DomainReport | None, slices: Iterable[Slice] |
     )
 
 
-def holder_of(row: GrantRow) -> tuple[SliceHolder, str]:
-    names = (
-        (SliceHolder.POD, row.pod),
-        (SliceHolder.CONTAINER, row.container),
-        (SliceHolder.PROGRAM, row.command),
-    )
-    return next((holder, shown_name(name)) for holder, name in names if name is not None)
+def holder_of(grant: GrantReport) -> tuple[SliceHolder, str]:
+    if grant.pod:
+        return SliceHolder.POD, shown_name(grant.pod)
+    if container := grant.container_in_words:
+        return SliceHolder.CONTAINER, shown_name(container)
+    return SliceHolder.PROGRAM, shown_name(grant.command)
 
 
-def grant_slices(gpu: str, rows: Iterable[GrantRow]) -> Iterator[Slice]:
+def grant_slices(gpu: str, grants: Iterable[GrantReport]) -> Iterator[Slice]:
     """Of one GPU (its UUID). A grant whose GPUs are not reported one by one has as much of each,
     and is shown with what it uses of the one where it uses most.
     """
-    for row in rows:
-        if gpu in row.gpus:
-            holder, name = holder_of(row)
-            part = next((card for card in row.cards if card.gpu == gpu), row)
-            share = (
-                part.memory_mib,
-                part.used_mib,
-                row.thread_percent,
-                part.reserved_percent,
-                row.clients,
-            )
-            pid = row.pid if holder is SliceHolder.PROGRAM else None
-            violations = (
-                total(one.count for one in row.violations.counts) if row.violations else None
-            )
-            claim = row.claim and shown_name(row.claim)
-            others = tuple(map(shown_name, row.shared_with))
+    for grant in grants:
+        if gpu in grant.gpus:
+            holder, name = holder_of(grant)
+            part = next((card for card in grant.cards if card.gpu == gpu), grant)
+            seen = grant.violations
             yield Slice(
-                row.id or name,
-                holder,
-                name,
-                *share,
-                pid,
-                part.over,
-                row.ended,
-                violations,
-                claim,
-                others,
+                id=grant.id or grant.uid or name,
+                holder=holder,
+                name=name,
+                memory_mib=part.memory_mib,
+                used_mib=part.used_mib,
+                thread_percent=grant.thread_percent,
+                reserved_percent=part.reserved_percent,
+                clients=grant.clients,
+                pid=grant.holder_pid if holder is SliceHolder.PROGRAM else None,
+                over=part.over,
+                ended=grant.ended,
+                violations=total(one.count for one in seen.counts) if seen else None,
+                claim=shown_name(grant.claim),
+                others=tuple(map(shown_name, grant.names[1:])),
             )
 
 
@@ -348,7 +341,7 @@ def domain_notes(
         )
 
 
-def no_daemon_notes(gpus: Iterable[GpuRow]) -> Iterator[Note]:
+def no_daemon_notes(gpus: Iterable[ServedGpu]) -> Iterator[Note]:
     for gpu in gpus:
         if gpu.state is None:
             where, key = (

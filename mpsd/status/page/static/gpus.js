@@ -119,9 +119,9 @@ function makeRow() {
 function fillRow(row, one) {
   const [, use, threads, clients] = row.children, { name, chip } = row.parts;
   own(name, one.name);
-  name.title = one.shared_with.join(", ");
+  name.title = one.others.join(", ");
   const said = [one.holder === "stranger" && t("holder.stranger"), one.over && t("slice.over"), one.ended && t("slice.ended"), one.violations && t("slice.violations", { n: one.violations }), one.pid !== null && t("pid", { n: one.pid }),
-    one.claim && t("slice.claim", { claim: one.claim }), one.shared_with.length > 0 && t("slice.shared", { n: one.shared_with.length })];
+    one.claim && t("slice.claim", { claim: one.claim }), one.others.length > 0 && t("slice.shared", { n: one.others.length })];
   const words = said.filter(Boolean);
   const bad = one.over || one.holder === "stranger";
   say(chip, words.join(", "));

@@ -40,7 +40,7 @@ function matches(item, ...texts) {
   return terms.every((term) => hay.includes(term));
 }
 
-const sliceMatches = (one) => matches(one, one.name, one.pid ?? "", one.holder, one.claim ?? "", ...one.shared_with);
+const sliceMatches = (one) => matches(one, one.name, one.pid ?? "", one.holder, one.claim, ...one.others);
 const gpuMatches = (gpu) => matches(gpu, gpu.node, gpu.label, gpu.model, gpu.uuid, gpu.domain, gpu.state, gpu.reason);
 const nodeMatches = (node) => matches(node, node.id, node.cordoned, node.driver);
 const gpuShown = (gpu) => gpuMatches(gpu) || (gpu.slices ?? []).some(sliceMatches);
