@@ -113,19 +113,3 @@ def test_a_new_layout_leaves_running_pods_and_its_instances_take_others(cluster:
         lambda: cluster.node_object()["status"]["capacity"][MEMORY] == str(39 + 19 + 139),
         "its devices are gone",
     )
-
-
-def test_an_agent_that_is_killed_meanwhile_knows_the_pod_on_an_instance_that_is_gone(
-    cluster: Cluster,
-) -> None:
-    cluster.running("goes", 20, annotations=on(cluster, "gpu0-mig2"))
-    cluster.divide("3g.40gb")
-    cluster.in_state(State.DRAINING, "gpu0-mig2")
-
-    cluster.agent.kill()
-    cluster.agent = cluster.start_agent()
-
-    grant = cluster.grant("goes")
-    assert (grant.memory_mib, grant.used_mib, grant.clients) == (20 * 1024, None, None)
-    assert cluster.limit_mib("gpu0-mig2") == 20 * 1024
-    assert cluster.phase("goes") == "Running"

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from mpsd.model.times import seconds
 from mpsd.platform import local_api
 from tests.whole.machine.machine import eventually
-from tests.whole.node.cluster import NODE, Cluster, pod
+from tests.whole.node.cluster import NODE, Cluster
 
 
 @pytest.fixture(scope="module")
@@ -36,63 +35,3 @@ def test_a_pod_has_its_slice_under_its_name_and_the_page_the_name_of_its_node(
     assert page(cluster)["head"]["name"] == NODE
     cluster.delete("sample")
     eventually(lambda: slices(cluster) == [], "it is gone with the pod")
-
-
-def test_a_pod_that_kubelet_was_refused_is_what_happened_lately_with_the_reason(
-    cluster: Cluster,
-) -> None:
-    cluster.apply(pod("large", 30))
-
-    def refused() -> list[str]:
-        lately = page(cluster)["lately"]
-        return [
-            line["text"]
-            for line in lately
-            if (line["what"], line["where"]) == ("AllocationRefused", "default/large")
-        ]
-
-    assert "no single GPU here has that much left" in eventually(refused, "the refusal is shown")[0]
-
-
-def waiting(cluster: Cluster, name: str) -> list[Any]:
-    return [one for one in page(cluster)["waiting"] if one["name"] == f"default/{name}"]
-
-
-def test_a_pod_that_waits_on_its_gpu_is_shown_with_the_reason_of_its_gpu_until_it_runs(
-    cluster: Cluster,
-) -> None:
-    cluster.replace_control_program("exit 1")
-    for gpu in ("gpu0", "gpu1"):
-        cluster.kill(cluster.daemon(gpu))
-    cluster.apply(pod("late", 7, 30))
-    cluster.apply(pod("elsewhere", 7, nodeName="another-node"))
-    try:
-        gpu_is_down = "its containers start as soon as that is over"
-
-        def told_why() -> list[Any]:
-            return [one for one in waiting(cluster, "late") if gpu_is_down in one["text"]]
-
-        (one,) = eventually(told_why, "it is told why")
-        assert one["text"].startswith("pod default/late waits on gpu")
-        assert (one["why"], one["memory_mib"], one["thread_percent"]) == (
-            "not-started",
-            7 * 1024,
-            30,
-        )
-        assert one["since"] == seconds(bound_at(cluster, "late"))
-        assert waiting(cluster, "elsewhere") == []
-        eventually(
-            lambda: page(cluster)["head"]["pods"] == {"away": "", "since": None},
-            "its pods are heard of",
-        )
-    finally:
-        cluster.restore_control_program()
-    eventually(lambda: cluster.phase("late") == "Running", "it runs")
-    eventually(lambda: not waiting(cluster, "late"), "it waits no more")
-
-
-def bound_at(cluster: Cluster, name: str) -> str:
-    conditions = cluster.pod(name)["status"]["conditions"]
-    return next(
-        str(one["lastTransitionTime"]) for one in conditions if one["type"] == "PodScheduled"
-    )

@@ -1,7 +1,7 @@
 """What pods get through kubelet, and what is said of it."""
 
 from tests.whole.machine.machine import eventually
-from tests.whole.node.cluster import Cluster, container, pod
+from tests.whole.node.cluster import Cluster, pod
 
 A30_SMS = 56
 
@@ -27,32 +27,6 @@ def test_two_pods_that_come_at_once_are_not_taken_for_each_other(cluster: Cluste
     }
     assert sms["one"] <= A30_SMS / 2 + 2
     assert sms["other"] == A30_SMS
-
-
-def test_an_init_container_holds_its_grant_and_the_main_one_uses_it_again(cluster: Cluster) -> None:
-    asked = pod("sample", 2)
-    asked["spec"]["initContainers"] = [container("first", 5)]
-    cluster.apply(asked)
-    cluster.program_of("sample", "first")
-    eventually(
-        lambda: [one.memory_mib for one in cluster.node().grants] == [5 * 1024],
-        "the pod holds the most it asks",
-    )
-    assert cluster.limit_mib() == 5 * 1024
-
-
-def test_tools_of_gpushare_can_read_where_a_pod_is(cluster: Cluster) -> None:
-    cluster.running("sample", 7, 30)
-    eventually(
-        lambda: "mpsd.io/gpu" in cluster.annotations("sample"), "its annotations say where it is"
-    )
-    said = cluster.annotations("sample")
-    assert said["mpsd.io/gpu"] == cluster.node().gpus[0].uuid
-    assert said["ALIYUN_COM_GPU_MEM_IDX"] == "0"
-    assert said["ALIYUN_COM_GPU_MEM_POD"] == "7"
-    assert said["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
-    assert said["scheduler.framework.gpushare.allocation"] == '{"0":{"0":7}}'
-    assert cluster.offered()["aliyun.com/gpu-count"] == "1"
 
 
 def test_the_cluster_is_told_of_the_node(cluster: Cluster) -> None:
