@@ -135,16 +135,6 @@ def test_a_cluster_without_mpsd_is_told_how_to_get_it(bare_world: ClusterWorld) 
         )
 
 
-def test_an_api_server_that_is_away_is_said(world: ClusterWorld) -> None:
-    world.api.stop()
-    said = world.kubectl_mps()
-    assert (said.code, said.output) == (1, "")
-    assert said.errors.startswith(
-        "kubectl mps: list mpsnodes: the Kubernetes API does not answer: "
-    )
-    assert "see whether `kubectl version` gets an answer" in said.errors
-
-
 def test_a_missing_right_is_named_with_the_way_to_it(tmp_path: Path, world: ClusterWorld) -> None:
     with api_server() as server:
         config = server.kubeconfig(tmp_path)

@@ -50,21 +50,6 @@ def test_a_pod_gets_a_share_of_one_instance_and_sees_no_other_gpu(cluster: Clust
     )
 
 
-def test_the_mpsnode_and_the_labels_of_the_node_name_instances(cluster: Cluster) -> None:
-    status = eventually(lambda: cluster.mpsnode().get("status"), "it is reported")
-    told = [(gpu["label"], gpu.get("migProfile"), gpu["domain"]) for gpu in status["gpus"]]
-    assert told == [
-        ("gpu0-mig1", "3g.40gb", "gpu0-mig1"),
-        ("gpu0-mig2", "3g.40gb", "gpu0-mig2"),
-        ("gpu1", None, "gpu1"),
-    ]
-    assert status["gpus"][0]["parent"] == cluster.simulation.gpus[0].uuid
-    assert status["summary"]["gpus"] == "2x NVIDIA A100-SXM4-80GB MIG 3g.40gb, 1x NVIDIA H200"
-    labels = cluster.node_object()["metadata"]["labels"]
-    assert labels["mpsd.io/gpu.count"] == "3"
-    assert "mpsd.io/gpu.product" not in labels, "of several there is none"
-
-
 def test_a_new_layout_leaves_running_pods_and_its_instances_take_others(cluster: Cluster) -> None:
     stays = cluster.running("stays", 20, annotations=on(cluster, "gpu0-mig1"))
     goes = cluster.running("goes", 20, annotations=on(cluster, "gpu0-mig2"))

@@ -5,7 +5,6 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -16,50 +15,6 @@ from tests.whole.node.cluster import MEMORY, PERCENT, Cluster, pod
 
 def _pids(cluster: Cluster) -> set[int]:
     return {client.pid for client in cluster.node().clients or ()}
-
-
-def _is_alive(pids: set[int]) -> bool:
-    return all(Path(f"/proc/{pid}").exists() for pid in pids)
-
-
-def _holding(cluster: Cluster, name: str = "sample") -> set[int]:
-    """The clients of a pod that holds 7 GiB and 30 %."""
-    cluster.running(name, 7, 30)
-    eventually(lambda: cluster.grant(name).clients == 1, "its process is known")
-    return _pids(cluster)
-
-
-def test_an_agent_that_is_killed_finds_everything_again(cluster: Cluster) -> None:
-    pids = _holding(cluster)
-    before = cluster.grant("sample")
-    cluster.agent.kill()
-    assert cluster.limit_mib() == 7 * 1024
-    cluster.agent = cluster.start_agent()
-    eventually(lambda: cluster.grant("sample") == before, "the same grant, with the same client")
-    assert _pids(cluster) == pids
-    assert _is_alive(pids)
-    assert cluster.limit_mib() == 7 * 1024
-    assert [line["memory_mib"] for line in cluster.agent.logged("limit set")] in (
-        [7168, 7168],
-        [7168],
-    )
-    cluster.until_offered()
-
-
-def test_a_kubelet_that_is_restarted_asks_for_nothing_again(cluster: Cluster) -> None:
-    pids = _holding(cluster)
-    allocated = len(cluster.agent.logged("allocated"))
-    cluster.kubelet.send(signal.SIGTERM)
-    assert cluster.kubelet.exit_code() == 0
-    assert cluster.grant("sample").memory_mib == 7 * 1024
-    cluster.kubelet = cluster.start_kubelet()
-    cluster.until_offered()
-    eventually(
-        lambda: len(cluster.agent.logged("registered")) >= 4, "both resources are registered again"
-    )
-    assert len(cluster.agent.logged("allocated")) == allocated
-    assert _pids(cluster) == pids
-    cluster.running("late", 2)
 
 
 def test_a_container_does_not_start_before_its_domain_serves(cluster: Cluster) -> None:

@@ -120,19 +120,6 @@ def test_a_promise_counts_whose_pod_the_server_tells_nothing_of(
     run(api, tmp_path, test)
 
 
-def test_a_promise_to_a_pod_that_is_bound_does_not_end(api: SimulatedApi, tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        await world.add_node()
-        scheduler = await world.scheduler()
-        assert await scheduler.bind(await world.add_pod("a", 7)) == ""
-        await scheduler.sees(lambda: scheduler.ledger.pods_on("node1"), "it is seen bound")
-        world.pass_time()
-        assert await scheduler.bind(await world.add_pod("b", 7)) == ""
-        assert len(await world.reservations()) == 2
-
-    run(api, tmp_path, test)
-
-
 def test_a_scheduler_that_lost_its_watches_lists_again(api: SimulatedApi, tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.add_node()

@@ -246,14 +246,6 @@ def test_what_somebody_changes_is_put_right_and_said_once(registered: Registered
     assert len(one.log("configuration changed")) == said + 1
 
 
-def test_a_label_that_somebody_takes_away_comes_back(registered: Registered) -> None:
-    api = registered.api
-    api.put(SYSTEM, {"metadata": {"name": "kube-system"}})
-    wait_until(
-        lambda: api.get(SYSTEM)["metadata"].get("labels"), DEADLINE_S, "the label is back", 0.02
-    )
-
-
 def test_a_configuration_that_is_not_there_is_waited_for(
     api: ApiServer, flags: dict[str, str], tmp_path: Path
 ) -> None:
