@@ -16,20 +16,6 @@ def test_arguments_it_does_not_know_are_refused_before_anything_happens(machine:
     assert client.lines == []
 
 
-def test_a_client_says_first_what_it_sees(machine: Machine, daemon: Daemon) -> None:
-    client = machine.run_client()
-    first, last = client.lines
-    gpu = machine.node.gpus[0]
-    assert first["pid"] == client.pid
-    assert (first["uuid"], first["devices"]) == (gpu.uuid, 1)
-    assert (first["total_MiB"], first["meminfo_total_MiB"], first["sms"]) == (
-        gpu.memory_mib,
-        gpu.memory_mib,
-        gpu.sms,
-    )
-    assert last == {"end": "0:CUDA_SUCCESS"}
-
-
 def test_a_container_with_one_gpus_device_node_sees_it_as_its_first(
     pair: Machine, pair_daemon: Daemon
 ) -> None:
@@ -44,10 +30,6 @@ def test_sigterm_ends_a_hold_and_nothing_else(machine: Machine, daemon: Daemon) 
     held.heard("lingering")
     held.process.terminate()
     assert held.finish() == -signal.SIGTERM
-
-
-def test_a_hold_may_have_a_time_of_its_own(machine: Machine, daemon: Daemon) -> None:
-    assert [*machine.run_client("hold=0.01").lines[1]] == ["ready"]
 
 
 def test_work_says_how_far_it_is_until_sigterm_ends_it(machine: Machine, daemon: Daemon) -> None:
@@ -113,15 +95,6 @@ def together(
         return [client.heard("launches_per_s")["launches_per_s"] for client in clients]
 
     return [window() for _ in range(4)]
-
-
-def test_shares_of_the_processors_divide_what_there_is(machine: Machine, daemon: Daemon) -> None:
-    half = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
-    alone = machine.run_client("launch=0.1").lines[1]["launches_per_s"]
-    with_half = machine.run_client("launch=0.1", environment=half).lines[1]["launches_per_s"]
-    assert 0.45 < with_half / alone < 0.55
-    first, *_rest = together(machine, "arithmetic", 1)
-    assert min(map(max, together(machine, "arithmetic", 2))) < 0.75 * first[0]
 
 
 def test_processes_beside_mps_take_turns_on_the_whole_gpu(machine: Machine, daemon: Daemon) -> None:

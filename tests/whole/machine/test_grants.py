@@ -1,4 +1,4 @@
-"""Grants of programs: how they come back, and who gets them next."""
+"""Grants of programs: how they come back, who gets them next, and who waits for one."""
 
 import signal
 
@@ -42,3 +42,15 @@ def test_a_grant_lasts_until_the_last_child_of_its_command_has_left_the_gpu(
     served.kill(child)
 
     served.until_no_grants()
+
+
+def test_a_program_that_waits_is_told_that_the_agent_went_away(apart: Machine) -> None:
+    agent = apart.part("agent")
+    apart.client(20)
+    waits = apart.run("--gpu-mem 20 --wait", "true")
+    eventually(lambda: apart.queue == [waits.pid], "it waits")
+    agent.kill()
+    assert waits.exit_code() == 1
+    assert "mpsd closed the connection" in waits.errors
+    apart.service("agent")
+    apart.until_ready()
