@@ -83,22 +83,6 @@ def test_installed_and_uninstalled_no_file_is_another_than_before(root: Path, en
     assert tree(root) == before
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_files_that_were_not_there_are_gone_again(tmp_path: Path, engine: str) -> None:
-    install(tmp_path, engine)
-    assert uninstall(tmp_path, engine).returncode == 0
-    assert tree(tmp_path) == {}
-
-
-def test_what_was_written_since_stays(root: Path) -> None:
-    install(root, "docker")
-    said = json.loads((root / DOCKER).read_text())
-    write(root / DOCKER, json.dumps({**said, "debug": True}, indent=4))
-    assert uninstall(root, "docker").returncode == 0
-    assert json.loads((root / DOCKER).read_text()) == {**json.loads(DAEMON_JSON), "debug": True}
-    assert (root / f"{DOCKER}.before-mpsd").read_text() == DAEMON_JSON
-
-
 def test_the_launcher_stays_for_another_engine_and_goes_with_the_last(root: Path) -> None:
     install(root, "docker")
     install(root, "podman")
@@ -106,12 +90,6 @@ def test_the_launcher_stays_for_another_engine_and_goes_with_the_last(root: Path
     assert (root / LAUNCHER).exists()
     assert "(the launcher): removed" in uninstall(root, "podman").stdout
     assert not (root / LAUNCHER).exists()
-
-
-def test_done_twice_it_changes_nothing_and_says_so(root: Path) -> None:
-    done = uninstall(root, "docker")
-    assert done.returncode == 0
-    assert "nothing to change" in done.stdout
 
 
 def test_a_dry_run_shows_the_difference_and_changes_nothing(root: Path) -> None:

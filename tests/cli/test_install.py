@@ -72,20 +72,6 @@ def test_a_dry_run_shows_every_difference_and_changes_nothing(root: Path, engine
         assert said in done.stdout
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_done_twice_it_changes_nothing_and_says_so(root: Path, engine: str) -> None:
-    assert install(root, engine).returncode == 0
-    before = tree(root)
-    done = install(root, engine)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (
-        f"nothing to change: {engine} is already as `mpsd install {engine}` leaves it"
-        in done.stdout
-    )
-    assert "systemctl" not in done.stdout
-    assert tree(root) == before
-
-
 def test_what_is_to_be_run_then_is_said(root: Path) -> None:
     assert "now run: systemctl reload docker\n" in install(root, "docker").stdout
     containerd = install(root, "containerd").stdout

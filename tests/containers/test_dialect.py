@@ -35,6 +35,13 @@ def test_two_dialects_at_once_are_an_error_that_names_both(
     assert all(f"{dialect} (" in problem.message for dialect in named)
 
 
+@pytest.mark.parametrize("value", ["6\n", "6\nALIYUN_COM_GPU_MEM_DEV=1", "6 ", "\u0666"])
+def test_a_value_that_is_no_plain_number_is_refused(value: str) -> None:
+    name = "ALIYUN_COM_GPU_MEM_CONTAINER"
+    (problem,) = problems(machine(15109), **(CGPU | {name: value}))
+    assert problem.where == name
+
+
 @pytest.mark.parametrize("off", [{"ALIYUN_COM_GPU_MEM_CONTAINER": "0"}, {"AMP_VGPU_ENABLE": "0"}])
 def test_a_dialect_that_is_turned_off_stands_beside_another(off: dict[str, str]) -> None:
     assert isinstance(read_dialect(CTYUN | off, machine(15109), NATIVE), DialectRequest)

@@ -36,10 +36,6 @@ class Helm:
         with self._config() as config:
             config.uninstall(NAME, ignore_not_found=True)
 
-    def is_installed(self) -> bool:
-        with self._config() as config:
-            return any(one["name"] == NAME for one in config.list())
-
     def test(self, timeout: int) -> None:
         with self._config() as config:
             config.test(NAME, timeout=timeout)

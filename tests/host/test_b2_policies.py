@@ -56,21 +56,3 @@ def test_b2_preemptive_and_weighted_and_weak_and_native_have_no_cap(host: Host, 
 @pytest.mark.parametrize("weight", [1, 2, 3])
 def test_b2_a_fixed_share_is_weight_of_max_inst(host: Host, weight: int) -> None:
     assert sms(host, 3, weight) == SMS * weight // MAX_INST
-
-
-def test_b2_a_weight_over_1_selects_the_weighted_policy_where_the_card_has_another(
-    host: Host,
-) -> None:
-    assert sms(host, 1, weight=2) == SMS
-
-
-def test_b2_more_than_max_inst_weights_are_refused_and_nothing_stays_reserved(host: Host) -> None:
-    held = [host.container(asked(3, weight), "sleep", "300") for weight in (2, 3)]
-    for one in held:
-        assert one.create().code == 0
-    before = host.ledger
-    over = host.container(asked(3), "sleep", "300")
-    assert over.create().code == 1
-    assert "weight" in over.errors
-    assert over.status == ""
-    assert host.ledger == before

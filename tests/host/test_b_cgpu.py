@@ -37,18 +37,6 @@ def test_b1_two_containers_share_the_card_as_published_and_the_books_say_so(host
     assert host.ledger == {0: (15109 * 8 // 15, 0)}  # by the time that delete returns
 
 
-def test_b1_a_third_container_finds_no_room_and_is_not_created(host: Host) -> None:
-    host.holding(GPU_TEST1)
-    host.holding(GPU_TEST2)
-    before = host.ledger
-    third = host.container(GPU_TEST1)
-    refused = third.create()
-    assert refused.code == 1
-    assert "6043 MiB are requested" in refused.errors
-    assert third.status == ""
-    assert host.ledger == before
-
-
 @pytest.mark.parametrize("container", ["unset", "0", "1,0,0"])
 def test_b1_unset_and_0_and_1_0_0_leave_the_container_exactly_as_it_was(
     host: Host, container: str
@@ -57,16 +45,6 @@ def test_b1_unset_and_0_and_1_0_0_leave_the_container_exactly_as_it_was(
     if container != "unset":
         environment["ALIYUN_COM_GPU_MEM_CONTAINER"] = container
     host.ran_as_it_was(environment)
-
-
-def test_b2_a_weight_over_1_is_policy_2_and_its_user_is_told_that_mps_has_no_weights(
-    host: Host,
-) -> None:
-    made = host.container(GPU_TEST1 | {"ALIYUN_COM_GPU_SCHD_WEIGHT": "2"}, "sim-cuda", "info")
-    done = made.run()
-    assert done.code == 0
-    assert "MPS has no weights" in done.errors
-    assert done.heard("sms") == 40  # alone it has the whole card, as in cGPU
 
 
 def test_b4_status_says_of_each_container_its_id_limit_memory_used_and_granted(host: Host) -> None:

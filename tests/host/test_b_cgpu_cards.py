@@ -52,11 +52,3 @@ def test_b1_who_takes_more_of_a_card_than_its_own_share_does_not_keep_it(host: H
     assert results(done) == [SUCCESS]
     assert done.code != 0, done
     host.until_nothing_reserved()
-
-
-def test_b1_1_0_0_turns_isolation_off_on_several_cards_too(host: Host) -> None:
-    made = host.container(GPU_TEST0123 | {"ALIYUN_COM_GPU_MEM_CONTAINER": "1,0,0"}, "sleep", "60")
-    before = (made.bundle.folder / "config.json").read_bytes()
-    assert made.create().code == 0
-    assert (made.bundle.folder / "config.json").read_bytes() == before
-    host.nothing_reserved()

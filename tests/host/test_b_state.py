@@ -120,27 +120,6 @@ def test_b4_smi_shows_id_utilisation_limit_memory_used_and_granted_of_each_conta
     assert row(host, busy)[5:8] == ["25", "%", "5"]
 
 
-def test_b4_of_a_container_without_a_process_on_the_gpu_nothing_is_known(host: Host) -> None:
-    made = host.container(cgpu(6), "sleep", "60")
-    assert (made.create().code, made.start().code) == (0, 0)
-    assert row(host, made)[3] == "?"
-
-
-def test_b3_policy_and_free_weight_of_each_card_are_read_and_weights_of_containers(
-    host: Host,
-) -> None:
-    first, second = host.holding(cgpu(2, 1, weight=6)), host.holding(cgpu(2, 1, weight=4))
-    state = use(host)
-    assert [
-        (gpu["computePolicy"], gpu.get("maxInst"), gpu.get("freeWeight")) for gpu in state["gpus"]
-    ] == [
-        (5, None, None),
-        (3, MAX_INST, MAX_INST - 10),
-    ]
-    weights = {grant["container"]: grant["cards"][0]["weight"] for grant in state["grants"]}
-    assert weights == {first.name: 6, second.name: 4}
-
-
 def test_b3_a_weight_is_set_while_the_container_runs_up_to_what_is_free(host: Host) -> None:
     first, second = host.holding(cgpu(2, 1, weight=6)), host.holding(cgpu(2, 1, weight=4))
     changed = set_to(host, first, "--weight", "10")
@@ -178,48 +157,6 @@ def test_b3_an_exec_after_less_memory_is_out_of_memory_where_it_fitted_before(ho
     set_to(host, made, "--mem", "4GiB")
     assert results(entered(made, "sim-cuda", "alloc=6000")) == [OUT_OF_MEMORY]
     assert made.status == "running"
-
-
-def test_b3_growing_over_the_card_is_refused_with_what_is_free(host: Host) -> None:
-    made = host.holding(cgpu(6))
-    host.holding(cgpu(12))
-    before = host.ledger
-    refused = host.asked("set", made.name, "--mem", "12GiB")
-    assert refused.code == 1
-    assert "MiB are free for this grant, including what it has" in refused.errors
-    assert host.ledger == before
-
-
-def test_b3_less_than_is_used_is_refused_and_by_force_ends_what_is_over(host: Host) -> None:
-    made = host.holding(cgpu(6), "alloc=3000")
-    refused = host.asked("set", made.name, "--mem", "2000")
-    assert refused.code == 1
-    assert "that its programs use, and mpsd would end them" in refused.errors
-    assert made.status == "running"
-    forced = host.asked("set", made.name, "--mem", "2000", "--force")
-    assert forced.code == 0
-    assert "mpsd ends those that exceed it" in forced.output
-    made.until_stopped()
-
-
-def test_b3_a_word_that_may_be_two_containers_names_both_and_changes_none(host: Host) -> None:
-    first, second = host.holding(cgpu(2), name="train-a"), host.holding(cgpu(2), name="train-b")
-    before = host.ledger
-    refused = host.asked("set", "train", "--mem", "3000")
-    assert refused.code == 2
-    assert f"{first.name}, {second.name}" in refused.errors
-    assert host.ledger == before
-    assert host.asked("set", "train-b", "--mem", "3000").code == 0
-    assert host.granted_to(second).memory_mib == 3000
-
-
-def test_b3_what_was_set_is_the_same_after_mpsd_was_killed(host: Host) -> None:
-    made = host.holding(cgpu(6))
-    set_to(host, made, "--mem", "4GiB", "--percent", "30")
-    host.part("up").kill()
-    host.up()
-    assert host.granted_to(made).memory_mib == 4096
-    assert variables(entered(made, "env"))[THREADS] == "30"
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pytest
 from tests.host.host import Host, host_of
 from tests.host.published import CARDS, OUT_OF_MEMORY, SUCCESS, largest, results
 
-V100_BYTES = 16160 * 1024**2
 MIB = 1024**2
 RESERVED = 10 * MIB  # where the document says nothing else
 ON = {"AMP_VGPU_ENABLE": "1", "AMP_USE_HOST_DAEMON": "1", "NVIDIA_DRIVER_CAPABILITIES": "all"}
@@ -66,17 +65,6 @@ def test_c2_cards_are_named_by_index_by_uuid_and_by_a_mix_of_both(host: Host, mi
     assert made.lines[0]["devices"] == 2
 
 
-def test_c2_cards_of_two_domains_are_refused_with_the_reason(host: Host) -> None:
-    made = host.container(
-        ON | {"GPU_MEM_PER_DEVICE": "5000000000", "NVIDIA_VISIBLE_DEVICES": "0,3"}
-    )
-    refused = made.create()
-    assert refused.code == 1
-    assert "gpu3 and gpu5 are not joined on demand" in refused.errors
-    assert made.status == ""
-    host.nothing_reserved()
-
-
 def test_c2_unused_cards_are_joined_for_a_container_that_names_them(host: Host) -> None:
     made = host.holding(ON | {"GPU_MEM_PER_DEVICE": "5000000000", "NVIDIA_VISIBLE_DEVICES": "0,1"})
     assert made.lines[0]["devices"] == 2
@@ -88,22 +76,6 @@ def test_c2_unused_cards_are_joined_for_a_container_that_names_them(host: Host) 
 
 def test_c3_five_gb_in_bytes_less_ten_mb_are_available(host: Host) -> None:
     assert largest(host, FIVE_GB) == (5000000000 - RESERVED) // MIB
-
-
-def test_c3_another_reserve_is_taken_off(host: Host) -> None:
-    environment = FIVE_GB | {"ALIYUN_COM_GPU_MEM_RESERVED": "100"}
-    assert largest(host, environment) == (5000000000 - 100 * MIB) // MIB
-
-
-def test_c4_five_of_sixteen_parts_less_ten_mb_are_available(host: Host) -> None:
-    assert largest(host, FIVE_OF_16) == (V100_BYTES * 5 // 16 - RESERVED) // MIB
-
-
-def test_c4_without_dev_a_card_has_its_size_rounded_up_to_whole_gb(host: Host) -> None:
-    environment = {
-        name: value for name, value in FIVE_OF_16.items() if name != "ALIYUN_COM_GPU_MEM_DEV"
-    }
-    assert largest(host, environment) == (V100_BYTES * 5 // 16 - RESERVED) // MIB
 
 
 def test_c5_a_program_over_its_limit_is_told_that_it_is_out_of_memory(host: Host) -> None:
@@ -128,13 +100,3 @@ def test_c6_33_percent_are_a_third_of_the_sms(host: Host) -> None:
     made = host.holding(A_THIRD)
     assert made.heard("sms") == 26  # of 80, by twos
     assert host.ledger[0] == ((5000000000 - RESERVED) // MIB, 33)
-
-
-@pytest.mark.parametrize("percent", [None, "0", "96", "100"])
-def test_c6_unset_0_and_over_95_are_no_control_of_compute(host: Host, percent: str | None) -> None:
-    environment = {name: value for name, value in A_THIRD.items() if name != "GPU_UTIL_PER_DEVICE"}
-    made = host.holding(
-        environment if percent is None else environment | {"GPU_UTIL_PER_DEVICE": percent}
-    )
-    assert made.heard("sms") == 80
-    assert host.ledger[0] == ((5000000000 - RESERVED) // MIB, 0)

@@ -93,18 +93,6 @@ def test_d3_10_and_50_and_100_percent_are_that_much_of_a_card_whatever_the_memor
     assert parts == [pytest.approx(published, abs=1) for published in (9.9, 50.6, 9.9)]
 
 
-def test_d4_40960_mib_of_a_card_of_32768_are_refused_and_nothing_stays_reserved_on_the_other_two(
-    host: Host,
-) -> None:
-    made, done = refused(host, [(20480, 10), (20480, 10), (40960, 10)])
-    assert "40960 MiB" in done.errors
-    assert "gpu2" in done.errors
-    last = host.runtime_events[-1]
-    assert (last["event"], last["id"]) == ("refused", made.name)
-    assert any("40960 MiB" in reason for reason in last["reasons"])
-    host.nothing_reserved()
-
-
 def test_d4_the_fourth_container_is_refused_and_nothing_stays_reserved(host: Host) -> None:
     first: Cards = [(20480, 10), (20480, 10), (10240, 10)]
     second: Cards = [(10240, 10), (10240, 10), (20480, 10)]
@@ -118,22 +106,3 @@ def test_d4_the_fourth_container_is_refused_and_nothing_stays_reserved(host: Hos
     for container in held:
         assert container.delete(force=True).code == 0
     host.nothing_reserved()
-
-
-def test_d4_a_weight_of_110_is_refused_while_it_is_read_and_nothing_is_reserved(host: Host) -> None:
-    _made, done = refused(host, [(20480, 10), (20480, 10), (10240, 110)])
-    assert 'EGPU WEIGHT is "110"' in done.errors
-    assert "write 1 to 100" in done.errors
-    host.nothing_reserved()
-
-
-def test_d4_the_fourth_container_is_refused_where_the_weights_come_to_100(host: Host) -> None:
-    first: Cards = [(20480, 25), (20480, 25), (10240, 25)]
-    second: Cards = [(10240, 25), (10240, 25), (20480, 25)]
-    third: Cards = [(1024, 50)] * 3
-    for cards in (first, second, third):
-        host.holding(egpu(cards))
-    assert host.ledger == ledger(first, second, third)
-    assert {host.ledger[card][1] for card in range(3)} == {100}
-    _made, done = refused(host, [(1024, 10)] * 3)
-    assert "0 % of its threads free, and 10 % are requested" in done.errors

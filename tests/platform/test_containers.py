@@ -307,6 +307,7 @@ needs_runc = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("runc") is None, reason="needs runc, and root for it"
 )
 HERE = ProcessIdentity(7, 1234, processes.boot_id())
+STATE = '{"init_process_pid":7,"init_process_start":1234}'
 
 
 def write(root: Path, name: str, text: str) -> Path:
@@ -346,9 +347,6 @@ def test_where_no_folder_can_be_there_is_no_container(tmp_path: Path, root: str)
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to("loop")
     assert first_process(f"{tmp_path}/{root}", "c") is None
-
-
-def test_a_name_that_is_too_long_for_a_folder_is_no_containers(tmp_path: Path) -> None:
     assert first_process(str(tmp_path), "x" * 256) is None
 
 
@@ -362,9 +360,7 @@ def test_a_state_of_another_form_is_unknown_and_not_gone(tmp_path: Path, text: s
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
-    real = write(
-        tmp_path / "elsewhere", "state.json", '{"init_process_pid":7,"init_process_start":1234}'
-    )
+    real = write(tmp_path / "elsewhere", "state.json", STATE)
     (tmp_path / "c1").symlink_to(real.parent)
     with pytest.raises(StateUnknown):
         first_process(str(tmp_path), "c1")
@@ -375,34 +371,27 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
         first_process(str(tmp_path), "c1")
 
 
-def test_a_pipe_holds_nobody_up(tmp_path: Path) -> None:
-    (tmp_path / "c1").mkdir()
-    os.mkfifo(tmp_path / "c1" / "state.json")
-    with pytest.raises(StateUnknown, match="is no file of at most"):
-        first_process(str(tmp_path), "c1")
-
-
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
-    os.truncate(write(tmp_path, "state.json", ""), 1024**3)
-    with pytest.raises(StateUnknown, match="is no file of at most"):
-        first_process(str(tmp_path), "c1")
-
-
-def test_what_others_may_write_is_not_believed(tmp_path: Path) -> None:
-    path = write(tmp_path, "state.json", '{"init_process_pid":7,"init_process_start":1234}')
-    path.chmod(0o666)
-    with pytest.raises(StateUnknown, match="may be written by others"):
-        first_process(str(tmp_path), "c1")
+def _pipe(state: Path) -> None:
+    state.unlink()
+    os.mkfifo(state)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file away")
-def test_what_is_another_users_is_not_believed(tmp_path: Path) -> None:
-    os.chown(
-        write(tmp_path, "state.json", '{"init_process_pid":7,"init_process_start":1234}'),
-        65534,
-        65534,
-    )
-    with pytest.raises(StateUnknown, match="may be written by others"):
+@pytest.mark.parametrize(
+    ("becomes", "why"),
+    [
+        (_pipe, "is no file of at most"),
+        (lambda state: os.truncate(state, 1024**3), "is no file of at most"),
+        (lambda state: state.chmod(0o666), "may be written by others"),
+        (lambda state: os.chown(state, 65534, 65534), "may be written by others"),
+    ],
+    ids=["a pipe", "too large", "others may write it", "another user's"],
+)
+def test_a_state_that_others_may_have_made_is_not_believed(
+    tmp_path: Path, becomes: Callable[[Path], None], why: str
+) -> None:
+    becomes(write(tmp_path, "state.json", STATE))
+    with pytest.raises(StateUnknown, match=why):
         first_process(str(tmp_path), "c1")
 
 

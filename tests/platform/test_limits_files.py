@@ -1,9 +1,10 @@
-"""At start a bad limits file is fatal; later the last good pair stays."""
+"""At start a bad limits file is fatal; later the last good pair stays, and so do the resources."""
 
 import copy
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,17 @@ from mpsd.platform.limits_files import (
     GPU_FACTS_FILE,
     POLICY_FILE,
     LimitsFiles,
+    PinnedResources,
     load_limits,
     read_gpu_facts,
     read_policy,
     shipped_folder,
 )
+from mpsd.platform.logs import logger
 from mpsd.platform.yaml_files import UnreadableFile
 from tests.model.manifests import ANY_JSON
-from tests.model.worlds import POLICY, POLICY_DATA
+from tests.model.worlds import POLICY, POLICY_DATA, SPREAD
+from tests.told_lines import told_lines
 
 
 @pytest.fixture
@@ -356,3 +360,22 @@ def outcome(
         return read(data, "a file")
     except InvalidInput as error:
         return error
+
+
+SMALL = replace(POLICY, resources=replace(POLICY.resources, memory_unit_mib=128))
+RENAMED = replace(SPREAD, resources=replace(POLICY.resources, memory="example.com/vram"))
+
+
+@pytest.mark.parametrize("later", [SMALL, RENAMED])
+def test_resources_stay_those_of_the_start_and_the_rest_of_the_policy_counts(later: Policy) -> None:
+    in_force = [POLICY]
+    policy = PinnedResources(lambda: in_force[-1], logger())
+    assert policy() is POLICY
+    in_force.append(later)
+    with told_lines() as said:
+        pinned = policy()
+        assert policy() is pinned
+    assert [line["event"] for line in said] == ["resources kept"]
+    assert pinned == replace(later, resources=POLICY.resources)
+    in_force.append(SPREAD)
+    assert policy() == SPREAD

@@ -154,56 +154,25 @@ def test_a_web_page_that_lets_its_name_point_here_reads_nothing(host: str) -> No
     asyncio.run(main())
 
 
-def test_who_shows_no_token_is_asked_for_one(api: Api) -> None:
+def test_over_a_network_who_has_the_right_to_a_path_reads_it_and_nobody_else(api: Api) -> None:
     async def main() -> None:
-        async with serving(AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (port,):
-            status, said = await get(f"https://127.0.0.1:{port}/metrics")
-            assert status == 401
-            assert "Authorization: Bearer TOKEN" in said
-            assert (await get(f"https://127.0.0.1:{port}/metrics", Authorization="Basic YTpi"))[
-                0
-            ] == 401
-
-    asyncio.run(main())
-
-
-def test_a_token_of_nobody_is_refused(api: Api) -> None:
-    async def main() -> None:
-        async with serving(AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (port,):
-            assert (await get(f"https://127.0.0.1:{port}/metrics", "made-up"))[0] == 401
-            assert (await get(f"https://127.0.0.1:{port}/metrics", api.reader + "x"))[0] == 401
-
-    asyncio.run(main())
-
-
-def test_who_has_no_right_is_told_which_and_how_to_get_it(api: Api) -> None:
-    async def main() -> None:
-        async with serving(AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (port,):
-            status, said = await get(f"https://127.0.0.1:{port}/metrics", api.other)
+        async with serving(HOME, AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (home, away):
+            metrics_url = f"https://127.0.0.1:{away}/metrics"
+            assert await get(metrics_url, api.reader) == (200, "mpsd_gpus 2\n")
+            assert (await get(f"https://127.0.0.1:{away}/v1/node", api.reader))[0] == 403
+            status, said = await get(metrics_url, api.other)
             assert status == 403
             assert "system:serviceaccount:default:other may not get /metrics" in said
             assert "mpsd-reader" in said
-
-    asyncio.run(main())
-
-
-def test_who_has_the_right_to_a_path_reads_it_and_no_other(api: Api) -> None:
-    async def main() -> None:
-        async with serving(AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (port,):
-            assert await get(f"https://127.0.0.1:{port}/metrics", api.reader) == (
-                200,
-                "mpsd_gpus 2\n",
-            )
-            assert (await get(f"https://127.0.0.1:{port}/v1/node", api.reader))[0] == 403
-
-    asyncio.run(main())
-
-
-def test_without_tls_nobody_is_served_where_others_get_in(api: Api) -> None:
-    async def main() -> None:
-        async with serving(AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (port,):
+            assert (await get(metrics_url, "made-up"))[0] == 401
+            assert (await get(metrics_url, api.reader + "x"))[0] == 401
+            assert (await get(metrics_url, Authorization="Basic YTpi"))[0] == 401
+            status, said = await get(metrics_url)
+            assert status == 401
+            assert "Authorization: Bearer TOKEN" in said
             with pytest.raises(aiohttp.ClientError):
-                await get(f"http://127.0.0.1:{port}/metrics", api.reader)
+                await get(f"http://127.0.0.1:{away}/metrics", api.reader)
+            assert (await get(f"http://127.0.0.1:{home}/metrics"))[0] == 200
 
     asyncio.run(main())
 
@@ -309,15 +278,6 @@ def test_no_token_is_in_any_line_of_the_log_or_any_answer(api: Api, tmp_path: Pa
     assert any("reader refused" in line for line in said)
     for token in (api.reader, api.other, "made-up-token"):
         assert not any(token in line for line in said)
-
-
-def test_the_same_routes_are_on_every_address_each_by_its_own_rule(api: Api) -> None:
-    async def main() -> None:
-        async with serving(HOME, AWAY, reviewer=TokenReviewer(api.kubeconfig)) as (home, away):
-            assert (await get(f"http://127.0.0.1:{home}/metrics"))[0] == 200
-            assert (await get(f"https://127.0.0.1:{away}/metrics"))[0] == 401
-
-    asyncio.run(main())
 
 
 def test_a_stop_waits_for_no_stream() -> None:

@@ -3,9 +3,7 @@
 import json
 import os
 import select
-import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,17 +15,10 @@ import yaml
 
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.platform.limits_files import read_gpu_facts
-from mpsd.simulator.card import process_start_ticks
 from mpsd.simulator.node import SimulatedNode, cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml
 
 PATIENCE_S = 40.0
-
-_AS_USER = Path(__file__).with_name("as_user.py")
-_MODULES = {
-    "nvidia-cuda-mps-control": "mpsd.simulator.mps.control_daemon",
-    "sim-cuda": "mpsd.simulator.cuda_client",
-}
 
 
 def gpu_facts() -> GpuFacts:
@@ -74,12 +65,6 @@ class Client:
                 if key in line:
                     return line
             assert self._read(deadline), f"no {key} in {self.lines}"
-
-    def silent(self, for_s: float) -> bool:
-        """Whether it says nothing for so long."""
-        before = len(self.lines)
-        self._read(time.monotonic() + for_s)
-        return len(self.lines) == before and self.process.poll() is None
 
     def proceed(self) -> None:
         """Let it go on from its first `step`."""
@@ -185,13 +170,11 @@ class Machine:
         self,
         *commands: str,
         pipe: Path | None = None,
-        uid: int | None = None,
         patience_s: float = PATIENCE_S,
     ) -> Answer:
-        """Commands on standard input, as this user (None: as ourselves); TimeoutError when they are
-        not answered."""
+        """Commands on standard input; TimeoutError when they are not answered."""
         given = "".join(f"{command}\n" for command in commands)
-        argv = self._argv("nvidia-cuda-mps-control", uid)
+        argv = [str(self.folder / "bin" / "nvidia-cuda-mps-control")]
         environment = self.environment(pipe)
         try:
             done = subprocess.run(
@@ -211,12 +194,11 @@ class Machine:
         *actions: str,
         environment: Mapping[str, str] | None = None,
         pipe: Path | None = None,
-        uid: int | None = None,
         through: Sequence[str] = (),
     ) -> Client:
         """A client that runs; `through` is a command to start it with."""
         process = subprocess.Popen(
-            [*through, *self._argv("sim-cuda", uid), *actions],
+            [*through, self.folder / "bin" / "sim-cuda", *actions],
             env=self.environment(pipe, environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -230,10 +212,9 @@ class Machine:
         *actions: str,
         environment: Mapping[str, str] | None = None,
         pipe: Path | None = None,
-        uid: int | None = None,
     ) -> Client:
         """A client that has come to its end."""
-        client = self.start_client(*actions, environment=environment, pipe=pipe, uid=uid)
+        client = self.start_client(*actions, environment=environment, pipe=pipe)
         client.finish()
         return client
 
@@ -260,19 +241,6 @@ class Machine:
     def end(self) -> None:
         for running in reversed(self._running):
             running.end()
-        self._end_background_daemon()
-
-    def _end_background_daemon(self) -> None:
-        """One that was started with -d and has not quit; its pid file may be an earlier one's."""
-        pid_file = self.pipe / "nvidia-cuda-mps-control.pid"
-        pid = int(pid_file.read_text()) if pid_file.exists() else 0
-        if pid and process_start_ticks(pid) and "nvidia" in Path(f"/proc/{pid}/comm").read_text():
-            os.kill(pid, signal.SIGKILL)
-
-    def _argv(self, program: str, uid: int | None) -> list[str]:
-        if uid in {None, os.getuid()}:
-            return [str(self.folder / "bin" / program)]
-        return [sys.executable, str(_AS_USER), str(uid), _MODULES[program]]
 
     def _made(self, name: str) -> Path:
         directory = self.folder / name

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import yaml
 
-from mpsd.admission.rules.configurations import NOT_CALLED
 from mpsd.platform.kube import Kube, Object, PatchKind, Rejected, Resource, Unavailable
 from mpsd.platform.kube_access import open_kube
 from mpsd.simulator.programs import wait_until
@@ -179,41 +178,6 @@ def test_the_webhook_registers_itself_and_has_its_say_on_pods_and_on_the_pods_of
             await kube.create(PODS, gpu_pod(), "default")
 
         run(kubeconfig, ask_nobody)
-
-
-def test_a_webhook_whose_port_is_closed_to_the_api_server_keeps_nobody_from_creating_pods(
-    tmp_path: Path,
-) -> None:
-    """It serves, and reaches itself; what the API server can reach is another matter."""
-    closed = free_port()
-    with simulated_api() as api:
-        kubeconfig = api.kubeconfig(tmp_path)
-        run(kubeconfig, register)
-
-        async def ask(kube: Kube) -> None:
-            name = VALIDATING.rsplit("/", 1)[1]
-
-            async def is_told() -> bool:
-                seen = [await kube.get(resource, name) for resource in CONFIGURATIONS.values()]
-                return all(NOT_CALLED in (one["metadata"].get("annotations") or {}) for one in seen)
-
-            async with asyncio.timeout(DEADLINE_S):
-                while not await is_told():  # noqa: ASYNC110 - the webhook does it
-                    await asyncio.sleep(0.05)
-            assert not await fails_closed(kube)
-            await kube.create(PODS, gpu_pod(), "default")
-
-        flags = {
-            "url": f"https://127.0.0.1:{closed}",
-            "serving_life": "15s",
-            "authority_life": "1h",
-        }
-        with webhook(tmp_path, kubeconfig=str(kubeconfig), **flags) as one:
-            run(kubeconfig, ask)
-            assert any(
-                f"127.0.0.1:{closed}" in str(line["reasons"])
-                for line in one.log("not yet as it must be")
-            )
 
 
 # -- what a test may do to it --------------------------------------------------------------------

@@ -1,10 +1,8 @@
 """The command line of sim-cuda, which has a twin on real hardware in tests/contract."""
 
 import os
-import resource
 import signal
 import subprocess
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -18,49 +16,11 @@ def test_arguments_it_does_not_know_are_refused_before_anything_happens(machine:
     assert client.lines == []
 
 
-def test_a_client_says_first_what_it_sees(machine: Machine, daemon: Daemon) -> None:
-    client = machine.run_client()
-    first, last = client.lines
-    gpu = machine.node.gpus[0]
-    assert first["pid"] == client.pid
-    assert (first["uuid"], first["devices"]) == (gpu.uuid, 1)
-    assert (first["total_MiB"], first["meminfo_total_MiB"], first["sms"]) == (
-        gpu.memory_mib,
-        gpu.memory_mib,
-        gpu.sms,
-    )
-    assert last == {"end": "0:CUDA_SUCCESS"}
-
-
-def test_memory_is_taken_in_pieces_until_it_is_refused_and_given_back(
-    machine: Machine, daemon: Daemon
+def test_a_container_with_one_gpus_device_node_sees_it_as_its_first(
+    pair: Machine, pair_daemon: Daemon
 ) -> None:
-    client = machine.run_client(
-        "alloc=4000",
-        "info",
-        "free",
-        "info",
-        environment={"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2G"},
-    )
-    first, taken, during, freed, after, _ = client.lines
-    assert taken["rc"] == "2:CUDA_ERROR_OUT_OF_MEMORY"
-    assert taken["alloc_MiB"] % 32 == 0
-    assert (
-        during["meminfo_free_MiB"]
-        == taken["free_after_MiB"]
-        == first["meminfo_free_MiB"] - taken["alloc_MiB"]
-    )
-    assert freed == {"free": "0:CUDA_SUCCESS"}
-    assert after["meminfo_free_MiB"] == first["meminfo_free_MiB"]
-
-
-def test_two_clients_cannot_take_more_than_the_card_has(machine: Machine, daemon: Daemon) -> None:
-    clients = [machine.start_client("alloc=140000", "step") for _ in range(2)]
-    taken = [client.heard("alloc_MiB")["alloc_MiB"] for client in clients]
-    contexts = 2 * machine.node.gpus[0].context_mib_by_sms[132] + machine.node.gpus[0].server_mib
-    left = machine.node.gpus[0].memory_mib - contexts - sum(taken)
-    assert 0 <= left < 32
-    assert machine.free_mib() == left
+    client = pair.run_client(environment={"MPSD_SIMULATION_DEVICES": pair.uuids[1]})
+    assert (client.lines[0]["uuid"], client.lines[0]["devices"]) == (pair.uuids[1], 1)
 
 
 def test_sigterm_ends_a_hold_and_nothing_else(machine: Machine, daemon: Daemon) -> None:
@@ -70,10 +30,6 @@ def test_sigterm_ends_a_hold_and_nothing_else(machine: Machine, daemon: Daemon) 
     held.heard("lingering")
     held.process.terminate()
     assert held.finish() == -signal.SIGTERM
-
-
-def test_a_hold_may_have_a_time_of_its_own(machine: Machine, daemon: Daemon) -> None:
-    assert [*machine.run_client("hold=0.01").lines[1]] == ["ready"]
 
 
 def test_work_says_how_far_it_is_until_sigterm_ends_it(machine: Machine, daemon: Daemon) -> None:
@@ -141,40 +97,11 @@ def together(
     return [window() for _ in range(4)]
 
 
-def test_shares_of_the_processors_divide_what_there_is(machine: Machine, daemon: Daemon) -> None:
-    half = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
-    alone = machine.run_client("launch=0.1").lines[1]["launches_per_s"]
-    with_half = machine.run_client("launch=0.1", environment=half).lines[1]["launches_per_s"]
-    assert 0.45 < with_half / alone < 0.55
-    first, *_rest = together(machine, "arithmetic", 1)
-    assert min(map(max, together(machine, "arithmetic", 2))) < 0.75 * first[0]
-
-
 def test_processes_beside_mps_take_turns_on_the_whole_gpu(machine: Machine, daemon: Daemon) -> None:
     nowhere = machine.folder / "nowhere"
     alone, *_rest = together(machine, "small", 1, nowhere)
     assert min(map(max, together(machine, "small", 2, nowhere))) < 0.5 * alone[0]
     assert min(map(min, together(machine, "small", 2))) > 0.95 * alone[0]
-
-
-def test_a_neighbours_fault_breaks_what_is_being_measured(machine: Machine, daemon: Daemon) -> None:
-    client = machine.start_client("prepare=arithmetic", "measure=30")
-    client.heard("prepared")
-    machine.run_client("fault")
-    assert client.heard("broke")["broke"] == "700:CUDA_ERROR_ILLEGAL_ADDRESS"
-    assert client.finish() == 4
-
-
-def test_a_process_that_reaches_no_daemon_runs_beside_mps_without_limits(
-    machine: Machine, daemon: Daemon
-) -> None:
-    machine.start_server()
-    limits = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=1G", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10"}
-    outside = machine.start_client("hold", environment=limits, pipe=machine.folder / "nowhere")
-    outside.heard("ready")
-    assert outside.lines[0]["sms"] == 132
-    assert outside.lines[0]["meminfo_free_MiB"] == 142558  # transcript 4, R3
-    assert machine.mps_pids() == []
 
 
 def test_in_exclusive_mode_nothing_runs_beside_the_server(machine: Machine, daemon: Daemon) -> None:
@@ -222,18 +149,3 @@ def test_a_client_in_a_pid_namespace_of_its_own_is_listed_by_its_host_pid(
     wait_until(
         lambda: machine.free_mib() == free - machine.node.gpus[0].server_mib, "its memory is back"
     )
-
-
-def test_starting_a_client_takes_little_processor_time(machine: Machine, daemon: Daemon) -> None:
-    machine.start_server()
-    used = [_processor_s()]
-    for _ in range(10):
-        machine.run_client()
-        used.append(_processor_s())
-    assert min(after - before for before, after in pairwise(used)) < 0.15  # 0.04 on an idle machine
-
-
-def _processor_s() -> float:
-    """What ended children have used so far."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

@@ -93,7 +93,7 @@ def test_used_memory_is_that_of_the_transcript(
     quarter = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
     for megabytes, environment in ((1024, quarter), (512, {})):
         machine.start_client(f"alloc={megabytes}", "hold", environment=environment).heard("ready")
-    section = transcript(2, []).section("P3")
+    section = transcript(2, "P3")
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
     for function, server_is_listed in (
         ("nvmlDeviceGetComputeRunningProcesses", True),

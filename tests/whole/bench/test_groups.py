@@ -24,9 +24,6 @@ from mpsd.bench.testbeds import BenchContext, BenchShare, CannotMeasure, gather
 from mpsd.platform.limits_files import load_limits
 
 WINDOW_S = 0.05
-# A simulated program looks every 50 ms who else computes. In one of so many windows both do for
-# most of the time, whoever else wants the processors.
-LONG_WINDOW_S, WINDOWS = 0.3, 4
 OURS = f"mpsd-bench-{os.getpid()}-"  # other tests may run beside these
 
 
@@ -111,21 +108,6 @@ def test_the_same_programs_are_measured_under_mps_alone_and_under_mpsd(
         min(row.mps_per_s, row.mpsd_per_s, row.mps_p99_ms, row.mpsd_p99_ms) > 0 for row in rows
     )
     assert len(steps) == GROUPS[BenchGroup.COST].steps(context)
-
-
-def test_without_mps_programs_take_turns_and_with_it_they_run_at_once(
-    context: BenchContext,
-) -> None:
-    done = {}
-    for mode in SharingMode:
-        with context.testbed(mode) as testbed:
-            group = gather(testbed, WorkKind.SMALL, [None] * 2, LONG_WINDOW_S, WINDOWS)
-            windows = [group.window() for _ in range(WINDOWS)]
-            done[mode] = min(sum(one.launches_per_s for one in window) for window in windows)
-    # Less than a third where both compute all the time; as much where one begins when the other has
-    # ended.
-    assert done[SharingMode.TIME_SLICED] < 0.75 * done[SharingMode.MPS]
-    assert done[SharingMode.TIME_SLICED] < 0.75 * done[SharingMode.MPSD]
 
 
 def test_programs_that_never_come_are_reported_and_nothing_of_the_testbed_is_left(

@@ -29,14 +29,13 @@ CONTROL_LABELS = {"app.kubernetes.io/name": "mpsd-control", "app.kubernetes.io/p
 
 @dataclass
 class PlayedNodes:
-    """refused: by image, the reason of its domains, as a canary that fails gives it. stuck: images
-    whose pods never become ready. silent: nodes whose agent has stopped. undying: how the names of
-    pods begin that do not end. history: what happened, in its order.
+    """refused: by image, the reason of its domains, as a canary that fails gives it. silent: nodes
+    whose agent has stopped. undying: how the names of pods begin that do not end. history: what
+    happened, in its order.
     """
 
     world: ClusterWorld
     refused: dict[str, str] = field(default_factory=dict)
-    stuck: set[str] = field(default_factory=set)
     silent: set[str] = field(default_factory=set)
     undying: set[str] = field(default_factory=set)
     history: list[str] = field(default_factory=list)
@@ -63,14 +62,7 @@ class PlayedNodes:
                 objects.change(key, lambda changed: self._agent(changed, pods))
 
     def _kubelet(self, pod: Object) -> None:
-        image = pod["spec"]["containers"][0]["image"]
-        if image in self.stuck:
-            waiting = {"waiting": {"reason": "ImagePullBackOff", "message": f"cannot pull {image}"}}
-            pod["status"] |= {
-                "phase": "Pending",
-                "containerStatuses": [{"name": "main", "state": waiting}],
-            }
-        elif pod["status"]["phase"] != "Running":
+        if pod["status"]["phase"] != "Running":
             running = {
                 "name": "main",
                 "ready": True,

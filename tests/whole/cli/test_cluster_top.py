@@ -1,6 +1,5 @@
 """`kubectl mps top`: the GPUs of a cluster and the pods that use them."""
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from mpsd.cli import kubectl_mps
 from mpsd.status.rules.top import NO_SM_USE
 from tests.cli.cluster_world import ClusterWorld
 from tests.mpsnodes import NAMES
-from tests.whole.cli.screens import Screen, on_screen
+from tests.whole.cli.screens import on_screen
 
 BIN = Path(sys.executable).parent
 
@@ -39,22 +38,6 @@ def test_one_look_shows_gpus_and_pods_and_says_what_is_left_out(
     assert same.output == said.output
 
 
-def test_a_namespace_and_nodes_are_chosen_as_kubectl_chooses_them(world: ClusterWorld) -> None:
-    world.put(*NAMES)
-    looks = {
-        words: json.loads(world.kubectl_mps("top", "--once", "-o", "json", *words).output)
-        for words in ((), ("gpu-a1",), ("gpu-a1", "gpu-a2"), ("-n", "default"), ("-n", "nobodys"))
-    }
-    assert {row["node"] for row in looks["gpu-a1",]["gpus"]} == {"gpu-a1"}
-    assert {row["node"] for row in looks["gpu-a1", "gpu-a2"]["gpus"]} == {"gpu-a1", "gpu-a2"}
-    assert looks["-n", "nobodys"]["users"] == []
-    said = world.kubectl_mps("top", "--once", "-n", "nobodys").output
-    assert "None of those that were asked for uses a GPU or holds a part of one; others do." in said
-    assert "No pod" not in said
-    assert {row["name"].split("/")[0] for row in looks["-n", "default"]["users"]} == {"default"}
-    assert all(row["smPercent"] is None for row in (*looks[()]["gpus"], *looks[()]["users"]))
-
-
 def test_a_wrong_question_is_answered_as_status_answers_it(
     world: ClusterWorld, bare_world: ClusterWorld
 ) -> None:
@@ -64,12 +47,6 @@ def test_a_wrong_question_is_answered_as_status_answers_it(
     assert 'node "gpu-a9": has no MPSNode; name one of gpu-a1\n' in missing.errors
     assert world.kubectl_mps("top", "--sort", "colour").code == 2
     assert world.kubectl_mps("top", "--interval", "0.1").code == 2
-
-
-def test_a_cluster_without_mpsd_is_told_how_to_get_it(bare_world: ClusterWorld) -> None:
-    said = bare_world.kubectl_mps("top")
-    assert said.code == 1
-    assert "docs/install.md" in said.errors
 
 
 def test_live_it_outlives_the_api_server_and_leaves_the_terminal_as_it_was(
@@ -86,33 +63,4 @@ def test_live_it_outlives_the_api_server_and_leaves_the_terminal_as_it_was(
         screen.until(lambda seen: "nothing newer" not in seen.text, "it goes on")
         screen.press("q")
         assert screen.ended() == 0
-        assert screen.is_as_it_was()
-
-
-def test_keys_scroll_and_sort(world: ClusterWorld) -> None:
-    world.put(*NAMES)
-
-    def first_pod(screen: Screen) -> str:
-        return next(
-            (
-                line
-                for line in screen.lines
-                if "/" in line and "GiB" in line and " gpu" in line and "default" in line
-            ),
-            "",
-        )
-
-    with on_screen([BIN / "kubectl-mps", "top", "--sort", "name"], os.environ, 120, 16) as screen:
-        screen.shows("sorted by name")
-        top = screen.until(first_pod, "a pod")
-        screen.press("\x1b[B")
-        screen.until(lambda seen: first_pod(seen) not in ("", top), "the next one")
-        screen.press("\x1b[A")
-        screen.until(lambda seen: first_pod(seen) == top, "back")
-        screen.press("\x1b[6~")
-        screen.until(lambda seen: first_pod(seen) != top, "a page on")
-        screen.press("\x1b[5~\x1b[5~m")
-        screen.shows("sorted by memory")
-        screen.press("\x03")
-        assert screen.ended() == 130
         assert screen.is_as_it_was()

@@ -101,10 +101,3 @@ def test_a_kept_cluster_has_incidents_to_create_and_ctrl_c_removes_it() -> None:
         _rest, errors = demo.communicate()
     assert (demo.returncode, errors) == (0, "")
     assert nothing_is_left(str(Path(kept["kubeconfig"]).parents[1]))
-
-
-def test_a_machine_cannot_be_kept() -> None:
-    with start("--keep", "--machine") as demo:
-        _output, errors = demo.communicate()
-    assert demo.returncode == 2
-    assert "--keep" in errors

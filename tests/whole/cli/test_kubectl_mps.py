@@ -135,16 +135,6 @@ def test_a_cluster_without_mpsd_is_told_how_to_get_it(bare_world: ClusterWorld) 
         )
 
 
-def test_an_api_server_that_is_away_is_said(world: ClusterWorld) -> None:
-    world.api.stop()
-    said = world.kubectl_mps()
-    assert (said.code, said.output) == (1, "")
-    assert said.errors.startswith(
-        "kubectl mps: list mpsnodes: the Kubernetes API does not answer: "
-    )
-    assert "see whether `kubectl version` gets an answer" in said.errors
-
-
 def test_a_missing_right_is_named_with_the_way_to_it(tmp_path: Path, world: ClusterWorld) -> None:
     with api_server() as server:
         config = server.kubeconfig(tmp_path)
@@ -291,21 +281,6 @@ def test_which_options_have_a_value_is_known_before_any_verb_is_loaded() -> None
     assert {word for one in options if one.has_value for word in one.names} == kubectl_mps._VALUED
 
 
-def test_help_teaches_by_example(world: ClusterWorld) -> None:
-    assert "kubectl mps cordon gpu-a1 gpu0" in world.kubectl_mps("--help").output
-    assert "kubectl mps drain gpu-a1 --evict" in world.kubectl_mps("drain", "--help").output
-    assert (
-        "kubectl mps drain gpu-a1 --gpu gpu0 --timeout 2h"
-        in world.kubectl_mps("drain", "--help").output
-    )
-    assert "kubectl mps undrain gpu-a1 --gpu gpu0" in world.kubectl_mps("undrain", "--help").output
-    assert "kubectl mps upgrade --dry-run" in world.kubectl_mps("upgrade", "--help").output
-    assert (
-        "kubectl mps uninstall --yes --timeout 20m"
-        in world.kubectl_mps("uninstall", "--help").output
-    )
-
-
 # -- watching ------------------------------------------------------------------------------------
 
 
@@ -341,13 +316,6 @@ def test_a_watch_shows_every_change_outlives_the_api_server_and_ends_at_ctrl_c(
     watch.process.send_signal(signal.SIGINT)
     assert watch.exit_code() == 130
     assert watch.errors == ""
-
-
-def test_a_watch_of_a_node_that_is_not_there_does_not_begin(world: ClusterWorld) -> None:
-    world.put("gpu-a1")
-    said = world.kubectl_mps("gpu-a2", "-w")
-    assert said.code == 2
-    assert 'node "gpu-a2": has no MPSNode; name one of gpu-a1\n' in said.errors
 
 
 # -- any JSON ------------------------------------------------------------------------------------

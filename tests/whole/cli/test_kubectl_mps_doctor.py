@@ -2,7 +2,6 @@
 what to do."""
 
 import json
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -46,118 +45,54 @@ def checks(cluster: DoctoredCluster) -> list[dict[str, Any]]:
     return found
 
 
-# -- what is broken, as the API server has it: each kind of object that is read ------------------
-
-Break = Callable[[DoctoredCluster], None]
-ROWS: dict[str, Break] = {}
-
-
-def row(check: str) -> Callable[[Break], Break]:
-    def keep(breaks: Break) -> Break:
-        ROWS[check] = breaks
-        return breaks
-
-    return keep
-
-
-@row("not-installed")
-def _(cluster: DoctoredCluster) -> None:
-    cluster.delete(DAEMON_SETS, "mps-control-daemon", SYSTEM)
+def test_what_is_broken_is_found_in_each_kind_of_object_that_is_read(
+    cluster: DoctoredCluster,
+) -> None:
+    broken_everywhere(cluster)
+    found = [one for one in checks(cluster) if one["verdict"] == CheckVerdict.FOUND]
+    assert {
+        *("definition-old", "rights-missing", "pods-not-ready", "node-not-ready", "clocks-apart"),
+        *("webhook-unregistered", "webhook-certificate", "webhook-unreachable", "policy-missing"),
+        *("slice-stale", "outside-ledger"),
+    } <= {one["id"] for one in found}
+    said = ask(cluster)
+    first = found[0]["wrong"][0]
+    assert said.output.partition("\n")[0] == f"{first['what']}; {first['remedy']}"
+    assert (said.code, said.errors) == (1, "")
 
 
-@row("definition-old")
-def _(cluster: DoctoredCluster) -> None:
-    thing = cluster.world.ask(lambda kube: kube.get(CRDS, "mpsnodes.mpsd.io"))
-    versions = thing["spec"]["versions"]
+def broken_everywhere(cluster: DoctoredCluster) -> None:
+    """As the API server has it."""
+    cluster.world.is_kubernetes("v1.36.2")
+    definition = cluster.world.ask(lambda kube: kube.get(CRDS, "mpsnodes.mpsd.io"))
+    versions = definition["spec"]["versions"]
     del versions[0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["version"]
     cluster.change(CRDS, "mpsnodes.mpsd.io", {"spec": {"versions": versions}})
-
-
-@row("rights-missing")
-def _(cluster: DoctoredCluster) -> None:
     cluster.delete(Resource("rbac.authorization.k8s.io/v1", "clusterrolebindings"), "mpsd-agent")
-
-
-@row("pods-not-ready")
-def _(cluster: DoctoredCluster) -> None:
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
-    cluster.of_pod(
-        "mpsd-agent",
-        containerStatuses=[{"name": "mpsd-agent", "restartCount": 0, "state": waiting}],
-    )
-
-
-@row("no-node-labelled")
-def _(cluster: DoctoredCluster) -> None:
-    cluster.change(NODES, NODE, {"metadata": {"labels": {"ack.node.gpu.schedule": None}}})
-
-
-@row("node-not-ready")
-def _(cluster: DoctoredCluster) -> None:
-    message = "no control daemon has reported gpu0"
-    condition = {
-        "type": "MPSReady",
-        "status": "False",
-        "reason": "ControlAbsent",
-        "message": message,
-    }
-    cluster.told(conditions=[condition | {"lastTransitionTime": "2026-01-01T00:00:00Z"}])
-
-
-@row("clocks-apart")
-def _(cluster: DoctoredCluster) -> None:
-    cluster.told(100)
-
-
-@row("webhook-unregistered")
-def _(cluster: DoctoredCluster) -> None:
+    container = {"name": "mpsd-agent", "restartCount": 0, "state": waiting}
+    cluster.of_pod("mpsd-agent", containerStatuses=[container])
+    condition = {"type": "MPSReady", "status": "False", "reason": "ControlAbsent", "message": "-"}
+    cluster.told(100, conditions=[condition | {"lastTransitionTime": "2026-01-01T00:00:00Z"}])
     other = bundle()
     cluster.hooks(lambda webhook: webhook["clientConfig"].update(caBundle=other), MUTATING)
-
-
-@row("webhook-certificate")
-def _(cluster: DoctoredCluster) -> None:
     cluster.change(MUTATING, "mpsd-webhook", {"metadata": {"annotations": told(3.5 / 24)}})
-
-
-@row("webhook-unreachable")
-def _(cluster: DoctoredCluster) -> None:
     cluster.change(ENDPOINTS, "mpsd-webhook", {"subsets": None}, SYSTEM)
-
-
-@row("policy-missing")
-def _(cluster: DoctoredCluster) -> None:
-    cluster.hooks(
-        lambda one: one.update(matchConditions=[{"name": "asks", "expression": "true"}]), VALIDATING
-    )
-
-
-@row("slice-stale")
-def _(cluster: DoctoredCluster) -> None:
-    cluster.world.is_kubernetes("v1.36.2")
+    asks = [{"name": "asks", "expression": "true"}]
+    cluster.hooks(lambda webhook: webhook.update(matchConditions=asks), VALIDATING)
     cluster.create(RESOURCE_SLICES, resource_slice())
-
-
-@row("outside-ledger")
-def _(cluster: DoctoredCluster) -> None:
-    container = {"name": "main", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
-    spec = {"nodeName": NODE, "containers": [container]}
+    sly = {"name": "main", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
+    spec = {"nodeName": NODE, "containers": [sly]}
     cluster.create(PODS, {"metadata": {"name": "sly"}, "spec": spec}, "default")
 
 
-@pytest.mark.parametrize("check", ROWS)
-def test_the_first_line_names_what_is_broken_and_what_to_do(
-    cluster: DoctoredCluster, check: str
+def test_a_daemon_set_that_is_gone_and_nodes_without_a_label_are_found(
+    cluster: DoctoredCluster,
 ) -> None:
-    ROWS[check](cluster)
-    said = ask(cluster)
-    first = checks(cluster)[0]
-    assert (first["id"], first["verdict"]) == (check, CheckVerdict.FOUND)
-    assert (
-        said.output.partition("\n")[0]
-        == f"{first['wrong'][0]['what']}; {first['wrong'][0]['remedy']}"
-    )
-    assert (said.code, said.errors) == (0 if first["severity"] == "note" else 1, "")
+    cluster.delete(DAEMON_SETS, "mps-control-daemon", SYSTEM)
+    cluster.change(NODES, NODE, {"metadata": {"labels": {"ack.node.gpu.schedule": None}}})
+    found = {one["id"] for one in checks(cluster) if one["verdict"] == CheckVerdict.FOUND}
+    assert {"not-installed", "no-node-labelled"} <= found
 
 
 @pytest.mark.parametrize(

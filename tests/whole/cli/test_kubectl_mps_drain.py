@@ -136,23 +136,6 @@ def test_pods_of_daemon_sets_and_static_pods_are_named_and_stay(world: ClusterWo
     assert json.loads(of_two.output)["newly_cordoned"] == [A2[2]]
 
 
-def test_every_pod_of_a_claim_is_evicted(world: ClusterWorld) -> None:
-    run_pods(world, "gpu-a1")
-    status = world.ask(lambda kube: kube.get(MPS_NODES, "gpu-a1"))["status"]
-    first, second, third = status["grants"]
-    sharing = [{"pod": one["pod"], "uid": one["uid"]} for one in (second, third)]
-    grants = [first | {"claim": "default/share", "id": "1", "sharedWith": sharing}]
-    patch = {"status": {"grants": grants}}
-    world.ask(
-        lambda kube: kube.patch(MPS_NODES, "gpu-a1", patch, PatchKind.MERGE, subresource="status")
-    )
-    with played_nodes(world):
-        said = world.kubectl_mps("drain", "gpu-a1", "--evict")
-    assert said.code == 0
-    for one in (first, second, third):
-        assert said.errors.count(f"evicted {one['pod']} (no controller recreates it)\n") == 1
-
-
 def test_nobody_is_evicted_before_everybody_knows_that_nothing_is_free_there(
     world: ClusterWorld,
 ) -> None:
@@ -257,16 +240,6 @@ def test_a_missing_right_is_named_and_so_is_what_stays(tmp_path: Path, world: Cl
             unchanged.code,
             unchanged.errors.count("lacks the right to patch mpsnodes gpu-a1"),
         ) == (1, 1)
-
-
-def test_a_gpu_stays_out_of_use_beside_a_cordoned_one_and_undrain_says_so(
-    world: ClusterWorld, nodes: PlayedNodes
-) -> None:
-    assert world.kubectl_mps("drain", "gpu-a2", "--gpu", "gpu2", "--gpu", "gpu3").code == 0
-    kept = world.kubectl_mps("undrain", "gpu-a2", "--gpu", "gpu2")
-    assert (kept.code, kept.output) == (1, "gpu-a2: gpu2 drained\n")
-    assert "still out of use, since gpu3 of the same domain is cordoned: gpu2\n" in kept.errors
-    assert world.kubectl_mps("undrain", "gpu-a2", "--gpu", "gpu3").code == 0
 
 
 def test_a_refused_domain_ends_undrain_with_its_reason(world: ClusterWorld) -> None:

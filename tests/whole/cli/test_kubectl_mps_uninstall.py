@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.platform.kube import NODES, PODS, Kube, PatchKind, Resource, deletable_kinds
+from mpsd.platform.kube import NODES, Kube, PatchKind, deletable_kinds
 from mpsd.simulator.api_server.kinds import Object
 from mpsd.simulator.api_server.objects import Objects
 from tests.cli.cluster_world import ClusterWorld
@@ -140,16 +140,6 @@ def test_everything_goes_in_order_once_nobody_uses_it(
     )
 
 
-def test_by_force_programs_lose_their_gpu_and_pods_of_others_stay(
-    bare_world: ClusterWorld, nodes: PlayedNodes
-) -> None:
-    said = bare_world.kubectl_mps("uninstall", "--force", "--yes")
-    assert said.code == 0, said.errors
-    assert "loses its GPU: gpu-a1: pod default/train-0 (12 GiB of gpu0)\n" in said.errors
-    left = {one["metadata"]["name"] for one in bare_world.ask(lambda kube: kube.list(PODS))}
-    assert left == {"train-0", "mps-sample-7xk2p", "notebook-ada"}
-
-
 def test_pods_that_do_not_go_stop_it_before_what_they_need_goes(
     bare_world: ClusterWorld, nodes: PlayedNodes
 ) -> None:
@@ -174,31 +164,3 @@ def test_pods_that_do_not_go_stop_it_before_what_they_need_goes(
     nodes.undying.clear()
     assert world.kubectl_mps("uninstall", "--force", "--yes").code == 0
     assert ours_left(world) == [PLACE]
-
-
-def test_a_node_that_is_silent_may_be_in_use(bare_world: ClusterWorld, nodes: PlayedNodes) -> None:
-    nodes.silent.add("gpu-a1")
-    world = bare_world
-
-    def forget() -> None:
-        kind = world.api.cluster.objects.kinds.named("mpsd.io/v1alpha1", "MPSNode")
-        assert kind
-        key = world.api.cluster.objects.key(kind, "", "gpu-a1")
-        world.api.cluster.objects.change(
-            key, lambda thing: thing["status"].update(reportedAt="2026-11-20T00:00:00Z")
-        )
-
-    world.api.do(forget)
-    said = world.kubectl_mps("uninstall", "--yes")
-    assert said.code == 1
-    assert (
-        "  the users of the GPUs of gpu-a1 are not known: gpu-a1 has reported nothing for "
-        in said.errors
-    )
-    world.ask(lambda kube: kube.delete(Resource("mpsd.io/v1alpha1", "mpsnodes"), "gpu-a1"))
-    unknown = world.kubectl_mps("uninstall", "--yes")
-    assert unknown.code == 1
-    assert (
-        "  gpu-a1 runs a control daemon and has no MPSNode, so the users of its GPUs are not"
-        " known\n" in unknown.errors
-    )

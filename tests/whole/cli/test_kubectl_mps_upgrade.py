@@ -133,18 +133,6 @@ def test_a_refused_domain_stops_everything_with_its_reason(
     assert world.cordoned("gpu-a1") == []
 
 
-def test_a_pod_that_does_not_come_up_says_what_kubelet_says(
-    world: ClusterWorld, nodes: PlayedNodes
-) -> None:
-    nodes.stuck.add(NEW)
-    said = world.kubectl_mps("upgrade", "gpu-a1", "--image", NEW, "--evict", "--timeout", "1s")
-    assert said.code == 1
-    assert (
-        "stopped at: wait for the new pod: it took longer than 1 s: ImagePullBackOff: "
-        in said.errors
-    )
-
-
 def begun(tmp_path: Path) -> Program:
     """An upgrade that waits for the pods on gpu-a1."""
     argv = [

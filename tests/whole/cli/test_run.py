@@ -38,14 +38,6 @@ def test_a_program_that_takes_more_than_its_grant_gets_out_of_memory(machine: Ma
     assert 6 * 1024 < program.heard("alloc_MiB") < 7 * 1024
 
 
-def test_two_programs_share_a_gpu(machine: Machine) -> None:
-    first, second = machine.client(11, "alloc=9000"), machine.client(11, "alloc=9000")
-    assert first.heard("uuid") == second.heard("uuid")
-    assert {first.heard("rc"), second.heard("rc")} == {"0:CUDA_SUCCESS"}
-    (gpu,) = machine.node().gpus
-    assert (gpu.granted_mib, gpu.clients) == (22 * 1024, 2)
-
-
 @pytest.mark.parametrize("code", [0, 1, 7, 255])
 def test_the_exit_code_is_the_commands(machine: Machine, code: int) -> None:
     assert machine.run("--gpu-mem 1", "sh", "-c", f"exit {code}").exit_code() == code
@@ -58,12 +50,6 @@ def test_a_signal_to_mpsd_run_is_one_to_the_command(machine: Machine) -> None:
     program.heard("trapped")
     program.send(signal.SIGINT)
     assert program.exit_code() == 9
-
-
-def test_a_command_that_dies_of_a_signal_says_so(machine: Machine) -> None:
-    assert (
-        machine.run("--gpu-mem 1", "sh", "-c", "kill -TERM $$").exit_code() == 128 + signal.SIGTERM
-    )
 
 
 def test_a_command_that_is_not_there_or_cannot_be_run_says_so_as_a_shell_does(
@@ -125,12 +111,6 @@ def test_what_can_never_be_is_refused_at_once_even_by_who_would_wait(
     refused = machine.run(f"{options} --wait", "true")
     assert refused.exit_code() == 2
     assert said in refused.errors.replace('"', "")
-
-
-def test_every_problem_of_a_request_is_named_at_once(machine: Machine) -> None:
-    refused = machine.run("--gpu-mem 7.5 --gpu-core x --gpus none", "true")
-    assert refused.exit_code() == 2
-    assert all(option in refused.errors for option in ("--gpu-mem", "--gpu-core", "--gpus"))
 
 
 def test_a_command_whose_name_and_arguments_are_no_unicode_runs_and_is_shown(

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from mpsd.platform import local_api
 from tests.whole.machine.conftest import on_machine, serving_on
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
@@ -57,15 +56,6 @@ def test_what_was_and_what_is_are_told_and_whom_it_reaches(served: Machine) -> N
     assert ledger(served, client) == (8192, 40)
 
 
-def test_more_memory_is_let_in_by_the_server_before_it_is_answered(served: Machine) -> None:
-    client = served.client(6)
-    eventually(
-        lambda: served.limit_mib() == 6144, "the server lets in no more than the largest grant"
-    )
-    done(served, client, "--mem", "9GiB")
-    assert served.limit_mib() == 9 * 1024
-
-
 def test_less_memory_is_on_disk_at_the_answer_and_the_server_lets_in_less_soon_after(
     served: Machine,
 ) -> None:
@@ -97,50 +87,12 @@ def test_more_than_the_card_has_left_is_refused_with_what_is_free(served: Machin
     done(served, client, "--mem", str(free_mib))
 
 
-def test_more_than_all_threads_is_refused_with_what_is_free(served: Machine) -> None:
-    served.run("--gpu-mem 2 --gpu-core 70", "sim-cuda", "hold").heard("ready")
-    client = served.client(2)
-    question = asked(served, client, "--percent", "35")
-    assert question.exit_code() == 1
-    assert "30 % of its threads are free for this grant" in question.errors
-    assert ledger(served, client) == (2048, 0)
-
-
-def test_less_memory_than_is_used_is_refused(served: Machine) -> None:
-    client = served.client(6, "alloc=3000")
-    question = asked(served, client, "--mem", "2GiB")
-    assert question.exit_code() == 1
-    assert "MiB that its programs use, and mpsd would end them" in question.errors
-    assert ledger(served, client) == (6144, 0)
-    assert client.running
-
-
 def test_less_memory_than_is_used_by_force_ends_what_is_over_as_it_said(served: Machine) -> None:
     client = served.client(6, "alloc=3000")
     question = asked(served, client, "--mem", "2GiB", "--force")
     assert question.exit_code() == 0, question
     assert "and 2048 MiB are granted now: mpsd ends those that exceed it" in question.output
     assert client.exit_code() != 0
-
-
-def test_a_process_that_began_with_more_is_no_escape_after_its_grant_was_made_less(
-    served: Machine,
-) -> None:
-    client = served.client(6, "alloc=500")
-    done(served, client, "--mem", "3GiB", "--percent", "50")
-    over = served.client(4)  # a look that sees both
-    eventually(lambda: ledger(served, over) == (4096, 0), "it is seen")
-    before = served.node().violations
-    assert before is not None
-    looks = before.looks
-    eventually(
-        lambda: (now := served.node().violations) is not None and now.looks > looks + 1,
-        "it was looked at",
-    )
-    after = served.node().violations
-    assert after is not None
-    assert [one for one in after.last if one.pid == client.pid] == []
-    assert client.running
 
 
 def test_a_dry_run_says_the_same_and_changes_nothing(served: Machine) -> None:
@@ -228,16 +180,3 @@ def test_another_user_changes_nothing(served: Machine) -> None:
     assert said.exit_code() == 0, said
     assert said.output.startswith("HTTP/1.0 403")
     assert ledger(served, client) == (6144, 0)
-
-
-def test_an_unknown_grant_is_not_there_for_the_interface(served: Machine) -> None:
-    code, body = local_api.ask(
-        served.run_directory / "mpsd.sock", "POST", "/v1/grants/none", {"memory_mib": 1}
-    )
-    assert (code, json.loads(body)["for_ever"]) == (404, False)
-
-
-def test_without_mpsd_the_answer_is_no_and_the_remedy(machine: Machine) -> None:
-    alone = machine.start([MPSD, "set", "train", "--mem", "3000"])
-    assert alone.exit_code() == 1
-    assert "start it with `mpsd up`" in alone.errors

@@ -45,62 +45,6 @@ def rows(text: str, first: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.split()[:1] == [first]]
 
 
-def test_of_two_grants_on_a_gpu_nobody_can_say_which_computes_and_alone_it_is_busy(
-    served: Machine,
-) -> None:
-    idle = served.client(6, "alloc=500")
-    assert use(served)["grants"][0]["cards"][0]["smPercent"] == 0
-    busy = served.run("--gpu-mem 8 --gpu-core 50", "sim-cuda", "alloc=1000", "work")
-    busy.heard("launches")
-
-    def seen() -> Mapping[int, Any]:
-        """Once it computes: between two of the simulator's measurements it does nothing for a
-        moment."""
-        told = use(served)
-        grants = {grant["holderPid"]: grant for grant in told["grants"]}
-        return (
-            grants
-            if told["gpus"][0]["smPercent"]
-            and grants[busy.pid]["cards"][0].get("smPercent") is None
-            else {}
-        )
-
-    found = eventually(seen, "the GPU computes")
-    (of_busy,), (of_idle,) = found[busy.pid]["cards"], found[idle.pid]["cards"]
-    assert "smPercent" not in of_busy | of_idle
-    assert (found[busy.pid]["threadPercent"], found[idle.pid]["threadPercent"]) == (50, 100)
-    assert 1000 < of_busy["usedMiB"] < 2000
-    assert (of_busy["memoryMiB"], of_busy["reservedPercent"]) == (8 * 1024, 50)
-    idle.send(signal.SIGTERM)
-    eventually(lambda: served.holders == {busy.pid}, "it is alone")
-    assert (
-        eventually(lambda: use(served)["grants"][0]["cards"][0]["smPercent"], "it is the only one")
-        == 100
-    )
-
-
-def test_a_program_that_is_not_on_the_gpu_is_unknown_and_never_idle(served: Machine) -> None:
-    absent = served.run("--gpu-mem 4", "sleep", "60")
-    eventually(lambda: served.holders == {absent.pid}, "it holds its grant")
-    (grant,) = use(served)["grants"]
-    assert grant["cards"][0].get("smPercent") is None
-    (row,) = (row for row in rows(answered(smi(served)), "gpu0") if "sleep" in row)
-    assert row == ["gpu0", "-", "sleep", "60", "?", "-", "-", "0", "MiB", "4096", "MiB"]
-
-
-def test_a_gpu_that_is_lost_says_nothing_and_nobody_on_it_is_idle(served: Machine) -> None:
-    served.client(4)
-    card = served.card()
-    card.lost = True
-    try:
-        shown = use(served)
-        (grant,) = shown["grants"]
-        assert {"smPercent", "usedMiB"}.isdisjoint(grant["cards"][0])
-        assert any("how busy gpu0 is: NVML:" in what for what in shown["unknown"])
-    finally:
-        card.lost = False
-
-
 def test_what_is_left_of_each_gpu_is_told_with_its_compute_policy(served: Machine) -> None:
     served.run("--gpu-mem 8 --gpu-core 30", "sim-cuda", "hold").heard("ready")
     told = use(served)
@@ -164,12 +108,6 @@ def test_a_watch_shows_it_again_and_outlives_the_agent(served: Machine) -> None:
     assert watch.exit_code() == 130
 
 
-def test_without_mpsd_the_answer_is_no_and_the_remedy(machine: Machine) -> None:
-    alone = smi(machine)
-    assert alone.exit_code() == 1
-    assert "start it with `mpsd up`" in alone.errors
-
-
 def completions(machine: Machine, *words: str) -> list[str]:
     """What a shell is offered for the last word."""
     asked = machine.start([MPSD, TAB, *words])
@@ -182,15 +120,3 @@ def test_tab_offers_who_holds_a_grant(served: Machine, verb: str) -> None:
     held = served.grant_of(served.client(2)).id
     assert completions(served, verb, held[:3]) == [held]
     assert completions(served, verb, f"{held}x") == []
-
-
-def test_tab_offers_nothing_and_complains_of_nothing_where_mpsd_does_not_run(
-    machine: Machine,
-) -> None:
-    assert completions(machine, "smi", "a") == []
-
-
-def test_help_lists_both_verbs(machine: Machine) -> None:
-    listed = answered(machine.start([MPSD, "--help"]))
-    assert "smi" in listed
-    assert "set" in listed

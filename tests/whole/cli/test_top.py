@@ -9,7 +9,7 @@ import pytest
 
 from tests.whole.cli.screens import Screen, on_screen
 from tests.whole.machine.conftest import on_machine, serving_on
-from tests.whole.machine.machine import MPSD, Machine, eventually
+from tests.whole.machine.machine import MPSD, Machine
 
 
 @pytest.fixture
@@ -58,23 +58,6 @@ def test_it_shows_who_uses_what_and_sorts_by_what_is_asked(served: Machine) -> N
         assert screen.is_as_it_was()
 
 
-def test_who_is_over_its_limit_comes_first_whatever_the_order(served: Machine) -> None:
-    served.client(8, "alloc=4000")
-    outside = {"MPSD_SIMULATION": str(served.simulation.folder), "CUDA_VISIBLE_DEVICES": "0"}
-    served.start([served.program("sim-cuda"), "alloc=100", "hold"], outside).heard("ready")
-    with on_screen(
-        [MPSD, "top", "--sort", "name", "--interval", "0.2"], served.environment, 150
-    ) as screen:
-        screen.until(
-            lambda seen: 0 < place_of(seen, "beside MPS") < place_of(seen, "alloc=4000"),
-            "it comes first",
-        )
-        assert "no grant" in screen.text
-        screen.press("\x03")
-        assert screen.ended() == 130
-        assert screen.is_as_it_was()
-
-
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_ends_it_and_the_terminal_is_as_it_was(
     signum: signal.Signals, served: Machine
@@ -84,16 +67,6 @@ def test_a_signal_ends_it_and_the_terminal_is_as_it_was(
         screen.send(signum)
         assert screen.ended() == 128 + signum
         assert screen.is_as_it_was()
-
-
-def test_keys_that_mean_nothing_change_nothing(served: Machine) -> None:
-    with on_screen([MPSD, "top", "--interval", "0.2"], served.environment) as screen:
-        screen.shows("q quit")
-        screen.press("x\x1a\x1b[15~\xffé")
-        screen.press("n")
-        screen.shows("sorted by name")
-        screen.press("q")
-        assert screen.ended() == 0
 
 
 def test_a_narrow_terminal_shows_fewer_columns_and_a_wide_one_all(served: Machine) -> None:
@@ -160,28 +133,6 @@ def test_machines_read_an_object_a_line(served: Machine) -> None:
         assert user["name"].startswith(f"pid {client.pid}: sim-cuda")
         assert [gpu["label"] for gpu in look["gpus"]] == ["gpu0", "gpu1"]
         assert (look["away"], look["away_since"]) == ("", None)
-
-
-def test_in_a_pipe_an_agent_that_is_gone_is_an_object_too(machine: Machine) -> None:
-    _control, agent = machine.apart()
-    machine.until_ready()
-    asked = machine.start([MPSD, "top", "--interval", "0.2", "-o", "json"])
-    eventually(lambda: asked.output, "a look")
-    agent.kill()
-    eventually(
-        lambda: any(json.loads(line)["away"] for line in asked.output.splitlines()), "it is away"
-    )
-    machine.service("agent")
-    eventually(lambda: not json.loads(asked.output.splitlines()[-1])["away"], "it is back")
-    asked.send(signal.SIGINT)
-    assert asked.exit_code() == 130
-
-
-def test_where_mpsd_does_not_run_it_says_so_and_is_a_no(machine: Machine) -> None:
-    asked = machine.start([MPSD, "top"])
-    assert asked.exit_code() == 1
-    assert asked.errors.startswith("mpsd top: mpsd does not run here: no process answers on ")
-    assert asked.output == ""
 
 
 def test_what_is_no_interval_is_a_misuse(machine: Machine) -> None:

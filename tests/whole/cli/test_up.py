@@ -31,14 +31,6 @@ def test_a_second_mpsd_in_one_run_directory_leaves_the_first_alone(served: Machi
     assert client.running
 
 
-def test_a_second_control_in_one_run_directory_leaves_the_first_alone(served: Machine) -> None:
-    daemon = served.daemon()
-    second = served.service("control")
-    assert second.exit_code() == 1
-    assert "runs here already" in second.errors
-    assert served.daemon() == daemon
-
-
 def test_a_second_agent_in_one_run_directory_leaves_the_first_alone(served: Machine) -> None:
     client = served.client(7)
     second = served.service("agent")

@@ -1,23 +1,15 @@
 """`mpsd doctor` as it is asked by tests, and a folder that stands for a host's /."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mpsd.containers.engines.launcher import launcher
-from tests.whole.machine.conftest import on_machine
 from tests.whole.machine.machine import MPSD, Machine, Program
 
 DOCKER = {"runtimes": {"mpsd": {"path": "/usr/local/bin/mpsd-runtime"}}}
-
-
-@pytest.fixture
-def untried() -> Iterator[Machine]:
-    """One A30, on which no canary was ever run."""
-    yield from on_machine("A30", tried=False)
 
 
 @pytest.fixture
@@ -53,19 +45,6 @@ def first_line(machine: Machine, *options: object) -> str:
     assert answer.exit_code() == 1, answer
     assert answer.errors == ""
     return answer.output.partition("\n")[0]
-
-
-def note(machine: Machine, *options: object) -> str:
-    """The first line where nothing was found but what is worth knowing."""
-    answer = asked(machine, *options)
-    assert (answer.exit_code(), answer.errors) == (0, ""), answer
-    return answer.output.partition("\n")[0]
-
-
-def is_first_line(machine: Machine, begins: str) -> bool:
-    """Whether it begins so, now; for what is gone for moments in between."""
-    answer = asked(machine)
-    return answer.exit_code() == 1 and answer.output.startswith(begins)
 
 
 def found(machine: Machine, *options: object) -> list[str]:

@@ -412,6 +412,16 @@ class Machine:
     def until_no_grants(self) -> None:
         eventually(lambda: not self.node().grants, "every grant has come back")
 
+    def until_watched(self) -> None:
+        """Until the watchdog has looked some times more."""
+
+        def looks() -> int:
+            seen = self.node().violations
+            return (seen.looks if seen else None) or 0
+
+        before = looks()
+        eventually(lambda: looks() > before + 3, "the watchdog has looked")
+
     def folder_of(self, name: str = "gpu0") -> DomainFolder:
         return DomainFolder(self.run_directory / name)
 

@@ -137,15 +137,3 @@ def test_a_process_that_has_the_recorded_pid_is_not_touched(machine: Machine) ->
     service.send(signal.SIGTERM)
     assert service.exit_code() == 0
     assert bystander.running
-
-
-def test_a_corrupt_record_is_ignored_and_its_daemon_still_found(served: Machine) -> None:
-    served.part("up").kill()
-    daemon = served.recorded_daemon()
-    served.folder_of().record.write_text("{")
-
-    service = served.up()
-
-    ignored, *_ = service.logged("record ignored")
-    assert str(served.folder_of().record) in ignored["reason"]
-    assert served.daemon() == daemon

@@ -26,7 +26,6 @@ from tests.whole.machine.machine import Machine, eventually
 
 MIB = 1024**2
 LISTEN = "MPSD_LISTEN"
-OPENMETRICS = "application/openmetrics-text;version=1.0.0;q=0.9,text/plain;version=0.0.4;q=0.5"
 
 
 @pytest.fixture(scope="module")
@@ -85,33 +84,10 @@ def test_the_socket_tells_what_is_granted_and_used_and_no_longer_than_it_is(
     assert set(now(served, "mpsd_gpu_granted_bytes", "gpu").values()) == {0}
 
 
-@pytest.mark.parametrize("accept", ["", "text/plain", OPENMETRICS])
-def test_each_format_that_is_asked_for_is_read_by_its_own_rules(
-    served: Machine, accept: str
-) -> None:
-    served.client(3)
-    content_type, text = scrape(served, accept)
-    if accept == OPENMETRICS:
-        assert content_type.startswith("application/openmetrics-text;")
-        families = list(read_openmetrics(text))
-    else:
-        assert content_type.startswith("text/plain;")
-        families = list(read_text(text))
-    ours = [family for family in families if family.name.startswith("mpsd_")]
-    told = {one.name for family in ours for one in family.samples}
-    never_here = {  # no fault, no pod, no claim
-        "mpsd_domain_last_fault_timestamp_seconds",
-        "mpsd_grant_threads_ratio",
-        "mpsd_grant_below_normal",
-        "mpsd_grant_claim_info",
-    }
-    table = {series for one in exported_by(Exporter.AGENT) for series in one.series}
-    assert told <= table
-    # no kubelet
-    assert {name for name in table - told if not name.startswith("mpsd_plugin_")} <= never_here
-    assert {family.documentation for family in ours} <= {
-        one.help for one in exported_by(Exporter.AGENT)
-    }
+def test_the_format_is_the_one_that_is_asked_for(served: Machine) -> None:
+    openmetrics = "application/openmetrics-text;"
+    assert scrape(served, f"{openmetrics}version=1.0.0")[0].startswith(openmetrics)
+    assert scrape(served)[0].startswith("text/plain;")
 
 
 def test_the_port_that_was_asked_for_tells_the_same(served: Machine) -> None:
@@ -169,16 +145,6 @@ def test_no_port_is_open_unless_somebody_asks(machine: Machine) -> None:
     assert now(machine, "mpsd_domain_servers", "domain").keys() == {("gpu0",)}
 
 
-@pytest.mark.parametrize("verb", ["up", "agent"])
-def test_an_address_that_others_reach_is_refused_where_nobody_can_be_asked(
-    machine: Machine, verb: str
-) -> None:
-    service = machine.service(verb, {LISTEN: "127.0.0.1:0,0.0.0.0:9447"})
-    assert service.exit_code() == 2
-    assert "ssh -L 9447:127.0.0.1:9447" in service.errors
-    assert not (machine.run_directory / "mpsd.sock").exists()
-
-
 def test_a_port_that_is_taken_is_refused_before_anything_starts(machine: Machine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         service = machine.service("up", {LISTEN: f"127.0.0.1:{taken.getsockname()[1]}"})
@@ -186,9 +152,3 @@ def test_a_port_that_is_taken_is_refused_before_anything_starts(machine: Machine
     assert service.errors.startswith("mpsd: --listen: cannot listen on 127.0.0.1:")
     assert not (machine.run_directory / "mpsd.sock").exists()
     assert not (machine.run_directory / "gpu0" / "pipe" / "control").exists()
-
-
-def test_an_address_that_is_none_is_refused_with_the_remedy(machine: Machine) -> None:
-    service = machine.service("up", {LISTEN: "9447"})
-    assert service.exit_code() == 2
-    assert "such as 127.0.0.1:9447" in service.errors

@@ -77,25 +77,6 @@ def test_all_of_it_is_there_and_nothing_secret(served: Machine, host: Path, tmp_
     program.kill()
 
 
-def test_gpus_that_were_joined_are_in_it(pair: Machine, tmp_path: Path) -> None:
-    pair.up()
-    pair.run("--gpu-mem 8 --gpus 2", "sim-cuda", "hold").heard("ready")
-    path = tmp_path / "out.tar.gz"
-    assert bundled(pair, "-o", path).exit_code() == 0
-    (group,) = json.loads(contents(path)["run/domains.json"])["groups"]
-    assert len(group) == 2
-
-
-def test_where_nothing_runs_it_says_what_could_not_be_had(machine: Machine, tmp_path: Path) -> None:
-    answer = bundled(machine, "-o", tmp_path / "out.tar.gz")
-    assert answer.exit_code() == 0, answer
-    missing = contents(tmp_path / "out.tar.gz")["INDEX.txt"].partition("Not here: ")[2]
-    assert (
-        "node.json: what the agent sees, GET /v1/node: mpsd does not run here: no process"
-        " answers on " in missing
-    )
-
-
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_leaves_nothing_behind(
     served: Machine, tmp_path: Path, number: signal.Signals, code: int

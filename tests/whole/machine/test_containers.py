@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from mpsd.model.node_report import GrantReport
-from mpsd.model.violations import ViolationKind
 from mpsd.platform import processes
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.conftest import parted_on
@@ -102,14 +101,6 @@ def test_the_grant_goes_from_the_runtime_to_the_first_process_and_ends_with_it(
     assert not grants(container.machine)[container.name].ended
     os.kill(first, signal.SIGKILL)
     until_over(container)
-
-
-def test_the_first_process_holds_it_while_the_runtime_stays(container: Played) -> None:
-    """As with `runc run`."""
-    assert container.ask(TWO_GIB) == 201
-    eventually(known_as(container, container.make("hold")), "its first process holds it")
-    container.kill_runtime()
-    assert not grants(container.machine)[container.name].ended
 
 
 def test_what_a_runtime_did_not_make_is_given_back_when_it_is_killed(container: Played) -> None:
@@ -212,15 +203,6 @@ def grant_of_client(machine: Machine, pid: int) -> str | None:
     return found[0].grant
 
 
-def test_what_enters_a_container_is_its_own_though_it_does_not_descend_from_it(
-    container: Played,
-) -> None:
-    container.held(TWO_GIB)
-    entered = container.entered("hold")
-    entered.heard("ready")
-    assert grant_of_client(container.machine, entered.pid) == container.answer["grant"]
-
-
 def test_nobody_outside_gets_a_containers_grant_by_its_mark(container: Played) -> None:
     machine = container.machine
     container.held(TWO_GIB)
@@ -234,22 +216,6 @@ def test_nobody_outside_gets_a_containers_grant_by_its_mark(container: Played) -
     )
     outside.heard("ready")
     assert grant_of_client(machine, outside.pid) is None
-
-
-def test_a_process_of_a_container_that_takes_too_much_is_ended_alone(
-    container: Played, other: Played
-) -> None:
-    neighbour = other.held(TWO_GIB)
-    container.held(TWO_GIB)
-    greedy = container.entered("alloc=4000", "hold", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="garbage")
-    assert greedy.exit_code() != 0
-    violations = container.machine.node().violations
-    assert violations
-    assert (violations.last[-1].kind, violations.last[-1].pid) == (
-        ViolationKind.MEMORY_OVER_GRANT,
-        greedy.pid,
-    )
-    assert processes.identity_of(neighbour)
 
 
 # -- one name ------------------------------------------------------------------------------------
@@ -282,18 +248,14 @@ def test_a_name_whose_processes_are_gone_gets_another_grant(container: Played) -
 # -- what its runtime says later -----------------------------------------------------------------
 
 
-def test_over_gives_the_grant_back_before_it_is_answered(container: Played) -> None:
-    container.held(TWO_GIB)
+def test_over_gives_a_grant_back_once_its_container_has_ended(container: Played) -> None:
+    first = container.held(TWO_GIB)
+    assert container.told("over")[0] == 200
+    assert known_as(container, first)(), "nothing of a container that lives"
     container.delete()
     assert container.told("over") == (200, {})
     assert grants(container.machine) == {}
     assert container.told("over") == (200, {})
-
-
-def test_over_ends_nothing_of_a_container_that_lives(container: Played) -> None:
-    first = container.held(TWO_GIB)
-    assert container.told("over")[0] == 200
-    assert known_as(container, first)()
 
 
 def test_what_is_started_later_is_told_what_holds_now(container: Played) -> None:
@@ -304,18 +266,6 @@ def test_what_is_started_later_is_told_what_holds_now(container: Played) -> None
 
 
 # -- refusals ------------------------------------------------------------------------------------
-
-
-def test_a_privileged_container_is_refused(container: Played) -> None:
-    assert container.ask(TWO_GIB, capabilities=["CAP_MKNOD", "CAP_KILL"]) == 201
-    container.kill_runtime()
-    until_over(container)
-    assert (
-        container.ask(TWO_GIB, capabilities=["CAP_SYS_ADMIN", "CAP_KILL", "CAP_SYS_PTRACE"]) == 400
-    )
-    (reason,) = container.answer["reasons"]
-    assert "SYS_ADMIN, SYS_PTRACE" in reason
-    assert "--privileged" in reason
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a process of another user")
@@ -363,18 +313,3 @@ def test_its_script_is_called_through_its_runtime_before_its_process_is_ended(
     assert told["MPSD_OOM_PID"] == str(greedy.pid)
     assert told["MPSD_OOM_GRANTED_MIB"] == "2048"
     assert int(told["MPSD_OOM_USED_MIB"]) > 4000
-
-
-def test_a_script_that_never_ends_holds_nothing_up(container: Played, tmp_path: Path) -> None:
-    runtime = tmp_path / "runtime"
-    runtime.write_text("#!/bin/sh\nsleep 600\n")
-    runtime.chmod(0o755)
-    assert container.ask(TWO_GIB, oom_script="/oom.sh", runtime=str(runtime)) == 201
-    container.make("hold")
-    greedy = container.entered("alloc=4000", "hold", CUDA_MPS_PINNED_DEVICE_MEM_LIMIT="garbage")
-    assert greedy.exit_code() != 0
-    agent = container.machine.part("agent")
-    eventually(
-        lambda: agent.logged("script called", outcome="ended at its deadline"),
-        "the script is ended too",
-    )

@@ -1,7 +1,6 @@
-"""Grants of programs: how they come back, and who gets them next."""
+"""Grants of programs: how they come back, who gets them next, and who waits for one."""
 
 import signal
-import time
 
 from mpsd.model.client_limits import DENY_MIB
 from tests.whole.machine.machine import Machine, eventually
@@ -33,13 +32,25 @@ def test_a_grant_lasts_until_the_last_child_of_its_command_has_left_the_gpu(
     parent = served.run("--gpu-mem 20", "sh", "-c", _LEAVES_A_CHILD)
     assert parent.exit_code() == 0
     child = parent.heard("ready")
-    time_to_notice = time.monotonic() + 1.5  # more than one look of the agent
-    eventually(lambda: time.monotonic() > time_to_notice, "the agent has looked")
-    (grant,) = served.node().grants
-    assert (grant.holder_pid, grant.ended, grant.clients) == (parent.pid, True, 1)
+    (grant,) = eventually(
+        lambda: [one for one in served.node().grants if one.ended], "its holder's end is seen"
+    )
+    assert (grant.holder_pid, grant.clients) == (parent.pid, 1)
     refused = served.run("--gpu-mem 20", "true")
     assert refused.exit_code() == 1
 
     served.kill(child)
 
     served.until_no_grants()
+
+
+def test_a_program_that_waits_is_told_that_the_agent_went_away(apart: Machine) -> None:
+    agent = apart.part("agent")
+    apart.client(20)
+    waits = apart.run("--gpu-mem 20 --wait", "true")
+    eventually(lambda: apart.queue == [waits.pid], "it waits")
+    agent.kill()
+    assert waits.exit_code() == 1
+    assert "mpsd closed the connection" in waits.errors
+    apart.service("agent")
+    apart.until_ready()

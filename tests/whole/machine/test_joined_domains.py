@@ -63,25 +63,11 @@ def test_a_gpu_that_is_wanted_alone_is_divided_from_an_empty_domain(apart: Machi
     assert names(apart) == {"gpu0", "gpu1", "gpu2"}
 
 
-# What `mpsd control` logs while it joins gpu0 and gpu1; it is killed at once after each. The soak
-# kills at any moment.
-STEPS: tuple[tuple[str, dict[str, str]], ...] = (
-    ("domain ended", {"domain": "gpu0"}),
-    ("state", {"domain": "gpu0-1", "state": "starting"}),
-)
-
-
-@pytest.mark.parametrize(
-    ("event", "fields"),
-    STEPS,
-    ids=lambda step: "-".join(step.values()) if isinstance(step, dict) else step,
-)
-def test_a_control_that_is_killed_in_a_join_goes_on_with_it(
-    pair: Machine, event: str, fields: dict[str, str]
-) -> None:
+def test_a_control_that_is_killed_in_a_join_goes_on_with_it(pair: Machine) -> None:
+    """The random faults kill it at any moment."""
     control, _agent = pair.apart()
     program = pair.run("--gpu-mem 12 --gpus 2 --wait", "sim-cuda", "hold")
-    eventually(lambda: control.logged(event, **fields), f"{event} {fields}")
+    eventually(lambda: control.logged("domain ended", domain="gpu0"), "the join is under way")
     control.kill()
     left = _daemons(pair)
 
@@ -103,26 +89,6 @@ def _daemons(machine: Machine) -> list[int]:
         for path in machine.run_directory.glob("gpu*/record.json")
     )
     return [daemon.pid for daemon in found if daemon]
-
-
-def test_a_control_that_is_killed_in_a_division_goes_on_with_it(pair: Machine) -> None:
-    control, _agent = pair.apart()
-    on_two(pair).kill()
-    pair.until_no_grants()
-    program = pair.run("--gpu-mem 3 --wait", "sim-cuda", "hold")
-    eventually(
-        lambda: control.logged("domain ended", domain="gpu0-1"), "the joined domain has ended"
-    )
-    control.kill()
-
-    again = pair.service("control")
-
-    program.heard("ready")
-    eventually(lambda: again.logged("state"), "it has looked")
-    pair.until_ready()
-    assert names(pair) == {"gpu0", "gpu1"}
-    assert pair.limit_mib(pair.gpu_of(program)) == 3072
-    assert not pair.folder_of("gpu0-1").record.exists()
 
 
 def test_a_domain_that_nobody_uses_any_more_is_divided_after_a_while(pair: Machine) -> None:

@@ -1,7 +1,6 @@
 """MIG instances on a machine of its own: each is a GPU with a daemon, and the layout changes while
 programs run."""
 
-import signal
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -94,20 +93,6 @@ def test_a_gpu_with_two_instances_and_another_are_three_gpus_with_a_daemon_each(
         assert served.domain(gpu.label).kind == ("alone" if gpu is whole else "instance")
 
 
-def test_a_program_sees_its_limit_on_one_instance_and_a_fault_stays_there(served: Machine) -> None:
-    neighbour = on(served, "gpu0-mig1")
-    first = neighbour.lines[0]
-    assert (first["devices"], first["uuid"]) == (1, served.domain("gpu0-mig1").gpus[0])
-    assert first["meminfo_free_MiB"] < 39 * 1024 < first["total_MiB"] == 40192
-
-    culprit = served.run("--gpu-mem 39", "sim-cuda", "fault", "linger")
-    eventually(lambda: served.domain("gpu0-mig2").faults.count == 1, "the fault is seen")
-    culprit.kill()
-    served.until_ready()
-    assert served.domain("gpu0-mig1").faults.count == 0
-    assert neighbour.running
-
-
 def test_programs_on_instances_that_stay_notice_nothing_of_a_new_layout(served: Machine) -> None:
     program = on(served, "gpu0-mig1")
     daemon = served.daemon("gpu0-mig1")
@@ -146,27 +131,6 @@ def test_an_instance_that_goes_drains_and_its_program_goes_on(served: Machine) -
     eventually(lambda: not served.folder_of("gpu0-mig2").record.exists(), "its record is gone")
 
 
-def test_an_instance_with_the_ids_of_one_that_is_still_in_use_waits_for_its_name(
-    served: Machine,
-) -> None:
-    program = on(served, "gpu0-mig1")
-    old = served.daemon("gpu0-mig1")
-
-    served.divide("4g.40gb")
-    served.in_state(State.DRAINING, "gpu0-mig1")
-    (new,) = eventually(
-        lambda: [gpu for gpu in served.node().gpus if gpu.mig_profile == "4g.40gb"],
-        "the new instance is known",
-    )
-    assert (new.label, new.domain) == ("gpu0-mig1", "")
-    assert (program.running, served.daemon("gpu0-mig1")) == (True, old)
-
-    program.kill()
-    served.until_ready()
-    assert served.domain("gpu0-mig1").gpus == (new.uuid,)
-    assert served.daemon("gpu0-mig1") != old
-
-
 def test_a_gpu_with_mig_on_and_no_instance_serves_nothing_and_says_why(served: Machine) -> None:
     served.divide()
     served.card(0).mig = True
@@ -195,30 +159,3 @@ def test_a_gpu_whose_mig_is_switched_off_is_a_whole_one_again(served: Machine) -
     assert not list(
         (served.run_directory / "compute-modes").glob(f"{served.simulation.gpus[0].uuid}*")
     )
-
-
-def test_a_layout_that_changes_while_no_mpsd_runs_is_followed_at_the_next_start(
-    apart: Machine,
-) -> None:
-    first, second = apart.client(9), apart.client(9)
-    by_gpu = {apart.gpu_of(program): program for program in (first, second)}
-    before = {name: apart.daemon(name) for name in ("gpu0-mig7", "gpu0-mig8")}
-    for part in ("control", "agent"):
-        apart.part(part).kill()
-
-    apart.divide("1g.10gb", "2g.20gb")  # the instance with the ids 8 and 0 is gone
-    apart.service("control")
-    apart.service("agent")
-
-    comes(apart, State.DRAINING, "gpu0-mig8")
-    comes(apart, State.READY, "gpu0-mig3")
-    assert (apart.daemon("gpu0-mig7"), apart.daemon("gpu0-mig8")) == (
-        before["gpu0-mig7"],
-        before["gpu0-mig8"],
-    )
-    assert first.running
-    assert second.running
-    by_gpu["gpu0-mig8"].send(signal.SIGKILL)
-    apart.until_ready()
-    assert names(apart) == {"gpu0-mig7", "gpu0-mig3"}
-    assert by_gpu["gpu0-mig7"].running

@@ -5,7 +5,7 @@ import signal
 from mpsd.model.client_limits import DENY_MIB
 from mpsd.model.domain import State
 from mpsd.platform import records
-from mpsd.simulator.card import DEFAULT, PROHIBITED
+from mpsd.simulator.card import DEFAULT
 from tests.whole.machine.machine import Machine, eventually
 
 
@@ -70,18 +70,6 @@ def test_a_stop_gives_up_when_the_drain_time_is_over(machine: Machine) -> None:
     assert service.logged("draining", signal="SIGTERM")
     assert service.logged("drain given up", reason="programs are left after 1 s")
     assert client.exit_code() == 4
-
-
-def test_the_compute_mode_that_a_killed_mpsd_found_is_put_back_by_the_next(
-    machine: Machine,
-) -> None:
-    card = machine.card()
-    card.compute_mode = PROHIBITED
-    machine.up().kill()
-    service = machine.up()
-    service.send(signal.SIGTERM)
-    assert service.exit_code() == 0
-    assert card.compute_mode == PROHIBITED
 
 
 def test_a_gpu_that_fell_off_the_bus_does_not_keep_the_rest_from_being_put_back(

@@ -1,7 +1,6 @@
 """Records that were damaged while mpsd was away: nothing is granted twice, nobody is ended, and the
 file is named."""
 
-import time
 from pathlib import Path
 
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
@@ -66,8 +65,7 @@ def test_a_grant_that_nobody_can_prove_closes_its_gpu_until_its_file_is_removed(
         said = machine.start([MPSD, verb], {"COLUMNS": "1000"})
         said.exit_code()
         assert str(path) in said.output, said
-    until = time.monotonic() + 2.0  # ten scans of the watchdog
-    eventually(lambda: time.monotonic() > until, "the watchdog has looked")
+    machine.until_watched()
     assert client.running
     assert machine.node().violations.counts == ()  # type: ignore[union-attr]
     assert machine.limit_mib() == limit_mib

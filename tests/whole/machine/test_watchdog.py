@@ -105,15 +105,6 @@ def watched(shared: Watched) -> Iterator[Watched]:
     shared.check_neighbour()
 
 
-def test_a_program_that_lifts_its_limit_and_uses_it_is_ended(watched: Watched) -> None:
-    program = watched.shell(f"{LIMIT}=garbage exec sim-cuda alloc=4000 hold")
-    assert program.exit_code() == KILLED
-    told = watched.told(ViolationKind.MEMORY_OVER_GRANT, program)
-    assert "MiB of gpu0 are in use, 2048 MiB are granted" in told.message
-    assert told.outcome.startswith("ended, its memory back ")
-    assert watched.up.logged("ended", kind="memory_over_grant", pid=program.pid)
-
-
 def test_a_granted_program_beside_mps_is_ended_though_the_daemon_does_not_answer(
     watched: Watched,
 ) -> None:

@@ -105,6 +105,13 @@ class World:
     def create(self, pod: Mapping[str, object]) -> None:
         self.api.do(lambda: self.api.cluster.objects.create(PODS_KIND, "default", dict(pod)))
 
+    async def change(self, edit: Callable[[Object], None]) -> None:
+        """The pod that was there first, until that is seen."""
+        before, objects = self.pods.objects(), self.api.cluster.objects
+        key = objects.key(PODS_KIND, "default", "train-0")
+        self.api.do(lambda: objects.change(key, edit))
+        await until(lambda: self.pods.objects() != before, DEADLINE_S, "the change is seen")
+
     async def calm(self) -> None:
         """Until what changed last is long ago."""
         async with asyncio.timeout(DEADLINE_S):
@@ -208,77 +215,39 @@ def test_while_pods_come_and_go_cycles_leave_kubelet_alone_for_a_while_after_eac
     tell(story)
 
 
-def test_while_nothing_changes_the_books_stay_the_very_same() -> None:
+def test_only_what_makes_a_difference_to_grants_has_anything_counted_again() -> None:
     async def story(world: World) -> None:
-        await world.ledger.refresh()
-        held = world.ledger.view.held
+        await world.ledger.refresh_now()
+        held, counted = world.ledger.view.held, world.ledger.view
         assert [one.grant.memory_mib for one in held] == [7 * 1024]
         await world.ledger.refresh_now()
         assert world.ledger.view.held is held
-
-    tell(story)
-
-
-def test_what_of_a_pod_makes_no_difference_to_grants_has_nothing_counted_again() -> None:
-    async def story(world: World) -> None:
-        await world.ledger.refresh_now()
-        key, counted = (
-            world.api.cluster.objects.key(PODS_KIND, "default", "train-0"),
-            world.ledger.view,
-        )
-
-        async def changed(edit: Callable[[Object], None]) -> None:
-            before = world.pods.objects()
-            world.api.do(lambda: world.api.cluster.objects.change(key, edit))
-            await until(lambda: world.pods.objects() != before, DEADLINE_S, "the change is seen")
-            world.ledger.count()
-
-        await changed(lambda pod: pod["metadata"].update(annotations={"note": "x"}))
+        await world.change(lambda pod: pod["metadata"].update(annotations={"note": "x"}))
+        world.ledger.count()
         assert world.ledger.view is counted
-        await changed(lambda pod: pod["status"].update(phase="Succeeded"))
+        await world.change(lambda pod: pod["status"].update(phase="Succeeded"))
+        world.ledger.count()
         assert world.ledger.view is not counted
 
     tell(story)
 
 
-def test_a_pod_that_changes_has_kubelet_asked_again() -> None:
+def test_a_change_of_a_pod_another_word_and_an_answer_have_kubelet_asked_again() -> None:
     async def story(world: World) -> None:
         await world.calm()
-        before = world.pods.objects()
-        key = world.api.cluster.objects.key(PODS_KIND, "default", "train-0")
-        world.api.do(
-            lambda: world.api.cluster.objects.change(
-                key, lambda pod: pod["status"].update(phase="Succeeded")
-            )
-        )
-        await until(lambda: world.pods.objects() != before, DEADLINE_S, "the change is seen")
+        await world.change(lambda pod: pod["metadata"].update(annotations={"note": "x"}))
         assert await world.asks(1) == 1
-
-    tell(story)
-
-
-def test_an_answer_to_kubelet_has_it_asked_again() -> None:
-    async def story(world: World) -> None:
-        await world.calm()
-        world.ledger.note(
-            JournalEntry(
-                "memory", mem_ids(2, first=20), named("train-0"), 100, processes.boot_id(), 1.0
-            )
-        )
-        assert await world.asks(1) == 1
-
-    tell(story)
-
-
-def test_another_word_of_kubelet_has_it_asked_again() -> None:
-    """Where something happens that nobody else tells, more may follow."""
-
-    async def story(world: World) -> None:
         await world.calm()
         world.kubelet.held = ()
         assert await world.asks(1) == 0
         await world.ledger.refresh_now()  # as before each start of a container
         assert world.ledger.view.held == ()
+        assert await world.asks(1) == 1, "more may follow of what nobody else tells"
+        await world.calm()
+        given = JournalEntry(
+            "memory", mem_ids(2, first=20), named("train-0"), 100, processes.boot_id(), 1.0
+        )
+        world.ledger.note(given)
         assert await world.asks(1) == 1
 
     tell(story)
@@ -297,14 +266,21 @@ def test_a_kubelet_that_is_away_is_asked_at_every_look() -> None:
     tell(story)
 
 
-def test_while_the_api_is_away_kubelet_is_asked_at_every_look() -> None:
+def test_while_the_api_is_away_kubelet_is_asked_and_nobody_new_has_none() -> None:
     """Nobody else would tell of the end of a pod."""
 
     async def story(world: World) -> None:
+        world.create(pod_object("web", container()))
+        await until(lambda: len(world.pods.objects()) == 2, DEADLINE_S, "it is seen")
         await world.calm()
+        before = dict(world.ledger.view.ungranted)
         world.api.stop()
         await until(lambda: world.pods.out_of_sync_since, DEADLINE_S, "the API server is missed")
         assert await world.asks(3) == 3
+        world.kubelet.held = ()
+        await world.ledger.refresh_now()
+        assert world.ledger.view.ungranted == before
+        assert {pod.name for pod in before.values()} == {"web"}
 
     tell(story)
 
@@ -318,22 +294,6 @@ def test_a_pod_that_asks_for_no_gpu_is_known_to_have_none_and_has_nobody_asked()
         assert await world.asks(1) == 0
         assert [pod.name for pod in world.ledger.view.ungranted.values()] == ["web"]
         assert world.ledger.pods_seen is asking
-
-    tell(story)
-
-
-def test_while_the_api_is_away_who_has_none_is_known_and_nobody_else() -> None:
-    async def story(world: World) -> None:
-        world.create(pod_object("web", container()))
-        await until(lambda: len(world.pods.objects()) == 2, DEADLINE_S, "it is seen")
-        await world.ledger.refresh()
-        before = dict(world.ledger.view.ungranted)
-        world.api.stop()
-        await until(lambda: world.pods.out_of_sync_since, DEADLINE_S, "the API server is missed")
-        world.kubelet.held = ()
-        await world.ledger.refresh_now()
-        assert world.ledger.view.ungranted == before
-        assert {pod.name for pod in before.values()} == {"web"}
 
     tell(story)
 

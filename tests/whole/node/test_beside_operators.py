@@ -90,37 +90,3 @@ def test_an_agent_that_stops_leaves_the_startup_taint_of_gpus_that_do_not_serve(
     operated.taint()
     operated.cordon()
     operated.agent = operated.start_agent()
-
-
-def test_an_agent_without_the_setting_removes_no_taint(operated: Operated) -> None:
-    operated.restart_agent()
-    operated.taint(_TAINT)
-    operated.label({"nvidia.com/mps.capable": "true"})
-    eventually(
-        lambda: operated.domain("gpu0").state == "drained", "the agent has seen the Node since"
-    )
-    operated.label({"nvidia.com/mps.capable": "false"})
-    eventually(lambda: operated.is_said("1 of 1 domains serve"), "its GPUs are served")
-    assert operated.taints() == [_TAINT]
-    operated.taint()
-
-
-def test_the_node_is_labelled_with_its_gpus_and_again_where_somebody_removes_a_label(
-    operated: Operated,
-) -> None:
-    def labels() -> Object:
-        found: Object = operated.node_object()["metadata"].get("labels", {})
-        return {name: value for name, value in found.items() if name.startswith("mpsd.io/")}
-
-    gpu = operated.node().gpus[0]
-    wanted = {
-        "mpsd.io/gpu.product": gpu.model.replace(" ", "-"),
-        "mpsd.io/gpu.memory": str(gpu.promised_mib // 1024),
-        "mpsd.io/gpu.count": "1",
-        "mpsd.io/sharing": "mps",
-    }
-    eventually(lambda: labels() == wanted, "the node is labelled")
-    operated.restart_agent()
-    operated.label({"mpsd.io/gpu.count": "8", "theirs": "1"})
-    eventually(lambda: labels() == wanted, "the agent corrects what somebody has written")
-    assert operated.node_object()["metadata"]["labels"]["theirs"] == "1"

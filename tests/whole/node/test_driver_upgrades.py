@@ -157,45 +157,6 @@ def test_pods_are_waited_for_then_nothing_has_the_driver_open_and_pods_come_to_t
     assert upgraded.program_of("late").heard("ready")
 
 
-def test_pods_are_evicted_where_the_policy_says_so_and_only_while_the_operator_waits(
-    upgraded: UpgradedNode,
-) -> None:
-    upgraded.set_policy(driver_upgrade="evict")
-    for name in ("first", "second"):
-        upgraded.running(name, 3)
-    upgraded.reach("cordon-required")
-    assert not upgraded.agent.logged("evicted")
-    upgraded.reach("wait-for-jobs-required")
-    eventually(lambda: upgraded.is_gone("first") and upgraded.is_gone("second"), "both are evicted")
-    assert {line["pod"] for line in upgraded.agent.logged("evicted")} == {
-        "default/first",
-        "default/second",
-    }
-    eventually(lambda: upgraded.is_labelled, "the node is let go")
-    _play_the_end(upgraded)
-    upgraded.set_policy()
-
-
-def test_an_operator_that_restarts_its_pod_without_waiting_ends_no_program(
-    upgraded: UpgradedNode,
-) -> None:
-    program = upgraded.running("first", 3)
-    for state in (
-        "pod-restart-required",
-        "upgrade-failed",
-        "pod-restart-required",
-        "validation-required",
-    ):
-        upgraded.reach(state)
-        upgraded.place_pods()
-        assert upgraded.control.running
-        assert upgraded.agent.running
-    upgraded.set_state("uncordon-required")
-    upgraded.until_ready()
-    assert upgraded.phase("first") == "Running"
-    assert program.heard("ready")
-
-
 def test_an_upgrade_that_is_given_up_puts_the_node_back_into_use(upgraded: UpgradedNode) -> None:
     program = upgraded.running("first", 3)
     upgraded.reach("wait-for-jobs-required")

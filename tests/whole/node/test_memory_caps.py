@@ -9,8 +9,8 @@ from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
 from mpsd.model.violations import ViolationKind
 from mpsd.platform.containers import ProgramCgroups, v2_tree
 from tests.whole.machine.machine import eventually
-from tests.whole.machine.test_memory_caps import is_stopped, limits, scans, set_driver, violations
-from tests.whole.node.cluster import Cluster, container, pod
+from tests.whole.machine.test_memory_caps import is_stopped, limits, set_driver, violations
+from tests.whole.node.cluster import Cluster, pod
 from tests.whole.node.conftest import begun
 
 _WHY_NOT = ProgramCgroups().why_not or (
@@ -43,34 +43,9 @@ def test_a_pod_that_lifts_its_limit_is_stopped_at_its_allocation_and_not_ended(
     cluster.apply(lifted)
     tenant = cluster.program_of("lifted")
     eventually(lambda: is_stopped(tenant.lines), "it is stopped at its allocation")
-    before = scans(cluster)
-    eventually(lambda: scans(cluster) > before + 3, "the watchdog has looked")
+    cluster.until_watched()
     assert cluster.phase("lifted") == "Running"
     assert ViolationKind.MEMORY_OVER_GRANT not in violations(cluster)
     assert [line["meminfo_total_MiB"] for line in tenant.lines if "meminfo_total_MiB" in line][
         -1
     ] == 3 * 1024
-
-
-def test_the_containers_of_a_pod_are_held_together_and_nothing_is_left_of_it(
-    cluster: Cluster,
-) -> None:
-    asked = pod("pair", 2, actions=("hold=3", "alloc=3500", "hold"))
-    asked["spec"]["containers"].append(
-        container("other", 2, actions=("hold=3", "alloc=3500", "hold"))
-    )
-    for each in asked["spec"]["containers"]:
-        each["env"] = [{"name": MEMORY_LIMIT, "value": "garbage"}]
-    cluster.apply(asked)
-    main, other = cluster.program_of("pair"), cluster.program_of("pair", "other")
-    eventually(lambda: is_stopped(main.lines) or is_stopped(other.lines), "one is stopped")
-    assert max(limits(cluster).values()) == 4 * 1024
-    assert ViolationKind.MEMORY_OVER_GRANT not in violations(cluster)
-    cluster.delete("pair")
-    eventually(
-        lambda: not [grant for grant in cluster.node().grants if grant.pod == "default/pair"],
-        "its grant has ended",
-    )
-    other_pod = cluster.running("next", 2)
-    eventually(lambda: cluster.grant("next").memory_cap == "cgroup", "its cgroup holds it")
-    assert other_pod.lines

@@ -50,21 +50,6 @@ def test_a_pod_gets_a_share_of_one_instance_and_sees_no_other_gpu(cluster: Clust
     )
 
 
-def test_the_mpsnode_and_the_labels_of_the_node_name_instances(cluster: Cluster) -> None:
-    status = eventually(lambda: cluster.mpsnode().get("status"), "it is reported")
-    told = [(gpu["label"], gpu.get("migProfile"), gpu["domain"]) for gpu in status["gpus"]]
-    assert told == [
-        ("gpu0-mig1", "3g.40gb", "gpu0-mig1"),
-        ("gpu0-mig2", "3g.40gb", "gpu0-mig2"),
-        ("gpu1", None, "gpu1"),
-    ]
-    assert status["gpus"][0]["parent"] == cluster.simulation.gpus[0].uuid
-    assert status["summary"]["gpus"] == "2x NVIDIA A100-SXM4-80GB MIG 3g.40gb, 1x NVIDIA H200"
-    labels = cluster.node_object()["metadata"]["labels"]
-    assert labels["mpsd.io/gpu.count"] == "3"
-    assert "mpsd.io/gpu.product" not in labels, "of several there is none"
-
-
 def test_a_new_layout_leaves_running_pods_and_its_instances_take_others(cluster: Cluster) -> None:
     stays = cluster.running("stays", 20, annotations=on(cluster, "gpu0-mig1"))
     goes = cluster.running("goes", 20, annotations=on(cluster, "gpu0-mig2"))
@@ -113,19 +98,3 @@ def test_a_new_layout_leaves_running_pods_and_its_instances_take_others(cluster:
         lambda: cluster.node_object()["status"]["capacity"][MEMORY] == str(39 + 19 + 139),
         "its devices are gone",
     )
-
-
-def test_an_agent_that_is_killed_meanwhile_knows_the_pod_on_an_instance_that_is_gone(
-    cluster: Cluster,
-) -> None:
-    cluster.running("goes", 20, annotations=on(cluster, "gpu0-mig2"))
-    cluster.divide("3g.40gb")
-    cluster.in_state(State.DRAINING, "gpu0-mig2")
-
-    cluster.agent.kill()
-    cluster.agent = cluster.start_agent()
-
-    grant = cluster.grant("goes")
-    assert (grant.memory_mib, grant.used_mib, grant.clients) == (20 * 1024, None, None)
-    assert cluster.limit_mib("gpu0-mig2") == 20 * 1024
-    assert cluster.phase("goes") == "Running"

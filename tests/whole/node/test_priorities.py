@@ -2,7 +2,6 @@
 shown of it."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -29,13 +28,6 @@ def given(program: PodProgram) -> str | None:
     return (environment_of(program.heard("pid")[-1]) or {}).get(CLIENT_PRIORITY)
 
 
-def annotate(cluster: Cluster, name: str, annotations: dict[str, Any]) -> None:
-    path = f"/api/v1/namespaces/default/pods/{name}"
-    cluster.ask(
-        "PATCH", path, {"metadata": {"annotations": annotations}}, "application/merge-patch+json"
-    )
-
-
 def grant_in_mpsnode(cluster: Cluster, name: str) -> Object:
     def look() -> list[Object]:
         found: list[Object] = cluster.mpsnode()["status"].get("grants", [])
@@ -60,24 +52,3 @@ def test_a_pod_has_the_priority_of_its_annotation_wherever_it_is_shown(cluster: 
         ("default", "serve", ""): 0,
         ("default", "odd", ""): 0,
     }
-
-
-def test_a_pod_keeps_what_it_was_given_whatever_its_annotation_and_the_policy_say_since(
-    cluster: Cluster,
-) -> None:
-    batch = cluster.running(
-        "batch", 2, restartPolicy="Always", actions=("hold=2",), annotations=BELOW
-    )
-    annotate(cluster, "batch", {"mpsd.io/gpu-priority": "normal"})
-    cluster.agent.kill()
-    cluster.set_policy()
-    cluster.agent = cluster.start_agent()
-    eventually(lambda: cluster.grant("batch").priority == 1, "the journal says what was answered")
-    eventually(
-        lambda: len(batch.runs) > 1 and batch.heard("ready"), "its container was started again"
-    )
-    assert given(batch) == "1"
-    assert not cluster.events("LimitsMismatch")
-    cluster.agent.kill()
-    cluster.set_policy(gpu_priority={"by": "annotation"})
-    cluster.agent = cluster.start_agent()

@@ -28,7 +28,7 @@ from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import container
 from tests.whole.node.conftest import begun
 from tests.whole.node.test_claims import DRIVER, ClaimCluster
-from tests.whole.node.test_reboots import cut_the_power
+from tests.whole.node.test_restarts import cut_the_power
 
 pytestmark = needs_cgroups  # by which a process's pod is known
 

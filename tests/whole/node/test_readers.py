@@ -1,18 +1,15 @@
 """What an agent of a cluster tells readers on its ports, and whom."""
 
-import http.client
 import json
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 import yaml
 
-from mpsd.status.page.feed import MOST_READERS
 from tests.whole.machine.machine import SOON_S, eventually
 from tests.whole.node.cluster import Cluster, Object
 
@@ -91,6 +88,7 @@ def test_a_reader_whom_an_operator_let_in_reads_pods_by_their_names(
 ) -> None:
     cluster.running("read", 2)
     eventually(lambda: 'pod="read"' in over_tls(cluster, "/metrics", reader)[1], "its pod is told")
+    assert over_tls(cluster, "/metrics")[0] == 401
     status, text = over_tls(cluster, "/v1/node", reader)
     assert status == 200
     assert [grant["pod"] for grant in json.loads(text)["grants"]] == ["default/read"]
@@ -134,81 +132,3 @@ def strangers(page: str) -> list[str]:
         for one in gpu["slices"]
         if one["holder"] == "stranger"
     ]
-
-
-def test_one_reader_who_holds_every_stream_of_the_page_keeps_nobody_out(
-    cluster: Cluster, reader: str
-) -> None:
-    def by_token(place: int = 0) -> http.client.HTTPSConnection:
-        """From one of several addresses, none of which may have all connections."""
-        where, source = ("127.0.0.1", port(cluster, tls=True)), (f"127.0.0.{2 + place % 4}", 0)
-        return http.client.HTTPSConnection(
-            *where, timeout=SOON_S, context=unverified(), source_address=source
-        )
-
-    def at_home() -> http.client.HTTPConnection:
-        return http.client.HTTPConnection("127.0.0.1", port(cluster, tls=False), timeout=SOON_S)
-
-    with ExitStack() as opened:
-        own = [stream(opened, by_token(place), reader) for place in range(MOST_READERS)]
-        assert all(one.readline() == b"event: page\n" for one in own)
-
-        other = stream(opened, at_home())
-        assert (other.status, other.readline()) == (200, b"event: page\n")
-        *kept, given_up = own
-        until_ended(given_up)
-
-        refused = stream(opened, by_token(), reader)
-        assert refused.status == 429
-        assert (
-            refused.read().decode()
-            == "user system:serviceaccount:default:prometheus reads the page 31 times already, of"
-            " 32 that may in all; close a page that nobody looks at, or try again later\n"
-        )
-        cluster.running("seen", 2)
-        for one in (*kept, other):
-            until_told(one, b'"default/seen"')
-
-
-def stream(
-    opened: ExitStack, connection: http.client.HTTPConnection, token: str = ""
-) -> http.client.HTTPResponse:
-    opened.callback(connection.close)
-    connection.request(
-        "GET", "/v1/page/changes", headers={"Authorization": f"Bearer {token}"} if token else {}
-    )
-    return opened.enter_context(connection.getresponse())
-
-
-def until_ended(answer: http.client.HTTPResponse) -> None:
-    """A read that takes longer than the connection's deadline fails."""
-    with suppress(http.client.IncompleteRead, ConnectionError, ssl.SSLEOFError):
-        while answer.readline():
-            pass
-
-
-def until_told(answer: http.client.HTTPResponse, what: bytes) -> None:
-    while what not in (line := answer.readline()):
-        assert line, "the stream has ended"
-
-
-def test_nobody_else_does(cluster: Cluster) -> None:
-    assert over_tls(cluster, "/metrics")[0] == 401
-    assert over_tls(cluster, "/metrics", "made-up")[0] == 401
-    status, said = over_tls(cluster, "/metrics", token_of(cluster, "tenant"))
-    assert status == 403
-    assert "system:serviceaccount:default:tenant may not get /metrics" in said
-
-
-def test_who_forwards_a_port_to_the_pod_reads_without_a_token(cluster: Cluster) -> None:
-    with urllib.request.urlopen(
-        f"http://127.0.0.1:{port(cluster, tls=False)}/metrics", timeout=SOON_S
-    ) as answer:
-        assert "mpsd_plugin_calls_total" in answer.read().decode()
-
-
-def test_no_token_is_in_the_agents_log(cluster: Cluster, reader: str) -> None:
-    over_tls(cluster, "/metrics", reader)
-    over_tls(cluster, "/metrics", "made-up-token")
-    assert reader not in cluster.agent.errors
-    assert "made-up-token" not in cluster.agent.errors

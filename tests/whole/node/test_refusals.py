@@ -31,29 +31,6 @@ def test_a_pod_that_asks_for_more_than_any_gpu_has_is_refused_with_the_reason(
     assert not cluster.node().grants
 
 
-def test_a_pod_that_cannot_go_where_the_scheduler_wrote_stays_where_kubelet_put_it_and_says_so(
-    cluster: Cluster,
-) -> None:
-    first, second = cluster.node().gpus
-    cluster.running("first", 20, annotations={"mpsd.io/gpu": first.uuid})
-    cluster.running("second", 20, annotations={"mpsd.io/gpu": first.uuid})
-    assert cluster.grant("second").gpus == (second.uuid,)
-    eventually(
-        lambda: cluster.annotations("second")["mpsd.io/gpu"] == second.uuid,
-        "what kubelet gave is written back",
-    )
-    assert cluster.annotations("second")["ALIYUN_COM_GPU_MEM_IDX"] == "1"
-    assert not cluster.events("LimitsMismatch")
-
-
-def test_the_percents_of_one_gpu_never_add_up_to_more_than_it_has(cluster: Cluster) -> None:
-    first, _second = cluster.node().gpus
-    cluster.running("first", 3, 60, annotations={"mpsd.io/gpu": first.uuid})
-    cluster.apply(pod("second", 3, 60, annotations={"mpsd.io/gpu": first.uuid}))
-    eventually(lambda: cluster.is_gone("second"), "it is evicted", within_s=30)
-    assert cluster.phase("first") == "Running"
-
-
 def test_a_cordoned_gpu_takes_no_new_pods_and_keeps_those_it_has(cluster: Cluster) -> None:
     first, second = cluster.node().gpus
     old = cluster.running("old", 3, annotations={"mpsd.io/gpu": first.uuid})

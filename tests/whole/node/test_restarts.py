@@ -1,11 +1,11 @@
-"""Whatever is stopped or restarted beside the daemons, no client notices, and no limit is lifted or
-lost."""
+"""Whatever is stopped or restarted beside the daemons, or loses its power, no client notices, and
+no limit is lifted or lost."""
 
+import json
 import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 
@@ -16,50 +16,6 @@ from tests.whole.node.cluster import MEMORY, PERCENT, Cluster, pod
 
 def _pids(cluster: Cluster) -> set[int]:
     return {client.pid for client in cluster.node().clients or ()}
-
-
-def _is_alive(pids: set[int]) -> bool:
-    return all(Path(f"/proc/{pid}").exists() for pid in pids)
-
-
-def _holding(cluster: Cluster, name: str = "sample") -> set[int]:
-    """The clients of a pod that holds 7 GiB and 30 %."""
-    cluster.running(name, 7, 30)
-    eventually(lambda: cluster.grant(name).clients == 1, "its process is known")
-    return _pids(cluster)
-
-
-def test_an_agent_that_is_killed_finds_everything_again(cluster: Cluster) -> None:
-    pids = _holding(cluster)
-    before = cluster.grant("sample")
-    cluster.agent.kill()
-    assert cluster.limit_mib() == 7 * 1024
-    cluster.agent = cluster.start_agent()
-    eventually(lambda: cluster.grant("sample") == before, "the same grant, with the same client")
-    assert _pids(cluster) == pids
-    assert _is_alive(pids)
-    assert cluster.limit_mib() == 7 * 1024
-    assert [line["memory_mib"] for line in cluster.agent.logged("limit set")] in (
-        [7168, 7168],
-        [7168],
-    )
-    cluster.until_offered()
-
-
-def test_a_kubelet_that_is_restarted_asks_for_nothing_again(cluster: Cluster) -> None:
-    pids = _holding(cluster)
-    allocated = len(cluster.agent.logged("allocated"))
-    cluster.kubelet.send(signal.SIGTERM)
-    assert cluster.kubelet.exit_code() == 0
-    assert cluster.grant("sample").memory_mib == 7 * 1024
-    cluster.kubelet = cluster.start_kubelet()
-    cluster.until_offered()
-    eventually(
-        lambda: len(cluster.agent.logged("registered")) >= 4, "both resources are registered again"
-    )
-    assert len(cluster.agent.logged("allocated")) == allocated
-    assert _pids(cluster) == pids
-    cluster.running("late", 2)
 
 
 def test_a_container_does_not_start_before_its_domain_serves(cluster: Cluster) -> None:
@@ -124,3 +80,55 @@ def test_an_api_server_that_hangs_is_shown_as_away_within_seconds_and_as_back_ag
     finally:
         cluster.api.send(signal.SIGCONT)
     eventually(lambda: not unheard(), "the agent hears of the cluster again", 60)
+
+
+def test_after_a_reboot_a_container_waits_for_its_domain_and_is_limited_again(
+    cluster: Cluster,
+) -> None:
+    asked = pod("sample", 3)
+    asked["spec"]["restartPolicy"] = "Always"
+    cluster.apply(asked)
+    program = cluster.program_of("sample")
+    cut_the_power(cluster)
+    cluster.kubelet = cluster.start_kubelet()
+    eventually(
+        lambda: "gate" in json.dumps(cluster.pod("sample")["status"]), "kubelet misses the gate"
+    )
+    assert len(program.runs) == 1, "it has not run again"
+    cluster.control = cluster.service("control")
+    cluster.agent = cluster.start_agent()
+    eventually(
+        lambda: len(program.runs) > 1 and program.heard("ready"), "it runs again", within_s=40
+    )
+    info = next(line for line in program.lines if "meminfo_free_MiB" in line)
+    assert info["meminfo_free_MiB"] < 3 * 1024
+    assert all(client.on_mps for client in cluster.node().clients or ())
+    eventually(
+        lambda: [one.memory_mib for one in cluster.node().grants] == [3 * 1024],
+        "its grant is known again",
+    )
+
+
+def cut_the_power(cluster: Cluster) -> None:
+    clients = {client.pid for client in cluster.node().clients or ()}
+    daemons = [cluster.daemon(domain.name) for domain in cluster.node().domains]
+    for service in (cluster.kubelet, cluster.agent, cluster.control):
+        service.kill()
+    for pid in (*daemons, *clients):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    cluster.lose_run_directory()
+
+
+def test_answers_of_another_boot_are_forgotten(cluster: Cluster) -> None:
+    cluster.running("sample", 3)
+    cluster.agent.kill()
+    journal = cluster.run_directory / "agent" / "journal.json"
+    entries = json.loads(journal.read_text())["entries"]
+    journal.write_text(
+        json.dumps([entry | {"boot_id": "another", "ids": ["GPU-gone/0"]} for entry in entries])
+    )
+    cluster.agent = cluster.start_agent()
+    eventually(lambda: cluster.node().grants, "the books are kubelet's")
+    assert cluster.grant("sample").memory_mib == 3 * 1024
+    eventually(lambda: "GPU-gone" not in journal.read_text(), "the journal forgets them")

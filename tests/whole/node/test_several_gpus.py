@@ -3,7 +3,6 @@ nobody else uses them."""
 
 import pytest
 
-from mpsd.model.domain import State
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import Cluster, Object, pod
@@ -64,23 +63,4 @@ def test_a_pod_of_two_gpus_sees_half_of_its_request_on_each_and_its_neighbour_no
     until = ("neighbour", "two")
     for name in until:
         cluster.delete(name)
-    until_alone(cluster)
-
-
-def test_a_pod_waits_at_its_gate_while_control_is_killed_in_the_join(cluster: Cluster) -> None:
-    control = cluster.control
-    before = len(control.logged("domain ended", domain="gpu0"))
-    cluster.apply(pod_of_two(annotations=on(cluster, 0, 1)))
-    eventually(
-        lambda: len(control.logged("domain ended", domain="gpu0")) > before, "the join is under way"
-    )
-    control.kill()
-    cluster.control = cluster.service("control")
-
-    program = cluster.program_of("two")
-
-    assert len(program.runs) == 1
-    assert cluster.domain("gpu0-1").state == State.READY
-    assert cluster.grant("two").memory_mib == 6 * 1024
-    cluster.delete("two")
     until_alone(cluster)

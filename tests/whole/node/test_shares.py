@@ -1,7 +1,12 @@
 """What pods get through kubelet, and what is said of it."""
 
+import json
+from typing import Any
+
+from mpsd.platform import local_api
 from tests.whole.machine.machine import eventually
-from tests.whole.node.cluster import Cluster, container, pod
+from tests.whole.machine.test_agent_metrics import now
+from tests.whole.node.cluster import NODE, Cluster, pod
 
 A30_SMS = 56
 
@@ -29,32 +34,6 @@ def test_two_pods_that_come_at_once_are_not_taken_for_each_other(cluster: Cluste
     assert sms["other"] == A30_SMS
 
 
-def test_an_init_container_holds_its_grant_and_the_main_one_uses_it_again(cluster: Cluster) -> None:
-    asked = pod("sample", 2)
-    asked["spec"]["initContainers"] = [container("first", 5)]
-    cluster.apply(asked)
-    cluster.program_of("sample", "first")
-    eventually(
-        lambda: [one.memory_mib for one in cluster.node().grants] == [5 * 1024],
-        "the pod holds the most it asks",
-    )
-    assert cluster.limit_mib() == 5 * 1024
-
-
-def test_tools_of_gpushare_can_read_where_a_pod_is(cluster: Cluster) -> None:
-    cluster.running("sample", 7, 30)
-    eventually(
-        lambda: "mpsd.io/gpu" in cluster.annotations("sample"), "its annotations say where it is"
-    )
-    said = cluster.annotations("sample")
-    assert said["mpsd.io/gpu"] == cluster.node().gpus[0].uuid
-    assert said["ALIYUN_COM_GPU_MEM_IDX"] == "0"
-    assert said["ALIYUN_COM_GPU_MEM_POD"] == "7"
-    assert said["ALIYUN_COM_GPU_MEM_ASSIGNED"] == "true"
-    assert said["scheduler.framework.gpushare.allocation"] == '{"0":{"0":7}}'
-    assert cluster.offered()["aliyun.com/gpu-count"] == "1"
-
-
 def test_the_cluster_is_told_of_the_node(cluster: Cluster) -> None:
     cluster.running("sample", 7, 30)
     told = ("pod", "memoryMiB", "reservedPercent")
@@ -79,3 +58,40 @@ def test_programs_of_the_host_get_no_grant_beside_a_kubelet(cluster: Cluster) ->
     program = cluster.run("--gpu-mem 2", "true")
     assert program.exit_code() != 0
     assert "kubelet assigns this node's GPUs to pods" in program.errors
+
+
+def page(cluster: Cluster) -> Any:
+    _code, body = local_api.ask(cluster.run_directory / "mpsd.sock", "GET", "/v1/page")
+    return json.loads(body)
+
+
+def slices(cluster: Cluster) -> list[tuple[str, str, int]]:
+    found = [one for gpu in page(cluster)["gpus"] for one in gpu["slices"]]
+    return [(one["holder"], one["name"], one["memory_mib"]) for one in found]
+
+
+def test_a_pod_has_its_slice_under_its_name_and_the_page_the_name_of_its_node(
+    cluster: Cluster,
+) -> None:
+    cluster.running("sample", 7, 30)
+    eventually(
+        lambda: slices(cluster) == [("pod", "default/sample", 7 * 1024)], "its slice is shown"
+    )
+    assert page(cluster)["head"]["name"] == NODE
+    cluster.delete("sample")
+    eventually(lambda: slices(cluster) == [], "it is gone with the pod")
+
+
+CALLS = ("call", "outcome")
+
+
+def test_what_kubelet_called_the_plugin_for_is_counted(cluster: Cluster) -> None:
+    before = now(cluster, "mpsd_plugin_calls_total", *CALLS)
+    cluster.running("counted", 2)
+    after = now(cluster, "mpsd_plugin_calls_total", *CALLS)
+    for call in ("Allocate", "PreStartContainer"):
+        assert after[call, "answered"] > before[call, "answered"]
+    times = now(cluster, "mpsd_plugin_call_seconds_count", "call")
+    for (call,), count in times.items():
+        assert count == sum(number for (of, _outcome), number in after.items() if of == call)
+    assert now(cluster, "mpsd_plugin_containers_held_back") == {(): 0}

@@ -29,12 +29,9 @@ pytestmark = needs_cgroups  # by which a process's pod is known
 LIMIT, PIPE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PIPE_DIRECTORY"
 PERCENT = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 PARTITIONING = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING"
-# with other tests on all processors; that 0.5 s are kept, `make bench` and the machine's tests say
-BUSY_S = 2.0
 UNITS, TOLERANCE_MIB = 2, 32
-MOST_MIB = UNITS * 1024 + TOLERANCE_MIB  # what such a pod may have before it is too much
 MOST_CLIENTS = 5
-RESTARTS = 20
+RESTARTS = 9
 THROUGH = """echo '{"through": true}'; sleep 600"""
 BROKE = 4  # the exit code of a program whose server ended its work before SIGKILL came
 
@@ -250,40 +247,6 @@ def test_a_pod_that_asks_for_no_gpu_is_kept_off_it(watched: Watched) -> None:
         "uses gpu0 without a grant: its pod holds no aliyun.com/gpu-mem; it runs beside MPS"
         in message
     )
-
-
-def test_the_mpsnode_tells_which_pod_went_over_and_still_that_one_did_once_it_is_gone(
-    watched: Watched,
-) -> None:
-    cluster = watched.cluster
-
-    def own() -> Object:
-        grants = cluster.mpsnode()["status"]["grants"]
-        return next(
-            (grant.get("violations", {}) for grant in grants if grant["pod"] == "default/greedy"),
-            {},
-        )
-
-    def of_node() -> Object:
-        found: Object = cluster.mpsnode()["status"]["violations"]
-        return found
-
-    made = pod("greedy", UNITS)
-    made["spec"]["containers"][0]["command"] = [
-        sys.executable,
-        "-c",
-        _EACH,
-        LIMIT,
-        json.dumps(["garbage"]),
-    ]
-    cluster.apply(made)
-    told: Object = eventually(own, "the MPSNode tells of it")
-    assert told["counts"] == [{"kind": "memory_over_grant", "count": 1}]
-    assert (told["last"]["kind"], told["last"]["action"]) == ("memory_over_grant", "kill")
-    cluster.delete("greedy")
-    eventually(lambda: not own() and of_node()["pods"] == 0, "its pod is gone")
-    assert "default/greedy" in [one.get("pod") for one in of_node()["last"]]
-    assert "memory_over_grant" in [one["kind"] for one in of_node()["counts"]]
 
 
 def test_the_policy_says_what_is_done(watched: Watched) -> None:

@@ -10,7 +10,7 @@ from mpsd.kubelet.rules.gpu_choice import GPU
 from mpsd.scheduler.bind import BindFailure
 from tests.simulated_api import SimulatedApi
 from tests.whole.scheduler.between import between
-from tests.whole.scheduler.world import GIB, PODS, World, gpu_of, run, uuid
+from tests.whole.scheduler.world import PODS, World, gpu_of, run, uuid
 from tests.whole.scheduler.world import pod as make_pod
 
 
@@ -32,31 +32,6 @@ def test_a_pod_is_bound_with_its_gpu_written_on_it(api: SimulatedApi, tmp_path: 
             "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
         }
         assert scheduler.free() == [23, 1]
-
-    run(api, tmp_path, test)
-
-
-def test_a_bind_is_one_patch_and_one_binding(api: SimulatedApi, tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        await world.add_node()
-        scheduler = await world.scheduler()
-        pod = await world.add_pod("a", 7)
-        await scheduler.sees(lambda: scheduler.ledger.pod("default", "a"), "the pod is heard of")
-        before = api.do(lambda: api.cluster.store.version)
-        assert await scheduler.bind(pod) == ""
-        changes = api.do(lambda: [change.key.plural for change in api.cluster.store.since(before)])
-        assert changes == ["mpsnodes", "pods"]
-
-    run(api, tmp_path, test)
-
-
-def test_a_pod_that_is_bound_there_already_is_bound(api: SimulatedApi, tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        await world.add_node()
-        scheduler = await world.scheduler()
-        pod = await world.add_pod("a", 7)
-        assert [await scheduler.bind(pod) for _ in range(3)] == ["", "", ""]
-        await scheduler.sees_free(16, 23)
 
     run(api, tmp_path, test)
 
@@ -227,19 +202,6 @@ def test_versions_that_went_back_stop_no_bind(api: SimulatedApi, tmp_path: Path)
     run(api, tmp_path, test)
 
 
-def test_a_pod_gets_several_gpus_of_one_domain(api: SimulatedApi, tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        await world.add_node(gib=(23, 23), together=True)
-        scheduler = await world.scheduler()
-        assert await scheduler.bind(await world.add_pod("a", 7, gpus=2)) == ""
-        bound = await world.pod("a")
-        assert gpu_of(bound) == f"{uuid('node1', 0)},{uuid('node1', 1)}"
-        assert "ALIYUN_COM_GPU_MEM_IDX" not in bound["metadata"]["annotations"]
-        await scheduler.sees_free(16, 16)
-
-    run(api, tmp_path, test)
-
-
 def test_unused_gpus_are_reserved_to_be_joined_and_kept_from_others_until_they_are(
     api: SimulatedApi, tmp_path: Path
 ) -> None:
@@ -271,19 +233,6 @@ def test_a_pod_that_asks_for_no_gpu_is_bound_plainly(api: SimulatedApi, tmp_path
     run(api, tmp_path, test)
 
 
-def test_nothing_is_bound_before_the_cluster_is_known(api: SimulatedApi, tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        await world.add_node()
-        pod = await world.add_pod("a", 7)
-        scheduler = world.new_scheduler()
-        why = await scheduler.bind(pod)
-        assert why == BindFailure.UNHEARD.format(why=scheduler.ledger.trouble)
-        await scheduler.is_ready()
-        assert await scheduler.bind(pod) == ""
-
-    run(api, tmp_path, test)
-
-
 def test_a_promise_that_cannot_be_kept_is_taken_back(api: SimulatedApi, tmp_path: Path) -> None:
     async def test(world: World) -> None:
         await world.add_node()
@@ -301,17 +250,5 @@ def test_a_promise_that_cannot_be_kept_is_taken_back(api: SimulatedApi, tmp_path
         for each in (scheduler, other):
             await each.sees_free(16, 23, node=won)
             await each.sees_free(23, 23, node=lost)
-
-    run(api, tmp_path, test)
-
-
-def test_a_node_places_by_its_own_label(api: SimulatedApi, tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        await world.add_node(placement="spread")
-        scheduler = await world.scheduler()
-        for name in "ab":
-            assert await scheduler.bind(await world.add_pod(name, 7)) == ""
-        assert scheduler.free() == [16, 16]
-        assert [room.memory_mib_total // GIB for room in scheduler.node().rooms] == [23, 23]
 
     run(api, tmp_path, test)

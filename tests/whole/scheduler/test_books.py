@@ -1,17 +1,14 @@
 """What one scheduler knows of every GPU, whoever put the pods there and whatever became of the API
 server."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from mpsd.kubelet.rules.gpu_choice import GPU
-from mpsd.model.policy import Placement
 from mpsd.platform.kube import PatchKind
 from mpsd.scheduler.bind import BindFailure
 from mpsd.scheduler.rules.capacity import AssignmentSource
-from tests.model.worlds import POLICY
 from tests.simulated_api import SimulatedApi
 from tests.whole.scheduler.between import Cut, between
 from tests.whole.scheduler.world import GIB, MPS_NODES, NODES, PODS, World, run, uuid
@@ -30,19 +27,6 @@ def test_pods_of_other_schedulers_count(api: SimulatedApi, tmp_path: Path) -> No
             "unsaid": AssignmentSource.GUESSED,
         }
         assert {pod.name.name for pod in scheduler.ledger.pods_on("node1")} == {"said", "unsaid"}
-
-    run(api, tmp_path, test)
-
-
-def test_the_word_of_kubelet_wins(api: SimulatedApi, tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        await world.add_node()
-        scheduler = await world.scheduler()
-        pod = await world.add_pod("a", 7)
-        assert await scheduler.bind(pod) == ""
-        await scheduler.sees_free(16, 23)
-        await world.tell("node1", pod | {"held": uuid("node1", 1)})
-        await scheduler.sees_free(23, 16)
 
     run(api, tmp_path, test)
 
@@ -97,18 +81,6 @@ def test_a_promise_to_a_pod_that_nobody_binds_ends(api: SimulatedApi, tmp_path: 
     run(api, tmp_path, test)
 
 
-def test_a_promise_ends_with_a_pod_that_was_never_bound(api: SimulatedApi, tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        await world.add_node()
-        await world.reserve((await world.add_pod("a", 7))["metadata"]["uid"], "a", 7)
-        scheduler = await world.scheduler()
-        assert scheduler.free() == [16, 23]
-        await world.end_pod("a")
-        await scheduler.sees_free(23, 23)
-
-    run(api, tmp_path, test)
-
-
 @pytest.mark.parametrize("became", ["deleted", "finished", "made anew"])
 def test_a_promise_to_a_pod_that_ended_while_no_scheduler_ran_ends_at_once(
     api: SimulatedApi, tmp_path: Path, became: str
@@ -144,19 +116,6 @@ def test_a_promise_counts_whose_pod_the_server_tells_nothing_of(
             assert here.calls == ["GET pods"]
             assert scheduler.free() == [16, 23]
             await scheduler.die()
-
-    run(api, tmp_path, test)
-
-
-def test_a_promise_to_a_pod_that_is_bound_does_not_end(api: SimulatedApi, tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        await world.add_node()
-        scheduler = await world.scheduler()
-        assert await scheduler.bind(await world.add_pod("a", 7)) == ""
-        await scheduler.sees(lambda: scheduler.ledger.pods_on("node1"), "it is seen bound")
-        world.pass_time()
-        assert await scheduler.bind(await world.add_pod("b", 7)) == ""
-        assert len(await world.reservations()) == 2
 
     run(api, tmp_path, test)
 
@@ -221,38 +180,6 @@ def test_a_node_that_is_gone_takes_no_pods(api: SimulatedApi, tmp_path: Path) ->
         await scheduler.sees(
             lambda: scheduler.ledger.known("node1") is None, "nothing of it is kept"
         )
-
-    run(api, tmp_path, test)
-
-
-def test_a_changed_policy_writes_every_row_anew(api: SimulatedApi, tmp_path: Path) -> None:
-    async def test(world: World) -> None:
-        await world.add_node()
-        scheduler = await world.scheduler()
-        assert scheduler.node().policy.placement is Placement.BINPACK
-        scheduler.policy = replace(POLICY, placement=Placement.SPREAD)
-        scheduler.ledger.policy_changed()
-        assert scheduler.node().policy.placement is Placement.SPREAD
-
-    run(api, tmp_path, test)
-
-
-def test_a_node_says_how_its_gpus_are_filled_under_either_label_of_a_node_of_mpsd(
-    api: SimulatedApi, tmp_path: Path
-) -> None:
-    async def test(world: World) -> None:
-        for node, label in (("node1", "ack.node.gpu.schedule"), ("node2", "mpsd.io/share")):
-            await world.add_node(node)
-            labels = {
-                "ack.node.gpu.schedule": None,
-                label: "mps",
-                "ack.node.gpu.placement": "spread",
-            }
-            await world.kube.patch(NODES, node, {"metadata": {"labels": labels}}, PatchKind.MERGE)
-        scheduler = await world.scheduler()
-        assert [scheduler.node(name).policy.placement for name in ("node1", "node2")] == [
-            Placement.SPREAD
-        ] * 2
 
     run(api, tmp_path, test)
 

@@ -127,30 +127,6 @@ def test_the_books_are_right_at_once_after_a_crash(
 
 
 @pytest.mark.parametrize("cut", WRITES, ids=str)
-def test_a_promise_that_a_crash_left_ends(api: SimulatedApi, tmp_path: Path, cut: Cut) -> None:
-    async def test(world: World) -> None:
-        await world.add_node(gib=(23,))
-        pod = await world.add_pod("a", 7)
-        with between(world.kubeconfig) as (here, kube):
-            dead = await scheduler_behind(world, here, kube)
-            here.cut_at(cut)
-            binding = asyncio.create_task(dead.bind(pod))
-            await until(here.reached.is_set, DEADLINE_S, "the call came that is cut off")
-            binding.cancel()
-            await asyncio.gather(binding, return_exceptions=True)
-            await dead.die()
-        new = await world.scheduler()
-        world.pass_time()
-        bound = bool(gpu_of(await world.pod("a")))
-        assert new.free() == [16 if bound else 23]
-        large = await world.add_pod("large", 17)
-        assert bool(await new.bind(large)) == bound
-        assert overfull(api, CARD) == []
-
-    run(api, tmp_path, test)
-
-
-@pytest.mark.parametrize("cut", WRITES, ids=str)
 def test_a_lost_answer_is_made_good_by_the_next_try(
     api: SimulatedApi, tmp_path: Path, cut: Cut
 ) -> None:

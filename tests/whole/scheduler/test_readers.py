@@ -2,7 +2,6 @@
 
 import asyncio
 import http.client
-import json
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,24 +9,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from mpsd.platform.kube import PODS, Object, Resource
+from mpsd.platform.kube import Object, Resource
 from mpsd.platform.kube_access import open_kube
 from mpsd.simulator.programs import wait_until
 from tests.served import DEADLINE_S, Answer, ask
 from tests.simulated_api import SimulatedApi
 from tests.whole.scheduler.process import Extender, extender
 
-CLASSES, TEMPLATES = (
-    Resource("resource.k8s.io/v1", plural) for plural in ("deviceclasses", "resourceclaimtemplates")
-)
 ACCOUNTS = Resource("v1", "serviceaccounts")
 ROLES, BINDINGS = (
     Resource("rbac.authorization.k8s.io/v1", f"clusterrole{end}") for end in ("s", "bindings")
 )
-CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
 _TEMPLATES = Path(__file__).parents[3] / "manifests/chart/templates"
 READER: Object = yaml.safe_load((_TEMPLATES / "readers.yaml").read_text())
-DEFINITION: Object = yaml.safe_load((_TEMPLATES / "crd/mpsnode.yaml").read_text())
 
 
 @pytest.fixture
@@ -101,44 +95,3 @@ def test_readers_are_not_let_near_what_binds_pods(running: Extender, tmp_path: P
     for path in ("/bind", "/filter", "/gpushare-scheduler/bind"):
         connection = http.client.HTTPConnection("127.0.0.1", home, timeout=DEADLINE_S)
         assert ask(connection, "POST", path, b"{}").status == 404
-
-
-def test_an_address_that_is_none_is_refused_with_the_remedy(
-    api: SimulatedApi, tmp_path: Path
-) -> None:
-    with extender(tmp_path / "scheduler", api.kubeconfig(tmp_path), listen="9447") as refused:
-        assert refused.process.wait(DEADLINE_S) == 2
-        assert "such as 127.0.0.1:9447" in refused.log_text
-
-
-async def make_waiting(kubeconfig: Path) -> None:
-    """A pod of a template for more than there is, and one of a template that does not exist."""
-    exactly = {"deviceClassName": "mps.mpsd.io", "capacity": {"requests": {"memory": "7Gi"}}}
-    template = {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}
-    kube = open_kube(kubeconfig)
-    try:
-        await kube.create(CRDS, DEFINITION)
-        await kube.create(CLASSES, {"metadata": {"name": "mps.mpsd.io"}, "spec": {}})
-        await kube.create(TEMPLATES, {"metadata": {"name": "share"}, "spec": template}, "default")
-        for name in ("share", "missing"):
-            main = {"name": "main", "image": "none", "resources": {"claims": [{"name": "gpu"}]}}
-            entry = {"name": "gpu", "resourceClaimTemplateName": name}
-            spec = {"schedulerName": "nobody", "containers": [main], "resourceClaims": [entry]}
-            await kube.create(PODS, {"metadata": {"name": f"of-{name}"}, "spec": spec}, "default")
-    finally:
-        kube.close()
-
-
-def test_pods_that_wait_with_a_claim_are_on_the_page_with_the_reason(
-    running: Extender, tmp_path: Path
-) -> None:
-    home, _others = ports(running)
-    asyncio.run(make_waiting(tmp_path / "kubeconfig"))
-
-    def waiting() -> dict[str, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", home, timeout=DEADLINE_S)
-        cards = json.loads(ask(connection, "GET", "/v1/page").text)["waiting"]
-        return {card["name"]: card["why"] for card in cards}
-
-    wanted = {"default/of-missing": "no-claim", "default/of-share": "no-claim"}
-    wait_until(lambda: waiting() == wanted, DEADLINE_S, f"both are listed: {waiting()}")

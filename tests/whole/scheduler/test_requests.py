@@ -1,14 +1,11 @@
 """What kube-scheduler asks is answered from the ledger, over HTTP, by one process for all of these
 tests."""
 
-import json
 import re
 import shutil
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from mpsd.kubelet.rules.gpu_choice import GPU
 from mpsd.platform.limits_files import POLICY_FILE, shipped_folder
@@ -16,7 +13,6 @@ from mpsd.scheduler.rules.filter import UNKNOWN_NODE
 from mpsd.simulator.api_server.kinds import PODS as POD_KIND
 from mpsd.simulator.api_server.objects import ObjectKey
 from mpsd.simulator.programs import wait_until
-from tests.scheduler.test_extender_wire import ANY_JSON
 from tests.served import DEADLINE_S, Object
 from tests.simulated_api import SimulatedApi, simulated_api
 from tests.whole.scheduler.process import Extender, extender
@@ -80,45 +76,6 @@ def test_a_node_passes_that_has_one_gpu_with_room_and_the_others_say_why_not(
     assert (failed["full"].count("gpu"), failed["small"].count("gpu")) == (2, 1)
     assert [*said["FailedAndUnresolvableNodes"]] == ["small", "plain"]
     assert said["Error"] == ""
-
-
-def test_of_many_nodes_equal_reasons_are_equal(served: Extender, api: SimulatedApi) -> None:
-    said = served.filter(asking(api, "many"), "full", "small", *(f"plain{n}" for n in range(16)))
-    assert len(said["FailedNodes"]) == 18
-    assert len(set(said["FailedNodes"].values())) == 3
-
-
-def test_whole_nodes_are_answered_with_whole_nodes(served: Extender, api: SimulatedApi) -> None:
-    nodes = [{"metadata": {"name": name}, "spec": {"taints": None}} for name in EVERY_NODE]
-    asked = {
-        "Pod": asking(api, "whole"),
-        "Nodes": {"metadata": {}, "items": nodes},
-        "NodeNames": None,
-    }
-    said = served.post("filter", asked).json
-    assert (said["Nodes"], said["NodeNames"]) == ({"items": nodes[1:3]}, None)
-    scores = {one["Host"]: one["Score"] for one in served.post("prioritize", asked).json}
-    assert scores == {"full": 0, "empty": 10, "roomy": 10, "small": 0, "plain": 0}
-
-
-def test_a_pod_that_asks_for_no_gpu_may_go_anywhere(served: Extender, api: SimulatedApi) -> None:
-    plain = asking(api, "plain", gib=0)
-    assert served.filter(plain, *EVERY_NODE)["NodeNames"] == [*EVERY_NODE]
-    proposed = {"full": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}}
-    answer = served.post("preempt", {"Pod": plain, "NodeNameToMetaVictims": proposed})
-    assert answer.json == {"NodeNameToMetaVictims": proposed}
-    assert {
-        one["Score"]
-        for one in served.post("prioritize", {"Pod": plain, "NodeNames": EVERY_NODE}).json
-    } == {0}
-
-
-def test_a_request_that_cannot_be_read_goes_nowhere(served: Extender, api: SimulatedApi) -> None:
-    broken = asking(api, "broken")
-    broken["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-mem"] = "7Gi"
-    said = served.filter(broken, *EVERY_NODE)
-    assert (said["NodeNames"], said["Error"][:16]) == (None, "mpsd cannot read")
-    assert served.post("prioritize", {"Pod": broken, "NodeNames": EVERY_NODE}).status == 400
 
 
 def test_whoever_is_needed_is_added_to_those_that_the_scheduler_would_stop(
@@ -213,22 +170,6 @@ def test_what_cannot_be_read_is_refused_with_what_is_wrong_with_it(
     assert served.ask("POST", f"/{verb}", b"{}", {"Content-Type": "text/plain"}).status == 415
     assert served.ask("GET", f"/{verb}").status == 405
     assert served.metric(f'mpsd_scheduler_requests_total{{verb="{verb}",verdict="malformed"}}') >= 7
-
-
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(st.sampled_from(["filter", "prioritize", "preempt"]), ANY_JSON, ANY_JSON)
-def test_no_pod_and_no_victims_whatever_are_a_fault_of_ours(
-    served: Extender, verb: str, thing: object, victims: object
-) -> None:
-    limits = {"aliyun.com/gpu-mem": "7"}
-    hostile = {
-        "metadata": thing,
-        "spec": {"containers": [{"resources": {"limits": limits}}, thing], "priority": thing},
-    }
-    asked = {"Pod": hostile, "NodeNames": ["full"], "NodeNameToMetaVictims": {"full": victims}}
-    assert served.ask("POST", f"/{verb}", json.dumps(asked).encode()).status in {200, 400}
 
 
 def test_metrics_count_requests_nodes_gpus_and_how_long_the_books_have_been_usable(

@@ -2,7 +2,6 @@
 somebody meddles."""
 
 import base64
-import json
 import ssl
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.admission.rules.configurations import NOT_CALLED
-from mpsd.platform.certificates import issue, new_authority, validity
+from mpsd.platform.certificates import issue, new_authority
 from mpsd.platform.rules.certificates import read_annotation
 from mpsd.simulator.programs import wait_until
 from tests.whole.webhook.api_server import ApiServer, Asked, api_server
@@ -84,6 +83,12 @@ def registered(standing: Registered) -> Iterator[Registered]:
     until_registered(standing.api)
 
 
+def told(api: ApiServer) -> list[float]:
+    """When the served certificate ends, as each configuration says."""
+    read = [read_annotation(api.get(path)) for path in (VALIDATING, MUTATING)]
+    return [one.ends_at for one in read if one]
+
+
 def test_an_empty_cluster_gets_a_webhook_that_is_asked(
     api: ApiServer, flags: dict[str, str], tmp_path: Path
 ) -> None:
@@ -97,6 +102,7 @@ def test_an_empty_cluster_gets_a_webhook_that_is_asked(
             lambda: one.metric("mpsd_admission_registered") == 1, DEADLINE_S, "it knows", 0.02
         )
         assert one.metric('mpsd_certificate_expiry_timestamp_seconds{certificate="serving"}') > 0
+        wait_until(lambda: len(told(api)) == 2, DEADLINE_S, "both tell when that is", 0.02)
 
 
 def test_nothing_is_written_once_all_is_as_it_must_be(
@@ -108,17 +114,6 @@ def test_nothing_is_written_once_all_is_as_it_must_be(
         wait_until(lambda: len(api.asked) > asked + 10, DEADLINE_S, "it has looked again", 0.02)
         assert len(api.writes("")) == written
         assert len(one.log("all is as it must be")) == 1
-
-
-def test_two_replicas_that_come_at_once_agree(
-    api: ApiServer, flags: dict[str, str], tmp_path: Path
-) -> None:
-    with webhook(tmp_path, **flags) as one, webhook(tmp_path, **flags) as two:
-        until_registered(api)
-        one.wait_until_ready()
-        two.wait_until_ready()
-        (bundle,) = set(bundles(api))
-        assert one.serial_number(bundle) == two.serial_number(bundle)
 
 
 def test_a_lost_race_for_the_secret_is_the_others_win(
@@ -251,14 +246,6 @@ def test_what_somebody_changes_is_put_right_and_said_once(registered: Registered
     assert len(one.log("configuration changed")) == said + 1
 
 
-def test_a_label_that_somebody_takes_away_comes_back(registered: Registered) -> None:
-    api = registered.api
-    api.put(SYSTEM, {"metadata": {"name": "kube-system"}})
-    wait_until(
-        lambda: api.get(SYSTEM)["metadata"].get("labels"), DEADLINE_S, "the label is back", 0.02
-    )
-
-
 def test_a_configuration_that_is_not_there_is_waited_for(
     api: ApiServer, flags: dict[str, str], tmp_path: Path
 ) -> None:
@@ -277,30 +264,6 @@ def test_no_key_is_in_the_logs_or_beside_the_program(registered: Registered) -> 
     assert not any(value in log for value in data.values())
 
 
-def told(api: ApiServer) -> list[float]:
-    """When the served certificate ends, as each configuration says."""
-    read = [read_annotation(api.get(path)) for path in (VALIDATING, MUTATING)]
-    return [one.ends_at for one in read if one]
-
-
-def test_each_configuration_tells_when_the_certificate_in_the_secret_ends_and_follows_its_renewal(
-    api: ApiServer, flags: dict[str, str], tmp_path: Path
-) -> None:
-    def are_told() -> bool:
-        secret = api.objects.get(SECRET)
-        certificate = base64.b64decode(secret["data"].get("tls.crt", "")) if secret else b""
-        return bool(certificate) and told(api) == [validity(certificate).ends_at] * 2
-
-    with webhook(tmp_path, **flags), webhook(tmp_path, **flags):
-        wait_until(are_told, DEADLINE_S, "both say it", 0.02)
-        first = api.get(SECRET)["data"]["tls.crt"]
-        wait_until(
-            lambda: api.get(SECRET)["data"].get("tls.crt") != first, 30, "it is renewed", 0.05
-        )
-        wait_until(are_told, DEADLINE_S, "both say it again", 0.02)
-        assert "PRIVATE" not in json.dumps(api.get(VALIDATING))
-
-
 def inject(api: ApiServer, authority: bytes, **fields: str) -> None:
     """As cert-manager would. fields: of each webhook, as manifests have them."""
     for path in (VALIDATING, MUTATING):
@@ -309,35 +272,6 @@ def inject(api: ApiServer, authority: bytes, **fields: str) -> None:
             one["clientConfig"]["caBundle"] = base64.b64encode(authority).decode()
             one |= fields
         api.put(path, thing)
-
-
-def test_of_replicas_with_different_certificates_the_earlier_end_is_told(
-    api: ApiServer, flags: dict[str, str], tmp_path: Path
-) -> None:
-    authority, ends = new_authority("someone", time.time(), 3600), {}
-    for name, life_s in (("late", 3000), ("early", 600)):
-        pair = issue(authority, [HOST], time.time(), life_s)
-        ends[name] = validity(pair.certificate).ends_at
-        (tmp_path / name).mkdir()
-        for file, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
-            (tmp_path / name / file).write_bytes(content)
-    inject(api, authority.certificate)
-    with webhook(tmp_path, cert_dir=str(tmp_path / "late"), **flags):
-        wait_until(
-            lambda: told(api) == [ends["late"]] * 2, DEADLINE_S, "the one says its own", 0.02
-        )
-        with webhook(tmp_path, cert_dir=str(tmp_path / "early"), **flags):
-            wait_until(
-                lambda: told(api) == [ends["early"]] * 2,
-                DEADLINE_S,
-                "the other takes it back",
-                0.02,
-            )
-            asked = len(api.asked)
-            wait_until(
-                lambda: len(api.asked) > asked + 20, DEADLINE_S, "both have looked again", 0.02
-            )
-            assert told(api) == [ends["early"]] * 2, "and nobody fights over it"
 
 
 def test_with_certificates_of_a_folder_a_configuration_that_it_may_not_change_is_enough(

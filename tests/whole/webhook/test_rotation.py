@@ -92,19 +92,6 @@ def named(api: ApiServer) -> frozenset[str]:
     return fingerprints(bundles(api)[0].encode())
 
 
-def test_a_serving_certificate_is_renewed_under_load(api: ApiServer, tmp_path: Path) -> None:
-    seen: set[str] = set()
-
-    def changed_twice() -> bool:
-        if SECRET in api.objects:
-            seen.add(api.get(SECRET)["data"].get("tls.crt", ""))
-        return len(seen - {""}) > 2
-
-    load = under_load(api, tmp_path, changed_twice, serving_life="6s", authority_life="1h")
-    assert len(set(load.serial_numbers)) > 1
-    assert len(named(api)) == 1, "the authority stays"
-
-
 def test_an_authority_is_replaced_under_load(api: ApiServer, tmp_path: Path) -> None:
     seen: list[frozenset[str]] = []
 
@@ -118,22 +105,6 @@ def test_an_authority_is_replaced_under_load(api: ApiServer, tmp_path: Path) -> 
     assert [len(each) for each in seen[:3]] == [1, 2, 1]
     assert seen[0] < seen[1] > seen[2]
     assert not seen[0] & seen[2]
-
-
-def test_a_secret_that_somebody_deletes_is_a_rotation_and_no_outage(
-    api: ApiServer, tmp_path: Path
-) -> None:
-    started = time.monotonic()
-    first: list[str] = []
-
-    def another_signs() -> bool:
-        data = api.objects.get(SECRET, {}).get("data", {})
-        if not first and "authority.crt" in data and time.monotonic() > started + 4:
-            first.append(data["authority.crt"])
-            api.objects.pop(SECRET)
-        return bool(first) and data.get("authority.crt", first[0]) != first[0]
-
-    under_load(api, tmp_path, another_signs, serving_life="30s", authority_life="1h", settle="1s")
 
 
 def test_a_secret_that_somebody_breaks_is_never_served(api: ApiServer, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """A webhook that is told to go: not ready at once, served to the last request, and gone in time."""
 
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -116,28 +115,6 @@ def test_a_killed_webhook_comes_back_with_the_same_certificate(
     with webhook(tmp_path, **flags) as two:
         two.wait_until_ready()
         assert two.serial_number(bundle) == before
-
-
-def test_a_port_that_is_taken_is_said_in_a_line(api: ApiServer, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        command = [
-            sys.executable,
-            "-m",
-            "mpsd",
-            "webhook",
-            "--address",
-            "127.0.0.1",
-            "--metrics-port",
-            "0",
-        ]
-        command += ["--kubeconfig", str(api.kubeconfig(tmp_path)), "--port", port]
-        found = subprocess.run(
-            command, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-        )
-    assert found.returncode == 1
-    assert f"cannot listen on 127.0.0.1:{port}" in found.stderr
-    assert "Traceback" not in found.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,238 @@
+"""Control daemons that die, hang, answer nonsense or find their GPU taken, and whom that costs
+what."""
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from mpsd.model.domain import State
+from tests.whole.machine.conftest import serving_on
+from tests.whole.machine.machine import Line, Machine, Program, Service, eventually
+from tests.whole.machine.test_agent_metrics import now
+
+RPC_FAILURE = "806:CUDA_ERROR_MPS_RPC_FAILURE"
+OUT_OF_MEMORY = "2:CUDA_ERROR_OUT_OF_MEMORY"
+
+
+@pytest.fixture(scope="module")
+def serving() -> Iterator[Machine]:
+    """Two A30, where no death of a daemon counts as one of several in a row."""
+    yield from serving_on("A30×2", restarts={"stable_after_s": 0.001})
+
+
+def restarts(machine: Machine) -> tuple[int, int]:
+    return machine.domain("gpu0").restarts, machine.domain("gpu1").restarts
+
+
+def said_of(machine: Machine, daemon: int) -> list[Line]:
+    """What the log says of the end of this daemon of gpu0."""
+    downs = machine.part("up").logged("state", domain="gpu0", state="down")
+    return [down for down in downs if f"(pid {daemon})" in down["reason"]]
+
+
+def test_a_killed_daemon_costs_its_own_clients_and_is_replaced(served: Machine) -> None:
+    hit, neighbour = served.client(20), served.client(20)
+    assert (served.gpu_of(hit), served.gpu_of(neighbour)) == ("gpu0", "gpu1")
+    daemon, before = served.daemon(), restarts(served)
+
+    os.kill(daemon, signal.SIGKILL)
+
+    assert hit.heard("broke") == RPC_FAILURE
+    assert hit.exit_code() == 4
+    served.new_daemon(daemon)
+    assert restarts(served) == (before[0] + 1, before[1])
+    after = served.client(20, "alloc=24000")
+    assert served.gpu_of(after) == "gpu0"
+    assert after.heard("rc") == OUT_OF_MEMORY
+    assert after.heard("alloc_MiB") < 20 * 1024
+    assert neighbour.running
+
+
+def test_the_servers_limit_is_back_before_a_client_can_connect(served: Machine) -> None:
+    """A client that asks for no limit of its own is held by the server's alone."""
+    served.client(7)
+    daemon = served.daemon()
+    os.kill(daemon, signal.SIGKILL)
+    client_directory = served.folder_of().client
+    eventually(lambda: not (client_directory / "control").exists(), "clients are let out")
+    eventually((client_directory / "control").exists, "clients are let in")
+
+    lifted = {
+        "CUDA_MPS_PIPE_DIRECTORY": str(client_directory),
+        "MPSD_SIMULATION": str(served.simulation.folder),
+    }
+    early = served.start([served.program("sim-cuda"), "alloc=24000"], lifted)
+
+    assert early.exit_code() in {0, 3}
+    assert all(line.get("alloc_MiB", 0) < 7 * 1024 for line in early.lines), early
+    served.new_daemon(daemon)
+    assert said_of(served, daemon)
+
+
+def test_a_crash_loop_is_reported_with_its_delays_and_ends_with_its_cause(machine: Machine) -> None:
+    machine.up()
+    machine.replace_control_program('echo "the licence has expired"; exit 1')
+    os.kill(machine.daemon(), signal.SIGKILL)
+
+    def backs_off() -> bool:
+        domain = machine.domain()
+        return (
+            domain.state == State.DOWN
+            and "3 times in a row, the next start is in 2 s" in domain.reason
+        )
+
+    eventually(backs_off, "the third death in a row is reported")
+    assert 'ended with code 1; its last line: "the licence has expired"' in machine.domain().reason
+    assert machine.domain().restarts == 3
+    refused = machine.run("--gpu-mem 7", "true")
+    assert refused.exit_code() == 1
+    assert "gpu0 is down: the control daemon" in refused.errors
+
+    machine.restore_control_program()
+
+    machine.in_state(State.READY)
+    machine.client(7)
+
+
+_STOPPED = "was stopped by a signal"
+
+
+def test_a_stopped_daemon_is_wedged_and_serves_again_once_it_goes_on(machine: Machine) -> None:
+    machine.up()
+    client = machine.client(4)
+    daemon = machine.daemon()
+
+    os.kill(daemon, signal.SIGSTOP)
+
+    wedged = machine.in_state(State.WEDGED)
+    assert f"pid {daemon} {_STOPPED}" in wedged.reason
+    refused = machine.run("--gpu-mem 4", "true")
+    assert refused.exit_code() == 1
+    assert f"gpu0 is wedged: pid {daemon} {_STOPPED}" in refused.errors
+    assert now(machine, "mpsd_domain_commands_unanswered_total", "domain")["gpu0",] >= 3
+
+    os.kill(daemon, signal.SIGCONT)
+
+    assert machine.in_state(State.READY).reason == ""
+    assert client.running
+    assert machine.daemon() == daemon
+    machine.client(4)
+
+
+def test_a_daemon_that_is_wedged_for_too_long_is_replaced(machine: Machine) -> None:
+    machine.set_policy(graces={"command_s": 1, "start_s": 5, "wedged_limit_s": 1})
+    service = machine.up()
+    daemon = machine.daemon()
+
+    os.kill(daemon, signal.SIGSTOP)
+
+    machine.new_daemon(daemon)
+    (killed,) = service.logged("daemon killed")
+    assert killed["reason"].startswith(f"it did not answer for too long: pid {daemon} {_STOPPED}")
+    machine.client(4)
+
+
+# The daemon itself is the simulated one; what it is told and asked comes to nothing.
+_NONSENSE = 'case "$1" in -f) exec "${0%/*}/real" "$@";; esac; cat >/dev/null; echo "all is well"'
+
+
+def test_a_daemon_that_answers_nonsense_is_never_ready_and_the_answer_is_shown(
+    machine: Machine,
+) -> None:
+    machine.replace_control_program(_NONSENSE)
+    service = machine.service("up")
+    eventually(lambda: service.logged("state", state="starting"), "it is started")
+    said = (
+        'nvidia-cuda-mps-control answered "all is well" to "set_default_device_pinned_mem_limit'
+        ' 0 8M"'
+    )
+    eventually(lambda: said in machine.domain().reason, "the answer is shown")
+    refused = machine.run("--gpu-mem 4", "true")
+    assert refused.exit_code() == 1
+    assert said in refused.errors
+    eventually(lambda: machine.domain().restarts > 0, "another daemon is tried")
+    assert not service.logged("state", state="ready")
+
+
+def test_a_daemon_that_never_listens_holds_up_neither_the_others_nor_the_end(pair: Machine) -> None:
+    uuid = pair.simulation.gpus[0].uuid
+    pair.replace_control_program(
+        f'[ "$CUDA_VISIBLE_DEVICES" = {uuid} ] && exec sleep 600; exec "${{0%/*}}/real" "$@"'
+    )
+    pair.service("up")
+    eventually(
+        lambda: pair.run("--gpu-mem 4 --wait", "true").exit_code() == 0, "the other GPU serves"
+    )
+    eventually(
+        lambda: "the control socket listens" in pair.domain("gpu0").reason,
+        "what is waited for is said",
+    )
+    assert pair.domain("gpu0").state == State.STARTING
+
+
+@pytest.fixture
+def control(machine: Machine) -> Service:
+    machine.set_policy(canary="skip")
+    control, _agent = machine.apart()
+    return control
+
+
+def usurper(machine: Machine, control: Service, *victims: int) -> Program:
+    """A process beside MPS that came between the end of these and the next server."""
+    control.send(signal.SIGSTOP)
+    for victim in victims:
+        machine.kill(victim)
+    beside = {**machine.simulation.environment, "CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}
+    # It may come before the server's death is known.
+    for _ in range(100):
+        took = machine.start([machine.program("sim-cuda"), "hold"], beside)
+        eventually(lambda took=took: took.lines or not took.running, "it has tried")  # type: ignore[misc]
+        if "fail" not in took.lines[0]:
+            break
+    took.heard("ready")
+    control.send(signal.SIGCONT)
+    return took
+
+
+def test_a_usurper_is_named_while_nothing_starts_and_its_end_lets_the_domain_serve(
+    machine: Machine, control: Service
+) -> None:
+    took = usurper(machine, control, machine.recorded_daemon())
+
+    starting = machine.in_state(State.STARTING)
+    eventually(
+        lambda: f"while pid {took.pid} uses " in machine.record().reason, "the usurper is named"
+    )
+    assert starting.restarts == 1
+    refused = machine.run("--gpu-mem 4", "true")
+    assert refused.exit_code() == 1
+    assert f"gpu0 is starting: no MPS server can start while pid {took.pid} uses " in refused.errors
+
+    took.kill()
+    machine.in_state(State.READY)
+    assert machine.record().reason == ""
+    machine.client(4).kill()
+    assert machine.record().restarts_total == 1
+    named = [
+        line for line in control.logged("no server") if f"pid {took.pid} uses " in line["reason"]
+    ]
+    assert len(named) == 1  # whoever tried before it and was too late may have been seen, too
+
+
+def test_a_record_that_cannot_be_written_ends_nothing_and_is_written_later(
+    machine: Machine,
+) -> None:
+    service = machine.up()
+    beside = machine.run_directory / "gpu0" / ".record.json.new"
+    beside.mkdir()  # nothing can be written there now, not even by root
+    machine.kill(machine.daemon())
+    eventually(lambda: service.logged("record not written", reason="Is a directory"), "it is said")
+    eventually(lambda: service.logged("state", state="starting")[1:], "the daemon is started again")
+    beside.rmdir()
+    eventually(lambda: service.logged("record written again"), "it is written")
+    eventually(lambda: machine.domain("gpu0").state == State.READY, "it serves")
+    assert len(service.logged("record not written")) == 1
+    assert service.running
+    machine.client(4)
