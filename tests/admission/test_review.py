@@ -35,7 +35,6 @@ from tests.model.manifests import (
     FACTS,
     MEMORY,
     POLICY,
-    STEPS,
     Fields,
     broken_objects,
     container,
@@ -81,12 +80,6 @@ def test_everything_wrong_is_said_at_once_and_in_the_words_of_explain() -> None:
     answer, verdict = validated(review_of(thing)), review(thing, POLICY, FACTS)
     assert len(verdict.problems) == 4
     assert answer.message.splitlines()[1:] == [f"  {problem}" for problem in verdict.problems]
-
-
-@pytest.mark.parametrize(("version", "kind"), STEPS)
-def test_templates_are_refused_as_the_pods_would_be(version: str, kind: str) -> None:
-    thing = inside(version, kind, pod(container(limits={MEMORY: 7}), hostIPC=None))
-    assert rules_refusing(validated(review_of(thing))) == ["host-ipc-missing"]
 
 
 @pytest.mark.parametrize(
@@ -454,17 +447,6 @@ def test_a_placement_is_changed_by_the_scheduler_alone() -> None:
         scheduler = {"username": "system:serviceaccount:mpsd-system:mpsd-scheduler"}
         assert validated(review_of(after, old=before, userInfo=scheduler)) == ALLOWED
     assert validated(review_of(changed(now, labels={"a": "b"}), old=now)) == ALLOWED
-
-
-def test_an_ephemeral_container_is_held_to_the_rules_of_its_pod() -> None:
-    old = pod(container(limits={MEMORY: 7}), nodeName="node-1")
-    debug = container(
-        "debug", env=[{"name": "CUDA_MPS_X", "value": "1"}], securityContext={"privileged": True}
-    )
-    now = copy.deepcopy(old)
-    now["spec"]["ephemeralContainers"] = [debug]
-    answer = validated(review_of(now, old=old, subResource="ephemeralcontainers"))
-    assert rules_refusing(answer) == ["environment-blocked", "privileged"]
 
 
 # What `kubectl debug --profile` writes into its container (profiles.go of kubectl).

@@ -59,6 +59,7 @@ FIELDS: list[tuple[Fields, str, str, str, str]] = [
             "env": [
                 {
                     "name": "NVIDIA_VISIBLE_DEVICES",
+                    "value": "void",
                     "valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}},
                 }
             ]

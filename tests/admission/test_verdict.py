@@ -15,8 +15,9 @@ from mpsd.admission.rules.verdict import (
     review_all,
 )
 from mpsd.model.fields import MOST_FIELDS
-from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
+from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem
+from tests.admission.cases import KINDS, in_kind
 from tests.admission.reviews import review_of, validated
 from tests.model.manifests import (
     ANY_JSON,
@@ -24,16 +25,11 @@ from tests.model.manifests import (
     FACTS,
     MEMORY,
     POLICY,
-    STEPS,
     Fields,
     broken_objects,
     container,
-    inside,
     pod,
-    with_admission,
 )
-
-KINDS = ["containers", "initContainers", "ephemeralContainers"]
 
 
 def judge(thing: object, policy: Policy = POLICY) -> AdmissionVerdict:
@@ -42,13 +38,6 @@ def judge(thing: object, policy: Policy = POLICY) -> AdmissionVerdict:
 
 def rules(problems: tuple[Problem, ...]) -> list[str]:
     return [found.rule for found in problems]
-
-
-def gpu_pod(beside: str, **fields: object) -> Fields:
-    """A pod that asks for a GPU, and a second container beside it that asks for none."""
-    other = container("other", **fields)
-    asking = container(limits={MEMORY: 7})
-    return pod(asking, other) if beside == "containers" else pod(asking, **{beside: [other]})
 
 
 def test_a_sound_pod_is_admitted_with_its_requests() -> None:
@@ -132,34 +121,6 @@ def test_every_container_of_a_large_pod_is_judged() -> None:
     assert rules(found).count("environment-blocked") == 2000
 
 
-@pytest.mark.parametrize("spec", [{"hostIPC": None}, {"hostIPC": False}])
-@pytest.mark.parametrize(("version", "kind"), STEPS)
-def test_a_gpu_pod_without_host_ipc_is_refused_in_words_that_name_it(
-    version: str, kind: str, spec: Fields
-) -> None:
-    verdict = judge(inside(version, kind, pod(container(limits={MEMORY: 7}), **spec)))
-    (found,) = verdict.problems
-    assert found.rule == "host-ipc-missing"
-    assert found.where == ".".join([*STEPS[version, kind], "spec", "hostIPC"])
-    assert "hostIPC: true" in found.remedy
-    assert not verdict.requests
-
-
-@pytest.mark.parametrize(
-    ("mode", "problems", "warnings"),
-    [
-        (HostIPC.REQUIRE, ["host-ipc-missing"], []),
-        (HostIPC.INJECT, [], ["host-ipc-added"]),
-        (HostIPC.OFF, [], []),
-    ],
-)
-def test_the_policy_says_what_becomes_of_a_missing_host_ipc(
-    mode: HostIPC, problems: list[str], warnings: list[str]
-) -> None:
-    verdict = judge(pod(container(limits={MEMORY: 7}), hostIPC=None), with_admission(host_ipc=mode))
-    assert (rules(verdict.problems), rules(verdict.warnings)) == (problems, warnings)
-
-
 def test_of_a_pod_that_runs_already_it_is_said_which_rules_a_new_one_would_break() -> None:
     """Whose status is its writer's own word; the webhook judges the pod as a new one."""
     thing = pod(container(limits={MEMORY: 7}), nodeName="node-1")
@@ -179,12 +140,8 @@ def test_of_a_pod_that_runs_already_it_is_said_which_rules_a_new_one_would_break
     assert plain.remark == "asks for no GPU"
 
 
-def test_a_pod_without_a_gpu_needs_no_host_ipc() -> None:
-    assert judge(pod(container(), hostIPC=None)).admitted
-
-
 BLOCKED = [
-    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_GPU_MEMORY_LIMIT",
     "CUDA_MPS_PIPE_DIRECTORY",
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
     "CUDA_MPS_",
@@ -198,27 +155,13 @@ BLOCKED = [
 ]
 
 
-@pytest.mark.parametrize("beside", KINDS)
 @pytest.mark.parametrize("name", BLOCKED)
-@pytest.mark.parametrize(
-    ("entry", "value"),
-    [
-        ({"value": "all"}, '"all"'),
-        ({"valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}, "taken from elsewhere"),
-        ({"valueFrom": {"secretKeyRef": {"name": "a", "key": "b"}}}, "taken from elsewhere"),
-        (
-            {"value": "void", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-            "taken from elsewhere",
-        ),
-    ],
-)
-def test_blocked_environment_is_refused_in_every_kind_of_container(
-    beside: str, name: str, entry: Fields, value: str
-) -> None:
-    verdict = judge(gpu_pod(beside, env=[{"name": "FINE", "value": "1"}, {"name": name, **entry}]))
-    (found,) = verdict.problems
-    assert (found.rule, found.value) == ("environment-blocked", value)
-    assert found.where == f"spec.{beside}[other].env[{name}]"
+def test_blocked_environment_is_refused_to_who_asks_for_a_gpu_alone(name: str) -> None:
+    env = [{"name": "FINE", "value": "1"}, {"name": name, "value": "void"}]
+    (found,) = judge(in_kind("containers", env=env)).problems
+    assert (found.rule, found.value) == ("environment-blocked", '"void"')
+    assert found.where == f"spec.containers[x].env[{name}]"
+    assert judge(in_kind("containers", asks=False, env=env)).admitted
 
 
 @pytest.mark.parametrize(
@@ -226,13 +169,13 @@ def test_blocked_environment_is_refused_in_every_kind_of_container(
     ["CUDA_MPS", "cuda_mps_pipe_directory", "EGPU_X", "MY_EGPU", "NVIDIA_DRIVER_CAPABILITIES_X"],
 )
 def test_other_environment_is_the_pods_own(name: str) -> None:
-    assert judge(gpu_pod("containers", env=[{"name": name, "value": "x"}])).admitted
+    assert judge(in_kind("containers", env=[{"name": name, "value": "x"}])).admitted
 
 
 @pytest.mark.parametrize("value", ["compute,utility", "utility", "compute", ""])
 def test_a_pod_may_ask_for_the_libraries_whose_memory_is_counted(value: str) -> None:
     entry = {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": value}
-    assert judge(gpu_pod("containers", env=[entry])).admitted
+    assert judge(in_kind("containers", env=[entry])).admitted
 
 
 @pytest.mark.parametrize(
@@ -246,33 +189,10 @@ def test_a_pod_may_ask_for_the_libraries_whose_memory_is_counted(value: str) -> 
 )
 def test_a_pod_may_ask_for_no_library_whose_memory_is_not_counted(entry: Fields) -> None:
     (found,) = judge(
-        gpu_pod("initContainers", env=[{"name": "NVIDIA_DRIVER_CAPABILITIES", **entry}])
+        in_kind("initContainers", env=[{"name": "NVIDIA_DRIVER_CAPABILITIES", **entry}])
     ).problems
     assert found.rule == "environment-blocked"
     assert found.remedy == "remove it, or write compute,utility"
-
-
-def test_the_container_toolkits_own_memory_limits_are_blocked() -> None:
-    (found,) = judge(
-        gpu_pod("containers", env=[{"name": "NVIDIA_GPU_MEMORY_LIMIT", "value": "1"}])
-    ).problems
-    assert found.rule == "environment-blocked"
-
-
-@pytest.mark.parametrize("value", ["void", "none", ""])
-def test_asking_for_no_device_is_harmless(value: str) -> None:
-    assert judge(
-        gpu_pod("containers", env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": value}])
-    ).admitted
-    assert not judge(
-        gpu_pod("containers", env=[{"name": "CUDA_MPS_PIPE_DIRECTORY", "value": value}])
-    ).admitted
-
-
-def test_blocked_environment_in_a_pod_without_a_gpu_is_not_ours_to_judge() -> None:
-    assert judge(
-        pod(container(env=[{"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/tmp"}]))
-    ).admitted
 
 
 @pytest.mark.parametrize("beside", ["containers", "initContainers"])
@@ -310,12 +230,12 @@ def test_environment_that_is_not_seen_is_warned_of(
 @pytest.mark.parametrize("beside", KINDS)
 def test_what_a_container_without_a_gpu_takes_from_elsewhere_is_no_matter(beside: str) -> None:
     sources = [{"configMapRef": {"name": "train"}}, {"secretRef": {"name": "keys"}}]
-    assert not judge(gpu_pod(beside, envFrom=sources)).warnings
+    assert not judge(in_kind(beside, envFrom=sources)).warnings
 
 
 def test_a_prefix_that_leads_to_no_blocked_name_is_no_matter() -> None:
     assert not judge(
-        gpu_pod("containers", envFrom=[{"prefix": "MY_", "configMapRef": {"name": "train"}}])
+        in_kind("containers", envFrom=[{"prefix": "MY_", "configMapRef": {"name": "train"}}])
     ).warnings
 
 

@@ -24,14 +24,12 @@ from tests.manifests.rendering import rendered
 Object = dict[str, Any]
 SYSTEM, NODE = "mpsd-system", "gpu-a1"
 KINDS = {
-    *(
-        "Namespace",
-        "CustomResourceDefinition",
-        "ClusterRole",
-        "ClusterRoleBinding",
-        "Role",
-        "RoleBinding",
-    ),
+    "Namespace",
+    "CustomResourceDefinition",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "Role",
+    "RoleBinding",
     *("DaemonSet", "Deployment", "ValidatingWebhookConfiguration", "MutatingWebhookConfiguration"),
 }
 IMAGE = "registry.example/mpsd:1"

@@ -44,23 +44,6 @@ def explained(*arguments: str, given: str = "", code: int = 0) -> list[dict[str,
     return answer
 
 
-@pytest.mark.parametrize("grace_s", [-1, 0])
-def test_a_grace_of_zero_or_less_is_warned_of_and_not_lengthened(grace_s: int) -> None:
-    sample = Path(SAMPLE).read_text()
-    text = sample.replace(
-        "hostIPC: true", f"hostIPC: true\n      terminationGracePeriodSeconds: {grace_s}", 1
-    )
-    (job,) = explained("-f", "-", given=text)
-    (warning,) = [one for one in job["warnings"] if one["rule"] == "grace-zero"]
-    assert (warning["where"], warning["value"]) == (
-        "spec.template.spec.terminationGracePeriodSeconds",
-        str(grace_s),
-    )
-    assert warning["message"]
-    assert warning["remedy"]
-    assert job["grace_added_s"] == 0
-
-
 def test_the_published_sample_is_admitted_with_its_limits_and_environment() -> None:
     answer = explained("-f", SAMPLE)
     warnings = answer[0]["warnings"]
@@ -358,13 +341,6 @@ def test_a_pod_gets_the_priority_that_the_policy_gives_it_with_the_reason(
     assert said in text if said else "priority" not in text
 
 
-def test_an_annotation_that_is_no_priority_is_named(tmp_path: Path) -> None:
-    by_priority(tmp_path, "annotation")
-    pod = asking_pod("annotations: {mpsd.io/gpu-priority: low}")
-    (record,) = explained("-f", "-", "--limits", str(tmp_path), given=pod, code=1)
-    assert [problem["rule"] for problem in record["problems"]] == ["priority-unknown"]
-
-
 def test_an_exempt_namespace_and_a_rule_that_only_notes_are_said(tmp_path: Path) -> None:
     shutil.copy("limits/gpus.yaml", tmp_path)
     (tmp_path / "policy.yaml").write_text(
@@ -385,11 +361,6 @@ def test_an_exempt_namespace_and_a_rule_that_only_notes_are_said(tmp_path: Path)
 
 def test_an_empty_list_is_admitted_without_a_word() -> None:
     assert explained("-f", "-", given="{kind: List, items: []}") == []
-
-
-def test_a_document_that_is_no_object_is_refused() -> None:
-    (verdict,) = explained("-f", "-", given="- just\n- words\n", code=1)
-    assert [problem["rule"] for problem in verdict["problems"]] == ["not-an-object"]
 
 
 def test_explain_does_without_the_nodes_libraries() -> None:

@@ -66,22 +66,17 @@ def test_a_pod_that_runs_is_where_it_is_with_what_it_has(cluster: GpuCluster) ->
     )
 
 
-@pytest.mark.parametrize("grace_s", [-1, 0, 1])
-def test_a_pod_that_kubelet_kills_at_once_is_warned_of(cluster: GpuCluster, grace_s: int) -> None:
+def test_a_pod_that_kubelet_kills_at_once_is_warned_of(cluster: GpuCluster) -> None:
     cluster.nodes(mpsnode("node1", 15))
-    on = {"nodeName": "node1", "terminationGracePeriodSeconds": grace_s}
-    cluster.pod(gpu_pod("runs", 7, **on), {"phase": "Running"})
-    cluster.pod(gpu_pod("waits", 7, terminationGracePeriodSeconds=grace_s))
-    cluster.pod(gpu_pod("over", 7, **on), {"phase": "Succeeded"})
-    expected = [("grace-zero", str(grace_s))] if grace_s < 1 else []
-    for name in ("runs", "waits"):
+    at_once = {"terminationGracePeriodSeconds": 0}
+    cluster.pod(gpu_pod("runs", 7, nodeName="node1", **at_once), {"phase": "Running"})
+    cluster.pod(gpu_pod("waits", 7, **at_once))
+    cluster.pod(gpu_pod("over", 7, nodeName="node1", **at_once), {"phase": "Succeeded"})
+    for name, rules in (("runs", ["grace-zero"]), ("waits", ["grace-zero"]), ("over", [])):
         warnings = json.loads(explain(cluster, name, "-o", "json").output)["warnings"]
-        assert [(one["rule"], one["value"]) for one in warnings] == expected
+        assert [one["rule"] for one in warnings] == rules
         _sentence, *lines = explain(cluster, name).output.splitlines()
-        assert [line.partition(" is ")[0] for line in lines] == [
-            "  warning spec.terminationGracePeriodSeconds"
-        ] * len(warnings)
-    assert json.loads(explain(cluster, "over", "-o", "json").output)["warnings"] == []
+        assert len(lines) == len(rules)
 
 
 def test_a_pod_without_room_says_what_there_is_and_what_is_not_counted(cluster: GpuCluster) -> None:
@@ -101,36 +96,6 @@ def test_a_pod_without_room_says_what_there_is_and_what_is_not_counted(cluster: 
         "no-room",
         7168,
         "shipped with this mpsd",
-    )
-
-
-def test_room_where_the_pod_may_not_go_is_said_with_what_keeps_it_away(cluster: GpuCluster) -> None:
-    two_nodes(cluster)
-    cluster.pod(gpu_pod("train", 7))
-    said = explain(cluster, "train")
-    assert (
-        said.output
-        == "pod default/train waits: there is room only where it may not go: gpu0 of node2"
-        " (cordoned); kubectl uncordon allows pods there again; elsewhere, no GPU of node1 has 7"
-        " GiB free: the most is 4 GiB, gpu1\n"
-    )
-
-
-def test_where_there_is_room_the_scheduler_is_quoted(cluster: GpuCluster) -> None:
-    cluster.nodes(machine("node1"), mpsnode("node1", 15))
-    cluster.pod(gpu_pod("train", 7))
-    assert "gpu0 of node1 has room, and its scheduler, " in explain(cluster, "train").output
-    condition = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": "0/1 nodes are available: 1 Insufficient cpu.",
-    }
-    cluster.pod(gpu_pod("other", 7), {"phase": "Pending", "conditions": [condition]})
-    assert (
-        explain(cluster, "other").output
-        == 'pod default/other waits: gpu0 of node1 has room, and its scheduler says "0/1 nodes are'
-        ' available: 1 Insufficient cpu"; more in kubectl describe pod other -n default\n'
     )
 
 

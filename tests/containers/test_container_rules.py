@@ -15,18 +15,16 @@ PLAIN = HostContainerRequest("/run/runc", "c1", "", {})
 DOCKERS = tuple(
     f"CAP_{name}"
     for name in (
-        *(
-            "CHOWN",
-            "DAC_OVERRIDE",
-            "FSETID",
-            "FOWNER",
-            "MKNOD",
-            "NET_RAW",
-            "SETGID",
-            "SETUID",
-            "SETFCAP",
-            "SETPCAP",
-        ),
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "FSETID",
+        "FOWNER",
+        "MKNOD",
+        "NET_RAW",
+        "SETGID",
+        "SETUID",
+        "SETFCAP",
+        "SETPCAP",
         *("NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE"),
     )
 )

@@ -44,16 +44,14 @@ class ReadOnlyMount:
             ]
         return Program(
             (
-                *(
-                    "unshare",
-                    "--mount",
-                    "--ipc",
-                    "--net",
-                    "--pid",
-                    "--fork",
-                    "--kill-child",
-                    "--mount-proc",
-                ),
+                "unshare",
+                "--mount",
+                "--ipc",
+                "--net",
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
                 *("sh", "-c", _ENTER, "sh", str(self.source), str(self.target)),
                 *(("setpriv", *as_user) if as_user else ()),
                 *program.argv,

@@ -1,10 +1,6 @@
-"""The objects of docs/queues.md for Kueue, by what its CRDs accept (kueue.yaml), and what their
-quotas let pass."""
+"""The objects of docs/queues.md for Kueue, by what its CRDs accept (kueue.yaml)."""
 
 import copy
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -74,26 +70,7 @@ def test_a_queue_that_the_crd_does_not_accept_is_found(
         check("ClusterQueue", spec)
 
 
-# Kueue's arithmetic as its documentation has it (Cluster Queue: resource groups, quotas): it adds
-# up what all pods of a Job request, and admits it where each of these resources is covered and its
-# sum is within what is left of the quota.
-
-
-def is_admitted(
-    quota: Mapping[str, int], pods: Iterable[Mapping[str, int]], used: Mapping[str, int]
-) -> bool:
-    asked = Counter[str]()
-    for pod in pods:
-        asked.update(pod)
-    return all(
-        name in quota and used.get(name, 0) + amount <= quota[name]
-        for name, amount in asked.items()
-    )
-
-
 QUOTA = {one["name"]: one["nominalQuota"] for one in GROUP["flavors"][0]["resources"]}
-FREE = (3, 7)  # GiB of two GPUs, beside the pods of others
-OTHERS = {MEMORY: QUOTA[MEMORY] - sum(FREE)}
 
 
 def test_the_quota_is_what_two_h200_offer() -> None:
@@ -101,31 +78,3 @@ def test_the_quota_is_what_two_h200_offer() -> None:
     assert card
     units = card.memory_mib // POLICY.resources.memory_unit_mib
     assert (QUOTA[MEMORY], QUOTA[PERCENT]) == (2 * units, 2 * 100)
-
-
-@pytest.mark.parametrize(
-    ("pods", "admitted", "holds"),
-    [
-        # the page's; tests/scheduler/test_node_filter.py has what mpsd says
-        ([{MEMORY: 5}, {MEMORY: 5}], True, False),
-        ([{MEMORY: 8}], True, False),
-        ([{MEMORY: 7}, {MEMORY: 3}], True, True),
-        ([{MEMORY: 6}, {MEMORY: 5}], False, False),
-        ([{MEMORY: 1, PERCENT: 100}, {MEMORY: 1, PERCENT: 105}], False, True),
-        ([{MEMORY: 1, "cpu": 1}], False, True),  # which the queue of the page does not cover
-    ],
-    ids=str,
-)
-def test_a_sum_within_the_quota_is_admitted_whether_or_not_a_gpu_holds_each_pod(
-    pods: list[dict[str, int]], admitted: bool, holds: bool
-) -> None:
-    assert is_admitted(QUOTA, pods, OTHERS) is admitted
-    ways = product(range(len(FREE)), repeat=len(pods))
-    assert (
-        any(all(sum(_on(way, gpu, pods)) <= left for gpu, left in enumerate(FREE)) for way in ways)
-        is holds
-    )
-
-
-def _on(way: Sequence[int], gpu: int, pods: Sequence[Mapping[str, int]]) -> Iterator[int]:
-    return (pod[MEMORY] for pod, own in zip(pods, way, strict=True) if own == gpu)

@@ -89,25 +89,21 @@ class Webhook:
         port, probes = free_port(), free_port()
         log = self.folder / f"replica{self._started}.log"
         command = [
-            *(
-                sys.executable,
-                "-m",
-                "mpsd",
-                "webhook",
-                "--kubeconfig",
-                str(self.folder / "kubeconfig"),
-            ),
-            *(
-                "--address",
-                "127.0.0.1",
-                "--port",
-                str(port),
-                "--metrics-port",
-                str(probes),
-                "--url",
-                self.url,
-                *_LIVES,
-            ),
+            sys.executable,
+            "-m",
+            "mpsd",
+            "webhook",
+            "--kubeconfig",
+            str(self.folder / "kubeconfig"),
+            "--address",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            "--metrics-port",
+            str(probes),
+            "--url",
+            self.url,
+            *_LIVES,
         ]
         with log.open("wb") as out:
             process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT)

@@ -6,16 +6,14 @@ from dataclasses import dataclass
 
 # What an administrator sets. Nothing here may change one of them.
 _SETTINGS = (
-    *(
-        "index",
-        "uuid",
-        "name",
-        "driver_version",
-        "memory.total",
-        "compute_mode",
-        "persistence_mode",
-        "ecc.mode.current",
-    ),
+    "index",
+    "uuid",
+    "name",
+    "driver_version",
+    "memory.total",
+    "compute_mode",
+    "persistence_mode",
+    "ecc.mode.current",
     *("mig.mode.current", "power.limit", "clocks.max.sm", "clocks.max.memory", "accounting.mode"),
 )
 

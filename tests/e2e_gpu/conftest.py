@@ -31,17 +31,15 @@ _WIDEST = 320
 _SEEN = pytest.StashKey[set[int]]()
 # What says most comes first, what takes the node down last.
 _ORDER = (
-    *(
-        "at_rest",
-        "limits",
-        "violations",
-        "managed_memory",
-        "restarts",
-        "frameworks",
-        "tools",
-        "crowd",
-        "admission",
-    ),
+    "at_rest",
+    "limits",
+    "violations",
+    "managed_memory",
+    "restarts",
+    "frameworks",
+    "tools",
+    "crowd",
+    "admission",
     *("pod_ends", "drains", "claims", "driver_upgrades", "recovery", "end"),
 )
 

@@ -95,20 +95,16 @@ def test_an_agent_is_wherever_a_control_daemon_is(place: str) -> None:
 
 
 _UPGRADE_STATES = (
-    *(
-        "",
-        "upgrade-required",
-        "cordon-required",
-        "wait-for-jobs-required",
-        "pod-deletion-required",
-        "drain-required",
-    ),
-    *(
-        "node-maintenance-required",
-        "post-maintenance-required",
-        "pod-restart-required",
-        "validation-required",
-    ),
+    "",
+    "upgrade-required",
+    "cordon-required",
+    "wait-for-jobs-required",
+    "pod-deletion-required",
+    "drain-required",
+    "node-maintenance-required",
+    "post-maintenance-required",
+    "pod-restart-required",
+    "validation-required",
     *("uncordon-required", "upgrade-done", "upgrade-failed", "unheard-of"),
 )
 

@@ -85,94 +85,26 @@ def with_admission(**changes: Any) -> Policy:
 
 
 # Keys and values that hit what the readers look for, among any other JSON.
-_KEYS = st.sampled_from(
-    [
-        *(
-            "kind",
-            "apiVersion",
-            "metadata",
-            "name",
-            "labels",
-            "spec",
-            "template",
-            "jobTemplate",
-            "items",
-            "hostIPC",
-        ),
-        *(
-            "containers",
-            "initContainers",
-            "ephemeralContainers",
-            "resources",
-            "limits",
-            "requests",
-            "restartPolicy",
-        ),
-        *("env", "envFrom", "value", "valueFrom", "prefix", "configMapRef", MEMORY, PERCENT, COUNT),
-        *(
-            "securityContext",
-            "privileged",
-            "capabilities",
-            "add",
-            "drop",
-            "runAsUser",
-            "runAsNonRoot",
-            "volumes",
-            "hostPath",
-        ),
-        *(
-            "path",
-            "volumeMounts",
-            "mountPath",
-            "claims",
-            "annotations",
-            "mpsd.io/gpu",
-            "nodeName",
-            "schedulerName",
-        ),
-        *(
-            "hostPID",
-            "hostUsers",
-            "runtimeClassName",
-            "status",
-            "startTime",
-            "deletionTimestamp",
-            "namespace",
-        ),
-    ]
-)
+_WORDS = """
+    kind apiVersion metadata name labels spec template jobTemplate items hostIPC containers
+    initContainers ephemeralContainers resources limits requests restartPolicy env envFrom value
+    valueFrom prefix configMapRef securityContext privileged capabilities add drop runAsUser
+    runAsNonRoot volumes hostPath path volumeMounts mountPath claims annotations mpsd.io/gpu
+    nodeName schedulerName hostPID hostUsers runtimeClassName status startTime deletionTimestamp
+    namespace
+"""
+_VALUES = """
+    Pod Job CronJob List PodList v1 batch/v1 Always 7 2 CUDA_MPS_X NVIDIA_VISIBLE_DEVICES all /
+    /dev/../nvidia0 SYS_ADMIN kube-system nvidia
+"""
+_KEYS = st.sampled_from([*_WORDS.split(), MEMORY, PERCENT, COUNT])
 _LEAVES = (
     st.none()
     | st.booleans()
     | st.integers()
     | st.floats()
     | st.text(max_size=8)
-    | st.sampled_from(
-        [
-            "Pod",
-            "Job",
-            "CronJob",
-            "List",
-            "PodList",
-            "v1",
-            "batch/v1",
-            "Always",
-            "7",
-            "2",
-            "CUDA_MPS_X",
-        ]
-    )
-    | st.sampled_from(
-        [
-            "NVIDIA_VISIBLE_DEVICES",
-            "all",
-            "/",
-            "/dev/../nvidia0",
-            "SYS_ADMIN",
-            "kube-system",
-            "nvidia",
-        ]
-    )
+    | st.sampled_from(_VALUES.split())
 )
 ANY_JSON = st.recursive(
     _LEAVES,

@@ -202,12 +202,10 @@ def test_what_nobody_knows_has_no_sample(status: NodeReport) -> None:
         if name.startswith(("mpsd_violations", "mpsd_watchdog", "mpsd_nvml"))
     }
     assert not unknown & {
-        *(
-            "mpsd_gpu_used_bytes",
-            "mpsd_gpu_granted_bytes",
-            "mpsd_gpu_granted_threads_ratio",
-            "mpsd_grants",
-        ),
+        "mpsd_gpu_used_bytes",
+        "mpsd_gpu_granted_bytes",
+        "mpsd_gpu_granted_threads_ratio",
+        "mpsd_grants",
         *("mpsd_gpu_clients", "mpsd_gpu_clients_outside_mps", "mpsd_gpu_clients_without_grant"),
         *("mpsd_grant_used_bytes", "mpsd_grant_over_limit", "mpsd_grant_clients"),
     }

@@ -62,21 +62,17 @@ def test_mpsd_is_asked_before_a_signal_is_sent(
 @pytest.mark.parametrize(
     "words",
     [
-        *(
-            "kill",
-            "kill c2 KILL",
-            "kill .. KILL",
-            "kill c1 NOSUCH",
-            "kill c1 SIG_BLOCK",
-            "kill c1 0",
-        ),
-        *(
-            "kill --regex c.* KILL",
-            "kill --help",
-            "delete c1",
-            "delete --force=false c1",
-            "delete --force c2",
-        ),
+        "kill",
+        "kill c2 KILL",
+        "kill .. KILL",
+        "kill c1 NOSUCH",
+        "kill c1 SIG_BLOCK",
+        "kill c1 0",
+        "kill --regex c.* KILL",
+        "kill --help",
+        "delete c1",
+        "delete --force=false c1",
+        "delete --force c2",
     ],
 )
 def test_nobody_is_asked_about_what_kills_no_client_of_a_grant(

@@ -40,34 +40,18 @@ _KINDS = [
     ("apps/v1", "DaemonSet"),
 ]
 
-_NAMES = [
-    *(
-        "PATH",
-        "NVIDIA_VISIBLE_DEVICES",
-        "NVIDIA_VISIBLE_DEVICES_",
-        "CUDA_MPS_",
-        "CUDA_MPS_PIPE_DIRECTORY",
-        "CUDA_MPS",
-    ),
-    *("NVIDIA_DRIVER_CAPABILITIES", "NVIDIA_GPU_MEMORY_LIMIT"),
-    *(
-        "NVIDIA_MPSX",
-        "ALIYUN_COM_GPU_MEM_DEV",
-        "GPU_MEM_PER_DEVICE",
-        "GPU_MEM_PER_DEVICE2",
-        "EGPU",
-        "cuda_mps_x",
-    ),
-]
+_NAMES = """
+    PATH NVIDIA_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES_ CUDA_MPS_ CUDA_MPS_PIPE_DIRECTORY
+    CUDA_MPS NVIDIA_DRIVER_CAPABILITIES NVIDIA_GPU_MEMORY_LIMIT NVIDIA_MPSX
+    ALIYUN_COM_GPU_MEM_DEV GPU_MEM_PER_DEVICE GPU_MEM_PER_DEVICE2 EGPU cuda_mps_x
+"""
 _VALUES = [
-    *(
-        {"value": "all"},
-        {"value": "void"},
-        {"value": "none"},
-        {"value": ""},
-        {"value": "compute,utility"},
-        {},
-    ),
+    {"value": "all"},
+    {"value": "void"},
+    {"value": "none"},
+    {"value": ""},
+    {"value": "compute,utility"},
+    {},
     {"valueFrom": {"fieldRef": {"fieldPath": "x"}}},
 ]
 _PREFIXES = [
@@ -80,74 +64,34 @@ _PREFIXES = [
 ]
 _SOURCES = [{"secretRef": {"name": "a"}}, {"configMapRef": {"name": "a"}}]
 _AMOUNTS = [
-    *(
-        {},
-        {"cpu": "1", "hugepages-2Mi": "2Mi"},
-        {MEMORY: "8"},
-        {MEMORY: "8", PERCENT: "30"},
-        {MEMORY: 8, PERCENT: 100},
-    ),
-    *(
-        {"nvidia.com/gpu": "1"},
-        {MEMORY: "8", "nvidia.com/gpu": "1"},
-        {MEMORY: "8", "nvidia.com/gpu": "0"},
-    ),
-    *(
-        {"nvidia.com/mig-1g.5gb": "1"},
-        {"example.com/gpu": "1"},
-        {PERCENT: "30"},
-        {MEMORY: "0"},
-        {MEMORY: "8k"},
-    ),
+    {},
+    {"cpu": "1", "hugepages-2Mi": "2Mi"},
+    {MEMORY: "8"},
+    {MEMORY: "8", PERCENT: "30"},
+    {MEMORY: 8, PERCENT: 100},
+    {"nvidia.com/gpu": "1"},
+    {MEMORY: "8", "nvidia.com/gpu": "1"},
+    {MEMORY: "8", "nvidia.com/gpu": "0"},
+    {"nvidia.com/mig-1g.5gb": "1"},
+    {"example.com/gpu": "1"},
+    {PERCENT: "30"},
+    {MEMORY: "0"},
+    {MEMORY: "8k"},
     *({MEMORY: "8", PERCENT: "33"}, {MEMORY: "8", PERCENT: "0"}, {MEMORY: "8", PERCENT: "105"}),
 ]
-_PATHS = [
-    *(
-        "/",
-        "/dev",
-        "/dev/nvidia0",
-        "/dev/nvidiactl/",
-        "/dev/shm",
-        "/dev/char/195:0",
-        "/run",
-        "/var/run",
-        "/run/mpsd",
-    ),
-    *(
-        "/var/run//mpsd/gpu0",
-        "/run/./mpsd",
-        "/run/mpsd2",
-        "/var/lib",
-        "/var/lib/kubelet/device-plugins",
-        "/home",
-    ),
-    *(
-        "/run/docker.sock",
-        "/run/dockerd",
-        "/run/containerd/containerd.sock",
-        "/var",
-        "/etc",
-        "/etc/ssl",
-        "/proc/1",
-    ),
-    *(
-        "/sys/fs/cgroup",
-        "/run/systemd",
-        "/etc/crontab",
-        "/var/lib/kubelet/pods/a",
-        "/var/snap",
-        "/var/snap/lxd",
-    ),
-    *("/run/nvidia-container-devices/all", "/run/nvidia", "/data/nvidia", "/opt/mpsd"),
-]
+_PATHS = """
+    / /dev /dev/nvidia0 /dev/nvidiactl/ /dev/shm /dev/char/195:0 /run /var/run /run/mpsd
+    /var/run//mpsd/gpu0 /run/./mpsd /run/mpsd2 /var/lib /var/lib/kubelet/device-plugins /home
+    /run/docker.sock /run/dockerd /run/containerd/containerd.sock /var /etc /etc/ssl /proc/1
+    /sys/fs/cgroup /run/systemd /etc/crontab /var/lib/kubelet/pods/a /var/snap /var/snap/lxd
+    /run/nvidia-container-devices/all /run/nvidia /data/nvidia /opt/mpsd
+"""
 _PARTS = [
-    *(
-        {},
-        {"subPath": ""},
-        {"subPath": "mpsd"},
-        {"subPath": "run//mpsd/gpu0"},
-        {"subPath": "var/run/mpsd/"},
-    ),
+    {},
+    {"subPath": ""},
+    {"subPath": "mpsd"},
+    {"subPath": "run//mpsd/gpu0"},
+    {"subPath": "var/run/mpsd/"},
     *({"subPath": "lock"}, {"subPathExpr": "$(NAME)"}),
 ]
 
@@ -160,7 +104,7 @@ def _some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[Object]:
 def _environment() -> st.SearchStrategy[list[Object]]:
     entry = st.builds(
         lambda name, value: {"name": name, **value},
-        st.sampled_from(_NAMES),
+        st.sampled_from(_NAMES.split()),
         st.sampled_from(_VALUES),
     )
     return st.lists(entry, max_size=2, unique_by=lambda found: found["name"])
@@ -200,20 +144,20 @@ _CONTAINER = _some(
         st.builds(
             lambda volume, path, part: {"name": volume, "mountPath": path, **part},
             st.sampled_from(["v", "v0", "v1"]),
-            st.sampled_from(_PATHS),
+            st.sampled_from(_PATHS.split()),
             st.sampled_from(_PARTS),
         ),
         max_size=2,
     ),
     volumeDevices=st.lists(
-        st.builds(lambda path: {"name": "v", "devicePath": path}, st.sampled_from(_PATHS)),
+        st.builds(lambda path: {"name": "v", "devicePath": path}, st.sampled_from(_PATHS.split())),
         max_size=1,
     ),
 )
 
 
 def _volumes() -> st.SearchStrategy[list[Object]]:
-    host = st.builds(lambda path: {"hostPath": {"path": path}}, st.sampled_from(_PATHS))
+    host = st.builds(lambda path: {"hostPath": {"path": path}}, st.sampled_from(_PATHS.split()))
     volumes = st.lists(host | st.just({"emptyDir": {}}), max_size=2)
     return volumes.map(
         lambda found: [{"name": f"v{number}", **each} for number, each in enumerate(found)]
