@@ -23,6 +23,7 @@ from mpsd.model.node_report import (
     NO_VIOLATIONS,
     GrantReport,
     NodeReport,
+    NodeStatus,
     ReportPart,
 )
 from mpsd.model.problem import Problem, shown
@@ -169,20 +170,17 @@ def _node(found: MPSNode, unreadable: Sequence[str], now: float) -> ClusterNode:
     gpus = served_gpus(status, name, cordoned)
     serves = bool(gpus) and all(gpu.state == State.READY for gpu in gpus)
     says_so = status.condition is not None and status.condition.status == Truth.TRUE
+    common = {field: getattr(status, field) for field in NodeStatus.__struct_fields__}
+    common["gpus"] = gpus
     return ClusterNode(
+        **common,
         name=name,
         ready=reported_at is not None and not stale and serves and says_so,
         reported_at=reported_at,
         stale=stale,
-        driver=status.driver,
         cordoned=tuple(sorted(cordoned)),
-        conditions=status.conditions,
-        gpus=gpus,
-        domains=status.domains,
         pods=_pods(status),
         unreadable=tuple(unreadable),
-        version=status.version,
-        violations=status.violations,
     )
 
 

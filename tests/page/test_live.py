@@ -181,7 +181,10 @@ def test_the_scheduler_shows_the_cluster_and_why_a_pod_waits(
         )
         window.keys("/train-0")
         window.until("return document.querySelectorAll('.node').length === 1", "one node has it")
-        assert window.text("tr.hit th") == "default/train-0"
+        window.until(
+            "return document.querySelector('tr.hit th')?.innerText.trim() === 'default/train-0'",
+            "its row is marked",
+        )
         window.select_all()
         window.keys(Keys.BACKSPACE)
         window.until("return document.querySelectorAll('.node').length === 5", "all nodes are back")

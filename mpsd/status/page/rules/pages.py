@@ -72,9 +72,10 @@ def _gpus(node: NodeReport) -> Iterator[view.GpuCard]:
         strangers = [one for one in node.clients or () if one.grant is None and one.gpu == row.uuid]
         theirs = (
             Slice(
-                f"pid-{one.pid}",
-                holder,
-                shown_name(one.command),
+                gpu=one.gpu,
+                id=f"pid-{one.pid}",
+                holder=holder,
+                name=shown_name(one.command),
                 used_mib=one.used_mib,
                 clients=1,
                 pid=one.pid,
@@ -86,7 +87,7 @@ def _gpus(node: NodeReport) -> Iterator[view.GpuCard]:
             domains.get(row.domain),
             (*view.grant_slices(row.uuid, node.grants or ()), *theirs),
         )
-        yield card if node.grants_known else replace(card, slices=None)
+        yield card if node.grants_known else structs.replace(card, slices=None)
 
 
 def _waiting(queue: Iterable[WaitingReport]) -> Iterator[view.WaitingCard]:

@@ -1,9 +1,9 @@
 """What the page shows: the shape of `GET /v1/page`, the same for one node and for a whole cluster;
 and what both pages make of rows.
 
-Names and units are an interface; fields are added, never renamed. What is not known is None, never
-0. Every entry of a list has an `id` that stays the same while it is the same thing, by which
-changes are found.
+What is reported has its name and unit from model.node_report. What is not known is None, never 0.
+Every entry of a list has an `id` that stays the same while it is the same thing, by which changes
+are found.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from msgspec.structs import asdict
+
 from mpsd.model.cluster_status import ServedGpu
 from mpsd.model.domain import DRAINS, State, remedy
-from mpsd.model.node_report import DomainReport, GrantReport, total
+from mpsd.model.node_report import CardReport, DomainReport, GrantReport, total
 from mpsd.model.problem import printable, shown_name
 from mpsd.model.times import epoch, seconds
 
@@ -63,56 +65,36 @@ class SliceHolder(StrEnum):
     STRANGER = "stranger"  # a process on the GPU that has no grant
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """What one holder has of one GPU. name: `namespace/pod`, a container's name, or a command.
-    memory_mib None: not told, or nothing was granted (STRANGER). used_mib, clients None: not known.
-    ended: its holder is gone, though not all of its processes. pid: of a program or a stranger.
-    violations: how often it did what it may not; None: not reported. claim: namespace and name.
-    others: the pods that share the claim with it."""
+class Slice(CardReport, frozen=True, omit_defaults=False, kw_only=True):
+    """What one holder has of one GPU; memory_mib None: not reported, or nothing was granted
+    (STRANGER)."""
 
     id: str
     holder: SliceHolder
+    #: `namespace/pod`, a container's name, or a command.
     name: str
-    memory_mib: int | None = None
-    used_mib: int | None = None
     thread_percent: int | None = None
-    reserved_percent: int | None = None
     clients: int | None = None
+    #: Of a program or a stranger.
     pid: int | None = None
-    over: bool = False
+    #: Its holder is gone, though not all of its processes.
     ended: bool = False
+    #: How often it did what it may not; None: not reported.
     violations: int | None = None
+    #: Namespace and name.
     claim: str = ""
+    #: The pods that share the claim with it.
     others: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class GpuCard:
-    """node: empty where it is the node that is shown. state None: no control daemon holds it.
-    level: of its state, or of what is wrong with who is on it. since: seconds since 1970. slices
-    None: what is granted is not known."""
-
+class GpuCard(ServedGpu, frozen=True, kw_only=True):
     id: str
-    node: str
-    label: str
-    model: str
-    uuid: str
-    domain: str
-    state: str | None
+    #: Of its state, or of what is wrong with who is on it.
     level: Level
+    #: Of its state: seconds since 1970.
     since: float | None
     reason: str
-    cordoned: bool
-    restarts: int | None
-    memory_mib: int | None
-    promised_mib: int | None
-    granted_mib: int | None
-    used_mib: int | None
-    granted_percent: int | None
-    promised_percent: int | None
-    clients: int | None
-    promised_clients: int | None
+    #: None: what is granted is not known.
     slices: tuple[Slice, ...] | None
 
 
@@ -245,36 +227,27 @@ def shown_text(text: str) -> str:
     return printable(text, _LONGEST_TEXT)
 
 
-_AS_REPORTED = (  # fields of a row and of a card
-    *("domain", "cordoned", "restarts", "memory_mib", "promised_mib", "granted_mib", "used_mib"),
-    *("granted_percent", "promised_percent", "clients", "promised_clients"),
-)
-
-
 def gpu_card(
     gpu: ServedGpu, domain: DomainReport | None, slices: Iterable[Slice] | None
 ) -> GpuCard:
     """slices: None where it is not known what is granted."""
-    node = shown_name(gpu.node)
-    uuid = shown_name(gpu.uuid)
     known = None if slices is None else tuple(slices)
     level = level_of(gpu.state)
     if level is Level.WELL and any(
         one.over or one.holder is SliceHolder.STRANGER for one in known or ()
     ):
         level = Level.WARN
+    reported = asdict(gpu)
+    for field, value in reported.items():
+        if isinstance(value, str):
+            reported[field] = shown_name(value)
     return GpuCard(
-        id=f"{node}/{uuid}" if node else uuid,
-        node=node,
-        label=shown_name(gpu.label),
-        model=shown_name(gpu.model),
-        uuid=uuid,
-        state=None if gpu.state is None else shown_name(gpu.state),
+        **reported,
+        id=f"{reported['node']}/{reported['uuid']}".removeprefix("/"),
         level=level,
         since=epoch(domain.since) if domain else None,
         reason=shown_text(domain.reason) if domain else "",
         slices=known,
-        **{name: getattr(gpu, name) for name in _AS_REPORTED},
     )
 
 
@@ -296,6 +269,7 @@ def grant_slices(gpu: str, grants: Iterable[GrantReport]) -> Iterator[Slice]:
             part = next((card for card in grant.cards if card.gpu == gpu), grant)
             seen = grant.violations
             yield Slice(
+                gpu=gpu,
                 id=grant.id or grant.uid or name,
                 holder=holder,
                 name=name,

@@ -45,9 +45,9 @@ function fillGpu(card, gpu) {
 }
 
 function fillBar(bar, gpu, slices) {
-  const shown = slices.map((one) => one.memory_mib ?? one.used_mib ?? 0);
-  const whole = Math.max(gpu.memory_mib ?? gpu.promised_mib ?? 0, shown.reduce((total, mib) => total + mib, 0), 1);
-  const values = { gpu: gpu.label, granted: gib(gpu.granted_mib), promised: gib(gpu.promised_mib), used: gib(gpu.used_mib), holders: t("slices", { n: slices.length }) };
+  const shown = slices.map((one) => one.memoryMiB ?? one.usedMiB ?? 0);
+  const whole = Math.max(gpu.memoryMiB ?? gpu.promisedMiB ?? 0, shown.reduce((total, mib) => total + mib, 0), 1);
+  const values = { gpu: gpu.label, granted: gib(gpu.grantedMiB), promised: gib(gpu.promisedMiB), used: gib(gpu.usedMiB), holders: t("slices", { n: slices.length }) };
   bar.setAttribute("aria-label", t(gpu.slices ? "bar" : "bar.unknown", values));
   bar.classList.toggle("key", !gpu.slices);
   bar.classList.toggle("unknown", !gpu.slices);
@@ -61,11 +61,11 @@ function makeSlice() {
 
 function fillSlice(part, one, whole, hit) {
   const [fill, tag] = part.children;
-  const mib = one.memory_mib ?? one.used_mib ?? 0;
+  const mib = one.memoryMiB ?? one.usedMiB ?? 0;
   part.style.flex = `0 0 ${(100 * mib) / whole}%`;
   part.title = `${one.name} ${amounts(one)}`;
-  const unknown = one.used_mib === null;
-  fill.style.width = unknown ? "100%" : `${Math.min(100, (100 * one.used_mib) / Math.max(1, mib))}%`;
+  const unknown = one.usedMiB === null;
+  fill.style.width = unknown ? "100%" : `${Math.min(100, (100 * one.usedMiB) / Math.max(1, mib))}%`;
   part.classList.toggle("unknown", unknown);
   part.classList.toggle("over", one.over || one.holder === "stranger");
   part.classList.toggle("dim", Boolean(hit) && !sliceMatches(one));
@@ -73,21 +73,21 @@ function fillSlice(part, one, whole, hit) {
 }
 
 function fillThreads(bar, gpu, slices) {
-  const whole = Math.max(100, gpu.promised_percent ?? 0, gpu.granted_percent ?? 0);
-  bar.setAttribute("aria-label", t("bar.threads", { gpu: gpu.label, granted: known(gpu.granted_percent), promised: known(gpu.promised_percent) }));
-  const some = slices.filter((one) => one.reserved_percent);
-  keyed(bar, some, () => el("div", { class: "slice" }), (part, one) => { part.style.flex = `0 0 ${(100 * one.reserved_percent) / whole}%`; });
+  const whole = Math.max(100, gpu.promisedPercent ?? 0, gpu.grantedPercent ?? 0);
+  bar.setAttribute("aria-label", t("bar.threads", { gpu: gpu.label, granted: known(gpu.grantedPercent), promised: known(gpu.promisedPercent) }));
+  const some = slices.filter((one) => one.reservedPercent);
+  keyed(bar, some, () => el("div", { class: "slice" }), (part, one) => { part.style.flex = `0 0 ${(100 * one.reservedPercent) / whole}%`; });
 }
 
-const amounts = (one) => (one.memory_mib === null ? t("gib", { n: gib(one.used_mib) }) : `${gib(one.used_mib)} / ${t("gib", { n: gib(one.memory_mib) })}`);
+const amounts = (one) => (one.memoryMiB === null ? t("gib", { n: gib(one.usedMiB) }) : `${gib(one.usedMiB)} / ${t("gib", { n: gib(one.memoryMiB) })}`);
 
 function fillFigures(box, gpu) {
   const of = (part, whole) => t("of", { part, whole });
   const rows = [
-    ["granted", of(gib(gpu.granted_mib), t("gib", { n: gib(gpu.promised_mib) }))],
-    ["used", t("gib", { n: gib(gpu.used_mib) })],
-    ["threads", of(known(gpu.granted_percent), percent(gpu.promised_percent))],
-    ["clients", of(known(gpu.clients), known(gpu.promised_clients))],
+    ["granted", of(gib(gpu.grantedMiB), t("gib", { n: gib(gpu.promisedMiB) }))],
+    ["used", t("gib", { n: gib(gpu.usedMiB) })],
+    ["threads", of(known(gpu.grantedPercent), percent(gpu.promisedPercent))],
+    ["clients", of(known(gpu.clients), known(gpu.promisedClients))],
   ];
   if (gpu.restarts !== 0) rows.push(["restarts", known(gpu.restarts)]);
   keyed(box, rows, () => el("div", {}, el("dt"), el("dd")), (row, [key, text]) => {
@@ -130,7 +130,7 @@ function fillRow(row, one) {
   chip.dataset.level = bad ? "bad" : "warn";
   row.className = terms.length && sliceMatches(one) ? "hit" : "";
   say(use, amounts(one));
-  say(threads, percent(one.thread_percent));
+  say(threads, percent(one.threadPercent));
   say(clients, known(one.clients));
 }
 

@@ -15,7 +15,7 @@ function fillNode(box, { node, gpus, open }) {
   parts.chip.dataset.level = node.level;
   box.classList.toggle("silent", node.stale);
   say(parts.chip, node.stale ? t("node.stale") : t(`level.${node.level}`));
-  const words = [t("node.gpus", { n: gpus.length }), t("gib", { n: `${gib(sum(gpus, "granted_mib"))}/${gib(sum(gpus, "promised_mib"))}` })];
+  const words = [t("node.gpus", { n: gpus.length }), t("gib", { n: `${gib(sum(gpus, "grantedMiB"))}/${gib(sum(gpus, "promisedMiB"))}` })];
   if (node.cordoned) words.push(t("node.cordoned", { what: node.cordoned }));
   if (node.reported_at === null) words.push(t("node.never"));
   say(parts.meta, words.join(" · "));
@@ -27,9 +27,9 @@ function fillNode(box, { node, gpus, open }) {
 }
 
 function fillMini(box, gpu) {
-  const whole = gpu.memory_mib ?? gpu.promised_mib ?? 1;
+  const whole = gpu.memoryMiB ?? gpu.promisedMiB ?? 1;
   box.dataset.level = gpu.level;
-  [gpu.granted_mib, gpu.used_mib].forEach((mib, place) => { box.children[place].style.width = `${Math.min(100, (100 * (mib ?? 0)) / whole)}%`; });
+  [gpu.grantedMiB, gpu.usedMiB].forEach((mib, place) => { box.children[place].style.width = `${Math.min(100, (100 * (mib ?? 0)) / whole)}%`; });
 }
 
 function showGpus() {

@@ -48,7 +48,7 @@ function figures(gpus) {
   const serves = (gpu) => gpu.state === "ready" && !told.lists.nodes.get(gpu.node)?.stale;
   const words = t("verdict.figures", {
     ready: gpus.filter(serves).length, gpus: gpus.length,
-    granted: gib(sum(gpus, "granted_mib")), promised: gib(sum(gpus, "promised_mib")), used: gib(sum(gpus, "used_mib")),
+    granted: gib(sum(gpus, "grantedMiB")), promised: gib(sum(gpus, "promisedMiB")), used: gib(sum(gpus, "usedMiB")),
   });
   return waiting === 0 ? words : `${words} · ${t("verdict.waiting", { n: known(waiting) })}`;
 }
