@@ -9,7 +9,7 @@ read, the mode stays as it is: unknown is not DEFAULT.
 
 import asyncio
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -48,16 +48,12 @@ class FoundModes:
     def file(self, uuid: str) -> Path:
         return self.run_directory / "compute-modes" / f"{uuid}.json"
 
-    def get(self, uuid: str, recorded: Mapping[str, int]) -> int | None:
-        """The mode that was found; None where there is none of this boot. recorded: as the records
-        of the domains have it, which counts where an older mpsd has made no file.
-        UnreadableRecord."""
+    def get(self, uuid: str) -> int | None:
+        """The mode that was found; None where there is none of this boot. UnreadableRecord."""
         found = records.read(path := self.file(uuid), FoundMode)
         if found and (found.gpu != uuid or found.mode not in _NAMES):
             raise records.UnreadableRecord(path, f"it is of {found.gpu} and mode {found.mode}")
-        if found:
-            return found.mode if found.boot_id == processes.boot_id() else None
-        return recorded.get(uuid)
+        return found.mode if found and found.boot_id == processes.boot_id() else None
 
     def put(self, uuid: str, mode: int) -> None:
         """OSError."""
@@ -78,12 +74,11 @@ def why_unknown(error: records.UnreadableRecord, uuid: str) -> str:
 
 
 class ComputeModes:
-    """The compute modes of a domain's GPUs. run_directory: may hold an earlier mpsd's records."""
+    """The compute modes of a domain's GPUs. run_directory: may hold an earlier mpsd's files."""
 
     def __init__(self, nvml: Nvml, kept: KeptRecord, run_directory: Path, log: Logger) -> None:
         self._nvml = nvml
         self._kept = kept
-        self._run_directory = run_directory
         self._log = log
         self._files = FoundModes(run_directory)
         # exclusive_process of the policy that was last followed; None before that
@@ -143,11 +138,10 @@ class ComputeModes:
 
     def _known(self) -> dict[str, int | None]:
         """The modes that were found, by GPU; None, and logged, where the file cannot be read."""
-        recorded_modes = {**recorded(self._run_directory), **self._kept.now.compute_modes}
         known: dict[str, int | None] = {}
         for uuid in self._kept.now.gpus:
             try:
-                if (mode := self._files.get(uuid, recorded_modes)) is not None:
+                if (mode := self._files.get(uuid)) is not None:
                     known[uuid] = mode
                 elif self._files.file(uuid).exists():  # of another boot
                     self._files.remove(uuid)
@@ -165,15 +159,6 @@ def set_mode(nvml: Nvml, uuid: str, mode: int) -> bool:
         return False
     nvml.set_compute_mode(uuid, mode)
     return True
-
-
-def recorded(run_directory: Path) -> dict[str, int]:
-    """The modes of GPUs before mpsd, by all readable records of this boot: domains may change."""
-    modes: dict[str, int] = {}
-    for _folder, record in of_this_boot(run_directory):
-        if isinstance(record, DomainRecord):  # else the supervisor of that domain has logged it
-            modes |= record.compute_modes
-    return modes
 
 
 # -- what the last mpsd of a node leaves behind: `mpsd control --release` ------------------------
@@ -217,7 +202,7 @@ def release(run_directory: Path, find_tools: Callable[[], Tools]) -> tuple[Relea
             remedy = "set the mode yourself (nvidia-smi -i GPU -c DEFAULT), then remove the file"
             reason = f"{folder.record} cannot be read: {record.reason}; {remedy}"
             done.append(Released(folder.path.name, None, None, ReleaseOutcome.LEFT, reason))
-        elif record.compute_modes or any(files.file(uuid).exists() for uuid in record.gpus):
+        elif any(files.file(uuid).exists() for uuid in record.gpus):
             found.append((folder, record))
     if not found:
         return tuple(done)
@@ -243,7 +228,7 @@ def _released(
 ) -> Iterator[Released]:
     for uuid in record.gpus:
         try:
-            mode = files.get(uuid, record.compute_modes)
+            mode = files.get(uuid)
         except records.UnreadableRecord as error:
             yield Released(record.domain, None, None, ReleaseOutcome.LEFT, why_unknown(error, uuid))
             continue

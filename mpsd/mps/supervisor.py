@@ -126,11 +126,9 @@ class DomainSupervisor:
     def replace(self, earlier: "Collection[DomainSupervisor]") -> None:
         """Records that this one has the GPUs of others, which have ended; so a GPU is in a record
         at every moment."""
-        modes = {gpu: mode for one in earlier for gpu, mode in one.record.compute_modes.items()}
         self._kept.change(
             reason=f"its GPUs were of {' and '.join(sorted(one.record.domain for one in earlier))}",
             served=all(one.record.served for one in earlier),
-            compute_modes={gpu: mode for gpu, mode in modes.items() if gpu in self.record.gpus},
         )
 
     @property

@@ -11,13 +11,13 @@ from mpsd.platform import records
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
 
 
-def test_a_mode_that_was_found_counts_before_what_a_record_says(tmp_path: Path) -> None:
+def test_a_mode_that_was_found_is_known_until_it_is_back(tmp_path: Path) -> None:
     modes = FoundModes(tmp_path)
-    assert (modes.get(UUID, {}), modes.get(UUID, {UUID: 2})) == (None, 2)
+    assert modes.get(UUID) is None
     modes.put(UUID, 0)
-    assert modes.get(UUID, {UUID: 2}) == 0
+    assert modes.get(UUID) == 0
     modes.remove(UUID)
-    assert modes.get(UUID, {}) is None
+    assert modes.get(UUID) is None
 
 
 def test_a_file_with_any_bit_flipped_or_cut_off_anywhere_gives_no_other_mode(
@@ -36,7 +36,7 @@ def test_a_file_with_any_bit_flipped_or_cut_off_anywhere_gives_no_other_mode(
     for content in damaged:
         file.write_bytes(content)
         try:
-            assert modes.get(UUID, {UUID: 0}) == 2, content
+            assert modes.get(UUID) == 2, content
         except records.UnreadableRecord:
             continue
 
@@ -46,4 +46,4 @@ def test_a_file_of_another_gpu_is_unreadable(tmp_path: Path) -> None:
     modes.put(UUID, 0)
     modes.file(UUID).rename(modes.file("GPU-other"))
     with pytest.raises(records.UnreadableRecord, match=UUID):
-        modes.get("GPU-other", {})
+        modes.get("GPU-other")
