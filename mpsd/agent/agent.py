@@ -44,6 +44,7 @@ from mpsd.mps.memory_caps import CapFiles, CapRequests
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import DomainRecords, NodeDomains
 from mpsd.mps.rules.control_protocol import ControlFailed
+from mpsd.mps.rules.faults import reasons
 from mpsd.platform import records
 from mpsd.platform.event_loop import DeathWatch, Shortages
 from mpsd.platform.logs import logger
@@ -433,7 +434,9 @@ class AgentRole:
             past_pods=self._past_pods,
         )
         self._past_pods = past_pods(view)
-        return replace(view, unknown=(*dict.fromkeys(view.withheld.values()), *view.unknown))
+        told = reasons(view, ledger.ends, self.view.reasons if self.view else {})
+        unknown = (*dict.fromkeys(view.withheld.values()), *view.unknown)
+        return replace(view, unknown=unknown, reasons=told)
 
     async def _act_on(
         self, domain: str, actions: Sequence[Action], troubles: dict[str, str]

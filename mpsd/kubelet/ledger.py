@@ -242,7 +242,8 @@ class KubeletGrants:
         known."""
         found: tuple[JournalEntry, ...] = ()
         try:
-            found = self._entries_on_disk()
+            read = records.read(self._journal, _Journal)
+            found = read.entries if read else ()
         except records.UnreadableRecord as error:
             self._log.warning("journal unreadable", file=str(self._journal), reason=error.reason)
             remedy = "this ends by itself once kubelet has listed the devices of every pod here"
@@ -253,16 +254,6 @@ class KubeletGrants:
         self.entries = found
         self._keep(tuple(entry for entry in found if entry.boot_id == processes.boot_id()))
         self.count()
-
-    def _entries_on_disk(self) -> tuple[JournalEntry, ...]:
-        """UnreadableRecord."""
-        try:
-            found = records.read(self._journal, _Journal)
-            return found.entries if found else ()
-        except records.UnreadableRecord:
-            with suppress(records.UnreadableRecord):  # a list: as an older mpsd wrote it
-                return tuple(records.read(self._journal, list[JournalEntry]) or ())
-            raise
 
     def note(self, entry: JournalEntry) -> None:
         self._noted = self._questions
@@ -312,6 +303,7 @@ class KubeletGrants:
             unknown=tuple(filter(None, (trouble, unknown))),
             pods=of_claims | rules.by_cgroup(grants, pods),
             ungranted={uid: pod for uid, pod in ungranted.items() if uid not in of_claims},
+            ends={row.uid: row.ends for row in self._rows if row.ends},
         )
 
     def _held(self, claim: PreparedClaim, holders: tuple[PodName, ...]) -> HeldGrant:

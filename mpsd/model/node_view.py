@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from mpsd.model.domain import ON_DEMAND, State
 from mpsd.model.grants import CardsRequest, Gpu, Grant, Request
@@ -74,6 +75,19 @@ class FaultCause:
     grant: str | None = None
 
 
+class ContainerEnd(NamedTuple):
+    """The end of a pod's container, as the API has it."""
+
+    #: such as OOMKilled; the pod's, such as Evicted, where the container was killed with it
+    reason: str
+    #: seconds since 1970, without fractions
+    at: float
+
+
+ContainerEnds = Mapping[str, tuple[ContainerEnd, ...]]  # by the API's uid of their pod
+Reasons = Mapping[ProcessIdentity, str]  # why it ended, where Kubernetes alone says it
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A fault of a GPU: when it was seen (seconds since 1970), and every process that lost its
@@ -128,11 +142,9 @@ class DomainRecord:
     compute_modes: what the GPUs were set to before mpsd, by UUID; `mps.compute_modes` goes by files
     of its own. served: whether it has ever been ready in this boot. faults: the last ones of this
     boot, the newest last. canary: None before it has run. boot_id: of the boot that all of it is
-    about; empty where an older mpsd wrote it. written_by: the version of the `mpsd control` that
-    keeps it; empty as well. kind: a `DomainKind`; empty where it is written by an mpsd that joins
-    no GPUs on demand. held_until: seconds since 1970 until which no new client is let in, since
-    mpsd first makes a context of its own there; 0 where none is made.
-    """
+    about. written_by: the version of the `mpsd control` that keeps it. kind: a `DomainKind`.
+    held_until: seconds since 1970 until which no new client is let in, since mpsd first makes a
+    context of its own there; 0 where none is made."""
 
     version: int
     domain: str
@@ -154,12 +166,6 @@ class DomainRecord:
     written_by: str = ""
     kind: str = ""
     held_until: float = 0.0
-
-
-def is_of_boot(record: DomainRecord, boot_id: str) -> bool:
-    """Whether its pids, its canary and its compute modes mean anything in this boot."""
-    of_daemon = record.daemon.boot_id if record.daemon else boot_id
-    return (record.boot_id or of_daemon) == boot_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,7 +280,7 @@ class LedgerView:
     the grant of each living program, by pid. pods: the grant of each pod or container that holds
     one, by its name in `Whereabouts`. ungranted: each pod that is known to hold no grant, by the
     uid in its cgroups. unreadable: grants that are not among `held`, because their records cannot
-    be read."""
+    be read. ends: of containers."""
 
     held: tuple[HeldGrant, ...] = ()
     unknown: tuple[str, ...] = ()
@@ -282,6 +288,7 @@ class LedgerView:
     pods: Mapping[str, str] = field(default_factory=dict)
     ungranted: Mapping[str, PodName] = field(default_factory=dict)
     unreadable: tuple[UnreadableGrant, ...] = ()
+    ends: ContainerEnds = field(default_factory=dict)
 
     @property
     def gpus(self) -> frozenset[str]:
@@ -300,7 +307,7 @@ class NodeView:
     not among `gpus`; its domain is one of `domains` until its programs have ended. capped: the
     grants whose cgroups have memory limits in force. uncapped: by grant, why those of others have
     none; of one that is in neither nothing is known. past_pods: by the uid in its cgroup, those
-    that held a grant of late."""
+    that held a grant of late. reasons: of the causes of faults."""
 
     now: float
     driver: str
@@ -318,6 +325,7 @@ class NodeView:
     capped: frozenset[str] = frozenset()
     uncapped: Mapping[str, str] = field(default_factory=dict)
     past_pods: Mapping[str, PodName] = field(default_factory=dict)
+    reasons: Reasons = field(default_factory=dict)
 
     def domain(self, name: str) -> DomainView | None:
         return next((domain for domain in self.domains if domain.name == name), None)

@@ -202,6 +202,8 @@ class StateReason(Read, frozen=True, gc=False):
     reason: str = ""
     message: str = ""
     exit_code: int = 0
+    #: RFC 3339
+    finished_at: str | None = None
 
 
 class _ContainerState(Read, frozen=True, gc=False):
@@ -213,6 +215,8 @@ class _ContainerState(Read, frozen=True, gc=False):
 class ContainerReport(Read, frozen=True, gc=False):
     name: str = ""
     state: _ContainerState = _ContainerState()
+    #: of the one that it was before its last restart
+    last_state: _ContainerState = _ContainerState()
 
 
 class _PodStatus(Read, frozen=True, gc=False):

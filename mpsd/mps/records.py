@@ -15,7 +15,7 @@ from pathlib import Path
 import mpsd
 from mpsd.model.domain import ENDED, Domain, DomainKind, Groups, State, domains, regrouped
 from mpsd.model.grants import Gpu
-from mpsd.model.node_view import RECORD_VERSION, DomainRecord, is_of_boot
+from mpsd.model.node_view import RECORD_VERSION, DomainRecord
 from mpsd.model.policy import Policy
 from mpsd.platform import processes, records
 from mpsd.platform.logs import Logger
@@ -124,7 +124,7 @@ def _read_of_this_boot(path: Path) -> DomainRecord | None:
     """None where there is none: another boot's pids and compute modes mean nothing now.
     UnreadableRecord."""
     record = records.read(path, DomainRecord)
-    return record if record and is_of_boot(record, processes.boot_id()) else None
+    return record if record and record.boot_id == processes.boot_id() else None
 
 
 def of_this_boot(

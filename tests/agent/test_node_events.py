@@ -97,15 +97,6 @@ def test_a_daemon_that_ended_and_came_back_between_two_looks_is_told_all_the_sam
     ]
 
 
-def test_a_fault_of_which_an_older_mpsd_control_says_no_more_is_told_on_every_pod_of_the_gpu() -> (
-    None
-):
-    assert told(BUSY, like(BUSY, state=State.FAULT)) == [
-        ("Node node1", Reason.FAULT),
-        ("Pod default/a", Reason.FAULT),
-    ]
-
-
 def test_the_node_hears_which_pods_lost_processes() -> None:
     before = replace(BUSY, clients=(client("idle", 3), client("a", 1)))
     on_node, *_pods = node_events(
@@ -157,7 +148,9 @@ def test_where_nobody_knows_the_clients_every_pod_there_may_have_lost_some() -> 
     assert all("any GPU processes of this pod" in one.message for one in pods)
 
 
-@pytest.mark.parametrize("state", [state for state in State if state is not State.STARTING])
+@pytest.mark.parametrize(
+    "state", [one for one in State if one not in {State.STARTING, State.FAULT}]
+)
 def test_every_state_that_is_reached_is_told_on_the_node(state: State) -> None:
     before = like(BUSY, state=State.STARTING)
     one, *_rest = node_events(before, like(BUSY, state=state, reason="because"), "node1")
@@ -237,6 +230,19 @@ def test_a_fault_is_told_once_it_is_known_who_ended_before_it_and_then_with_that
     cause = "; likely cause, ended just before it: default/idle: killed by SIGKILL"
     assert all(one.message.endswith(cause) for one in (on_node, *on_pods))
     assert [str(one.subject) for one in on_pods] == ["Pod default/a", "Pod default/b"]
+
+
+def test_what_kubernetes_says_of_a_cause_is_told_when_it_comes_and_once() -> None:
+    known = seen(replace(FAULT, causes=(KILLED,)))
+    said = replace(known, reasons={KILLED.process: "OOMKilled"})
+    found = events(known, said)
+    assert subjects(found) == ["Node node1", "Pod default/a", "Pod default/b"]
+    assert all(one.message.endswith("killed by SIGKILL (OOMKilled)") for one in found)
+    assert min(one.at or 0 for one in found) > FAULT.at
+    assert events(said, said) == []
+    # a new agent makes the very same events, which the API server has
+    assert {*events(None, said)} == {*events(None, known), *found}
+    assert events(known, replace(said, now=NOW + OLD_FAULT_S + 1)) == []
 
 
 def test_of_whom_the_record_knows_no_pod_the_look_before_may() -> None:

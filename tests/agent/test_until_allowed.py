@@ -58,7 +58,8 @@ class World:
         )
         daemon = processes.identity_of(1)
         assert daemon
-        self.record = replace(record(), gpus=(node.gpus[0].uuid,), daemon=daemon, servers=(500,))
+        here = replace(record(), daemon=daemon, boot_id=daemon.boot_id)
+        self.record = replace(here, gpus=(node.gpus[0].uuid,), servers=(500,))
         self.write(self.record)
         # as of the last cycle
         self.agent.view = replace(view(), domains=(DomainView(self.record, frozenset()),))

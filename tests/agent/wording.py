@@ -24,7 +24,8 @@ def changes() -> Iterator[tuple[NodeView, NodeView]]:
     yield replace(BUSY, clients=None), like(BUSY, **DOWN)
     yield BUSY, like(BUSY, restarts_total=1)
     yield QUIET, seen(FAULT)
-    yield QUIET, seen(replace(FAULT, causes=(KILLED,)))
+    yield QUIET, (caused := seen(replace(FAULT, causes=(KILLED,))))
+    yield caused, replace(caused, reasons={KILLED.process: "OOMKilled"})
     yield (
         seen(replace(FAULT, at=NOW - 60), state=State.READY),
         seen(replace(FAULT, at=NOW - 60), FAULT),

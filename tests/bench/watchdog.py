@@ -216,6 +216,7 @@ def _write_record(chosen: Settings, gpu: Gpu) -> None:
         restarts_total=0,
         started_at=0.0,
         compute_modes={},
+        boot_id=processes.boot_id(),
     )
     path = chosen.domain(gpu.label).record
     path.parent.mkdir(parents=True)

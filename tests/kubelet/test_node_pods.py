@@ -120,6 +120,52 @@ def test_a_pod_that_ends_says_so() -> None:
     assert node_pod(metadata=DELETED).terminating
 
 
+def ended(reason: str, code: int, at_s: int) -> dict[str, object]:
+    end = {"reason": reason, "exitCode": code, "finishedAt": f"1970-01-01T00:00:{at_s:02}Z"}
+    return {"terminated": end}
+
+
+OOM = {"name": "main", "lastState": ended("OOMKilled", 137, 1), "state": {"running": {}}}
+KILLED = {"name": "main", "lastState": ended("OOMKilled", 137, 1), "state": ended("Error", 137, 9)}
+FAILED = {"name": "main", "lastState": ended("Error", 137, 1), "state": ended("Error", 1, 9)}
+UNKNOWN = {"name": "main", "state": {"terminated": {"reason": "ContainerStatusUnknown"}}}
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        ({"containerStatuses": [OOM]}, [("OOMKilled", 1)]),
+        ({"initContainerStatuses": [OOM]}, [("OOMKilled", 1)]),
+        ({"containerStatuses": [KILLED], "phase": "Failed"}, [("OOMKilled", 1), ("Error", 9)]),
+        (
+            {"containerStatuses": [KILLED], "phase": "Failed", "reason": "Evicted"},
+            [("OOMKilled", 1), ("Evicted", 9)],
+        ),
+        (
+            {"containerStatuses": [FAILED], "phase": "Failed", "reason": "Evicted"},
+            [("Error", 1), ("Error", 9)],
+        ),
+        (
+            {"containerStatuses": [KILLED], "phase": "Running", "reason": "NodeLost"},
+            [("OOMKilled", 1), ("Error", 9)],
+        ),
+        ({"containerStatuses": [UNKNOWN]}, []),
+        (
+            {"containerStatuses": [{"state": ended("Error", 1, at)} for at in range(20, 10, -1)]},
+            [("Error", at) for at in range(13, 21)],
+        ),
+    ],
+)
+def test_of_a_pods_containers_the_last_ends_are_kept(
+    status: dict[str, object], expected: list[tuple[str, int]]
+) -> None:
+    pod = read_node_pod(pod_object() | {"status": status}, POLICY)
+    assert pod
+    assert [*pod.ends] == expected
+    plain = read_node_pod(pod_object("web", container()) | {"status": status}, POLICY)
+    assert plain == NodePod(PodName("default", "web", "uid-of-web"))
+
+
 DELETED = {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}
 HOOK = {"lifecycle": {"preStop": {"exec": {"command": ["save"]}}}}
 ODD_STOP = {"lifecycle": {"stopSignal": "SIGUSR1"}}

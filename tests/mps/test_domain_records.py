@@ -22,9 +22,8 @@ def ourselves() -> ProcessIdentity:
 def record(name: str) -> DomainRecord:
     """Of a domain whose daemon is this very process."""
     gpus = (f"GPU-{name}",)
-    return DomainRecord(
-        RECORD_VERSION, name, gpus, State.READY, 1.0, "", ourselves(), (), 0, 0, 1.0, {}
-    )
+    past = (RECORD_VERSION, name, gpus, State.READY, 1.0, "", ourselves(), (), 0, 0, 1.0, {})
+    return DomainRecord(*past, boot_id=processes.boot_id())
 
 
 def write(directory: Path, written: DomainRecord) -> Path:
@@ -60,7 +59,7 @@ def test_a_record_that_comes_changes_or_goes_is_noticed_once(tmp_path: Path) -> 
 def test_a_record_that_is_not_understood_is_left_out_and_the_others_count(tmp_path: Path) -> None:
     write(tmp_path, record("gpu0"))
     write(tmp_path, replace(record("gpu1"), version=RECORD_VERSION + 1))
-    write(tmp_path, replace(record("gpu2"), daemon=replace(ourselves(), boot_id="another")))
+    write(tmp_path, replace(record("gpu2"), boot_id="another"))
     write(tmp_path, record("gpu3")).write_text("{")
     assert [one.domain for one in DomainRecords(tmp_path, logger()).read()] == ["gpu0"]
 

@@ -10,15 +10,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.domain import State
-from mpsd.model.identity import PodName
+from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_report import SuspectReport
-from mpsd.model.node_view import RECORD_VERSION, DomainRecord, Fault, FaultCause, FaultHit
+from mpsd.model.node_view import (
+    RECORD_VERSION,
+    ContainerEnd,
+    DomainRecord,
+    Fault,
+    FaultCause,
+    FaultHit,
+    NodeView,
+)
 from mpsd.model.times import utc
 from mpsd.mps.rules import faults
 from mpsd.mps.rules.control_protocol import LogEvent, LogLine, read_line
 from mpsd.mps.rules.faults import (
     BEFORE_S,
     LATE_S,
+    REASON_S,
     TOGETHER_S,
     ClientDeath,
     FaultSigns,
@@ -29,6 +38,7 @@ from mpsd.mps.rules.faults import (
     to_end,
 )
 from tests.model.worlds import NOW, POLICY, identity
+from tests.status.pod_worlds import node
 
 GRACES = POLICY.graces
 TRANSCRIPT = (
@@ -281,7 +291,7 @@ def test_the_status_names_a_cause_by_its_pod_or_its_program() -> None:
         FaultCause(identity(3), "python x.py", None, "exit code 1", "0123"),
     )
     found = faults.causes_report(
-        replace(fault("b"), causes=causes), {"a": PodName("default", "train", "a")}
+        replace(fault("b"), causes=causes), {"a": PodName("default", "train", "a")}, {}
     )
     assert [str(one) for one in found] == [
         "default/train: killed by SIGKILL",
@@ -291,6 +301,54 @@ def test_the_status_names_a_cause_by_its_pod_or_its_program() -> None:
     assert [one.uid for one in found] == ["a", "", ""]
 
 
+NEAR = (NOW - REASON_S, NOW, NOW + REASON_S)
+
+
+@pytest.mark.parametrize(
+    ("how", "ends", "reason"),
+    [
+        *(("killed by SIGKILL", [("OOMKilled", at)], "OOMKilled") for at in NEAR),
+        ("killed by SIGKILL", [("OOMKilled", NOW - REASON_S - 1)], None),
+        ("killed by SIGKILL", [("OOMKilled", NOW + REASON_S + 1)], None),
+        ("killed by SIGKILL", [("Error", NOW)], None),
+        ("killed by SIGKILL", [("OOMKilled", NOW), ("Error", NOW)], "OOMKilled"),
+        ("killed by SIGKILL", [("OOMKilled", NOW), ("Evicted", NOW)], None),
+        ("ended", [("OOMKilled", NOW - 60), ("Error", NOW)], "Error"),
+        ("ended", [("", NOW)], None),
+        ("ended", [], None),
+        ("exit code 1", [("Error", NOW)], None),
+        ("ended by mpsd (pod deleted)", [("OOMKilled", NOW)], None),
+    ],
+)
+def test_only_an_end_of_the_pod_near_the_fault_is_the_causes_reason(
+    how: str, ends: list[tuple[str, float]], reason: str | None
+) -> None:
+    view, process = faulty(FaultCause(identity(1), "python", "a", how))
+    own = tuple(ContainerEnd(*end) for end in ends)
+    others = {"b": (ContainerEnd("DeadlineExceeded", NOW),)}
+    told = faults.reasons(view, {"a": own, **others}, {})
+    assert told == ({} if reason is None else {process: reason})
+
+
+def faulty(cause: FaultCause) -> tuple[NodeView, ProcessIdentity]:
+    return node(faults=(replace(fault("b"), causes=(cause,)),), faults_total=1), cause.process
+
+
+def test_a_causes_reason_is_kept_until_its_fault_is_forgotten() -> None:
+    view, process = faulty(FaultCause(identity(1), "python", "a", "ended"))
+    known = {process: "OOMKilled", identity(2): "Evicted"}
+    assert faults.reasons(view, {}, known) == {process: "OOMKilled"}
+    domain = view.domains[0].record
+    (cause,) = faults.faults_report(domain, {}, known).causes
+    assert cause.how == "ended (OOMKilled)"
+
+
+def test_a_cause_in_a_static_pod_has_the_reason_of_its_mirror_pod() -> None:
+    view, process = faulty(FaultCause(identity(1), "python", "0" * 32, "ended"))
+    view = replace(view, past_pods={"0" * 32: PodName("kube-system", "a", "a")})
+    assert faults.reasons(view, {"a": (ContainerEnd("Error", NOW),)}, {}) == {process: "Error"}
+
+
 def test_the_status_names_who_was_hit_by_its_pod_or_its_grant() -> None:
     programs = [
         replace(hit(pid), grant=grant)
@@ -298,7 +356,7 @@ def test_the_status_names_who_was_hit_by_its_pod_or_its_grant() -> None:
     ]
     every = Fault(NOW, (*programs, hit(5, "a"), hit(6, "b")), strangers=(7,))
     record = replace(RECORD, faults=(every,), faults_total=1)
-    found = faults.faults_report(record, {"a": PodName("default", "train", "a")}).hit
+    found = faults.faults_report(record, {"a": PodName("default", "train", "a")}, {}).hit
     assert [str(one) for one in found] == [
         *("b (1)", "default/train (1)"),
         *("0123 (train) (2)", "4567 (train) (1)", "processes of no known pod (2)"),

@@ -120,6 +120,7 @@ class World:
                 gpus=(gpu.uuid,),
                 servers=(),
                 daemon=processes.identity_of(1),
+                boot_id=processes.boot_id(),
             )
             records.write(self.run / gpu.label / "record.json", seen)
         self.stranger = self._client(self.node.gpus[1], {}, stack, simulated)

@@ -13,11 +13,11 @@ from mpsd.model.domain import State
 from mpsd.model.events import Event, Reason, Subject, node_subject, pod_subject
 from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName
-from mpsd.model.node_view import DomainRecord, DomainView, Fault, NodeView, pod_names
+from mpsd.model.node_view import DomainRecord, DomainView, Fault, NodeView, Reasons, pod_names
 from mpsd.model.problem import program_of, shortened
 from mpsd.model.times import epoch, stamp
 from mpsd.model.violations import ViolationKind
-from mpsd.mps.rules.faults import causes_report, presence, suspects, unhealed
+from mpsd.mps.rules.faults import causes_report, presence, suspects
 
 REFUSED = "Refused"
 # the watchdog reports these with an outcome
@@ -71,6 +71,8 @@ class _FaultEvents:
                 yield self._on_node(faults, hit)
                 yield from self._on_pods(faults, hit)
             yield from self._of_killed(same, fault)
+            if now.now - fault.at <= OLD_FAULT_S:
+                yield from self._of_reasons(fault, before.reasons if before else {}, now.reasons)
 
     def _on_node(self, faults: Sequence[Fault], hit: _Hit) -> Event:
         text = (
@@ -83,7 +85,7 @@ class _FaultEvents:
         others = [f"processes of no pod ({hit[None]})"] if hit[None] else []
         text += shortened(pods + others) if hit else "no process was seen there"
         if faults[-1].causes:
-            text += f"; {self._ended_before(faults[-1])}"
+            text += f"; {self._ended_before(faults[-1], {})}"
         elif sum(hit.values()) > 1:
             text += "; MPS does not report which of them caused it"
         if found := suspects(faults, self.names):
@@ -104,7 +106,7 @@ class _FaultEvents:
                 " restarted"
             )
             if faults[-1].causes:
-                text += f"; {self._ended_before(faults[-1])}"
+                text += f"; {self._ended_before(faults[-1], {})}"
             if (times := presence(faults, str(pod))) > 1:
                 since = stamp(faults[-times].at)
                 text += f"; this pod was present at {times} of {times} faults since {since}"
@@ -122,8 +124,18 @@ class _FaultEvents:
                 )
                 yield Event(pod_subject(pod), Reason.FAULT, text, hit.ended_at)
 
-    def _ended_before(self, fault: Fault) -> str:
-        return ended_before(map(str, causes_report(fault, self.names)))
+    def _of_reasons(self, fault: Fault, known: Reasons, told: Reasons) -> Iterator[Event]:
+        """What Kubernetes says of its causes, which comes after all else: so its time is later."""
+        if all(one.process in known or one.process not in told for one in fault.causes or ()):
+            return
+        text = f"MPS domain {self.domain} had a fault at {stamp(fault.at)}"
+        text += f"; {self._ended_before(fault, told)}"
+        hit = [self.names[pod] for pod in sorted(fault.pods & self.names.keys())]
+        for subject in (self.node, *map(pod_subject, hit)):
+            yield Event(subject, Reason.FAULT, text, fault.at + 1)
+
+    def _ended_before(self, fault: Fault, reasons: Reasons) -> str:
+        return ended_before(map(str, causes_report(fault, self.names, reasons)))
 
     def _name(self, pod: str) -> str:
         return str(self.names[pod]) if pod in self.names else f"a pod that is gone, uid {pod}"
@@ -146,7 +158,6 @@ def _hit_by_pod(fault: Fault, clients: Mapping[int, str | None]) -> _Hit:
 _Holding = tuple[Grant, PodName | None]
 _STATES = {
     State.DOWN: (Reason.DAEMON_DOWN, "has no MPS control daemon"),
-    State.FAULT: (Reason.FAULT, "had a fault, which ended the work of every program on its GPUs"),
     State.WEDGED: (Reason.WEDGED, "does not answer; running programs continue, new ones wait"),
     State.REFUSED: (Reason.REFUSED, "cannot be served"),
     State.READY: (Reason.READY, "serves"),
@@ -161,14 +172,12 @@ def _domain_events(
     ended = earlier is not None and domain.record.restarts_total > earlier.record.restarts_total
     risk = _risk(earlier.record, domain.record) if earlier else None
     at_risk = list(_at_risk(before, domain)) if before and risk else []
-    troubled = {State.DOWN, State.FAULT, State.WEDGED, State.REFUSED}
+    troubled = {State.DOWN, State.WEDGED, State.REFUSED}  # a fault has events of its own
     # its first daemon is about to be started
     begins = domain.state is State.DOWN and not domain.record.started_at
     has_changed = (
         domain.state is not earlier.state if earlier else domain.state in troubled and not begins
     )
-    if domain.state is State.FAULT and unhealed(domain.record.faults):
-        has_changed = False  # the fault has events of its own
     if has_changed or ended:
         yield from _on_node(
             domain, node, [(grant, pod) for grant, pod, _number in at_risk], ended=ended
@@ -194,23 +203,20 @@ def _on_node(
         if domain.state is State.READY and domain.record.canary:
             doubt = domain.record.canary.problem or domain.record.canary.warning
             why = f"{why}, although its canary found: {doubt}" if doubt else why
-        who = {State.DOWN: lost, State.FAULT: lost, State.WEDGED: may_lose}.get(domain.state, "")
+        who = {State.DOWN: lost, State.WEDGED: may_lose}.get(domain.state, "")
         reason, text = _STATES[domain.state]
         yield Event(node, reason, f"{named} {text}{why}{who}")
 
 
 def _risk(earlier: DomainRecord, now: DomainRecord) -> Reason | None:
-    """Why programs lost the GPUs of a domain between two views, or may lose them; None where
-    neither is so."""
+    """Why programs lost the GPUs of a domain between two views, or may lose them, but for a fault;
+    None where neither is so."""
     if now.restarts_total > earlier.restarts_total or (
         now.daemon is None and earlier.daemon is not None
     ):
         return Reason.DAEMON_DOWN
-    if now.state is earlier.state:
-        return None
-    if now.state is State.FAULT and not unhealed(now.faults):  # as an older mpsd control records it
-        return Reason.FAULT
-    return Reason.WEDGED if now.state is State.WEDGED else None
+    begins = now.state is State.WEDGED and earlier.state is not State.WEDGED
+    return Reason.WEDGED if begins else None
 
 
 def _at_risk(
@@ -249,9 +255,4 @@ def _loss(number: int | None, reason: Reason) -> str:
     if reason is Reason.WEDGED:
         may = f"{whose} may continue, and will lose the GPU if mpsd restarts the daemon"
         return f"its MPS control daemon does not answer; {may}"
-    if reason is Reason.DAEMON_DOWN:
-        return f"its MPS control daemon ended; {whose} lost the GPU and must be restarted"
-    return (
-        f"a program's fault ended the work of {whose}; {'it' if number == 1 else 'they'} must be"
-        " restarted"
-    )
+    return f"its MPS control daemon ended; {whose} lost the GPU and must be restarted"

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TypeVar
 
 from mpsd.kubelet.rules.allocation import gpu_of
@@ -87,14 +88,9 @@ Item = TypeVar("Item")
 
 
 def counted(rows: Iterable[NodePod]) -> tuple[object, ...]:
-    """What of pods makes a difference to grants; most of their changes make none, such as
-    annotations."""
-    return tuple(
-        [
-            (row.uid, row.phase, row.static_uid, row.requests, row.claims, row.priority)
-            for row in rows
-        ]
-    )
+    """What of pods the view is made from: not what changes most, such as annotations."""
+    of_grants = ("uid", "phase", "static_uid", "requests", "claims", "priority", "ends")
+    return tuple(map(attrgetter(*of_grants), rows))
 
 
 def by_name(pods: Iterable[NodePod]) -> dict[PodKey, NodePod]:

@@ -11,9 +11,12 @@ from typing import Literal, NamedTuple
 from mpsd.model.fields import FieldReader
 from mpsd.model.identity import PodName
 from mpsd.model.names import MIRROR
-from mpsd.model.pod import CLAIM, FINISHED, NO_BOUND, PodDeletion, PodPriority, pod_in
+from mpsd.model.node_view import ContainerEnd
+from mpsd.model.pod import CLAIM, FINISHED, NO_BOUND, Pod, PodDeletion, PodPriority, pod_in
 from mpsd.model.policy import Policy
+from mpsd.model.problem import LONGEST_NAME
 from mpsd.model.request import ContainerRequest, read_allocated
+from mpsd.model.times import seconds
 
 Kind = Literal["memory", "percent"]
 KINDS: tuple[Kind, Kind] = ("memory", "percent")
@@ -23,6 +26,8 @@ DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 # nanoseconds since 1970: when a scheduler that chose a GPU bound the pod
 BOUND_AT = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 _NANOSECONDS = 19  # digits, until the year 2286
+_MOST_ENDS = 8  # of a pod's containers that are kept
+_SIGNALLED = 128  # exit codes above it are signals'
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class ContainerName:
 @dataclass(frozen=True, slots=True)
 class NodePod:
     """A pod of this node. Of one that asks for no GPU of ours, of which there may be hundreds, only
-    what tells whose its processes are is kept: all up to `deletion`."""
+    what tells whose its processes are is kept: all up to `ends`."""
 
     identity: PodName
     #: the names of everything that device plugins may have given it, as `Pod.asked` has them
@@ -54,6 +59,8 @@ class NodePod:
     priority: PodPriority = field(default_factory=PodPriority)
     #: None where it was not requested
     deletion: PodDeletion | None = None
+    #: of its containers, the last ones; none of a pod that was given nothing
+    ends: tuple[ContainerEnd, ...] = ()
     #: RFC 3339
     created: str = ""
     #: as kubelet allocates: init containers and sidecars first, each in the order of the pod
@@ -138,7 +145,9 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
     if not requests and shape.problems:
         return None
     claims = sorted({one.name for one in pod.claims_made.values() if one.kind == CLAIM})
-    of_processes = NodePod(pod.name, pod.asked, tuple(claims), pod.priority, pod.deletion)
+    of_processes = NodePod(
+        pod.name, pod.asked, tuple(claims), pod.priority, pod.deletion, _ends(pod)
+    )
     if not requests:
         return of_processes
     return replace(
@@ -151,6 +160,23 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
         },
         phase=pod.status.phase,
     )
+
+
+def _ends(pod: Pod) -> tuple[ContainerEnd, ...]:
+    status = pod.status
+    found = []
+    for one in (*status.init_container_statuses, *status.container_statuses):
+        for state in (one.last_state, one.state):
+            end = state.terminated
+            at = seconds(end.finished_at) if end else None
+            if end is None or at is None:
+                continue
+            is_killed = end.reason == "Error" and end.exit_code > _SIGNALLED
+            with_pod = is_killed and state is one.state and status.phase == "Failed"
+            reason = status.reason if with_pod and status.reason else end.reason
+            found.append(ContainerEnd(reason[:LONGEST_NAME], at))
+    found.sort(key=lambda end: end.at)
+    return tuple(found[-_MOST_ENDS:]) if pod.asked else ()
 
 
 def devices_of(request: ContainerRequest, kind: Kind) -> int:

@@ -13,11 +13,21 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_report import NO_FAULTS, CauseReport, FaultsReport, HitReport, SuspectReport
-from mpsd.model.node_view import DomainRecord, Fault, FaultCause, FaultHit
+from mpsd.model.node_view import (
+    ContainerEnds,
+    DomainRecord,
+    Fault,
+    FaultCause,
+    FaultHit,
+    NodeView,
+    Reasons,
+    pod_names,
+)
 from mpsd.model.problem import program_of
 from mpsd.model.times import utc
 from mpsd.mps.rules.control_protocol import LogEvent, LogLine
@@ -26,6 +36,7 @@ if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.policy import Graces
 
 REMEMBERED = 16  # faults of a domain
+PodNames = Mapping[str, PodName]  # by uid
 
 # -- the log --------------------------------------------------------------------------------------
 
@@ -148,12 +159,11 @@ def causes(deaths: Iterable[ClientDeath], signs: FaultSigns) -> tuple[ClientDeat
 
     - After whose end the server still had no fault.
     - Whom somebody killed, up to the first end of a program that the fault may have made exit: what
-      a fault hits exits
-      or crashes, and others may be killed for that. Nothing that the log says counts here.
+      a fault hits exits or crashes, and others may be killed for that. Nothing that the log says
+      counts here.
     - Who ended by themselves about when the fault began, and are not among those that the log names
-      as torn down. The
-      server names all of them, so nobody can have another taken for a cause; who forges a line with
-      their own name is left out, and that is all that the log can do.
+      as torn down. The server names all of them, so nobody can have another taken for a cause; who
+      forges a line with their own name is left out, and that is all that the log can do.
     """
     every = tuple(deaths)
     after = [one.at_s for one in every if one.is_by_itself and one.at_s >= signs.noticed_s]
@@ -220,6 +230,39 @@ def recorded_command(command: str) -> str:
     script = arguments.partition(" ")[0]
     is_script = _INTERPRETER.fullmatch(program) and _SCRIPT.fullmatch(script)
     return f"{program} {script}" if is_script else program_of(program)
+
+
+# -- what Kubernetes says of their causes --------------------------------------------------------
+
+# between a fault and the end of its cause's container, whose time is in whole seconds
+REASON_S = 3.0
+_KILLED = "killed by SIGKILL"
+_SAYS_LESS = frozenset({"Completed", "Error"})  # than that signal
+
+
+def reasons(view: NodeView, ends: ContainerEnds, known: Reasons) -> Reasons:
+    """Why the causes of faults ended, where the node knows no more than that, or SIGKILL, and the
+    pod's containers ended then for one reason. known: as it was before; pods may be gone."""
+    every = chain.from_iterable(domain.record.faults for domain in view.domains)
+    untold = [
+        (fault.at, cause)
+        for fault in every
+        for cause in fault.causes or ()
+        if cause.how in ("ended", _KILLED)
+    ]
+    names = pod_names(view) if untold else {}
+    found = {}
+    for at, cause in untold:
+        pod = names.get(cause.pod or "")
+        own = ends.get(pod.uid if pod else cause.pod or "", ())
+        near = {end.reason for end in own if abs(end.at - at) <= REASON_S} - {""}
+        if cause.how == _KILLED:
+            near -= _SAYS_LESS
+        if cause.process in known:
+            found[cause.process] = known[cause.process]
+        elif len(near) == 1:
+            found[cause.process] = near.pop()
+    return found
 
 
 # -- what is known of them -----------------------------------------------------------------------
@@ -293,9 +336,8 @@ def why_stuck(faults: Iterable[Fault], now: float, graces: "Graces") -> str:
 # -- who was there -------------------------------------------------------------------------------
 
 
-def suspects(faults: Sequence[Fault], names: Mapping[str, PodName]) -> tuple[SuspectReport, ...]:
-    """Every pod that at least the last two faults hit, those that most hit first. names: of pods,
-    by uid.
+def suspects(faults: Sequence[Fault], names: PodNames) -> tuple[SuspectReport, ...]:
+    """Every pod that at least the last two faults hit, those that most hit first.
 
     One of them may be the cause of all; each of them may just have shared the GPU.
     """
@@ -313,8 +355,7 @@ def presence(faults: Sequence[Fault], pod: str) -> int:
     return next(missed, len(faults))
 
 
-def faults_report(record: DomainRecord, names: Mapping[str, PodName]) -> FaultsReport:
-    """names: of pods, by uid."""
+def faults_report(record: DomainRecord, names: PodNames, reasons: Reasons) -> FaultsReport:
     if not record.faults:
         return FaultsReport(record.faults_total) if record.faults_total else NO_FAULTS
     last = record.faults[-1]
@@ -324,22 +365,22 @@ def faults_report(record: DomainRecord, names: Mapping[str, PodName]) -> FaultsR
         suspects=suspects(record.faults, names),
         hit=_hit(last, names),
         healed=None if last.healed_at is None else utc(last.healed_at),
-        causes=causes_report(last, names),
+        causes=causes_report(last, names, reasons),
     )
 
 
-def causes_report(fault: Fault, names: Mapping[str, PodName]) -> tuple[CauseReport, ...]:
-    """names: of pods, by uid."""
+def causes_report(fault: Fault, names: PodNames, reasons: Reasons) -> tuple[CauseReport, ...]:
     found = []
     for one in fault.causes or ():
         pod = "" if one.pod is None else str(names.get(one.pod, one.pod))
         program = f"{one.process} ({one.command})"
         program = f"{one.grant}: {program}" if one.grant else program
-        found.append(CauseReport(pod, one.pod or "", program, one.how))
+        how = f"{one.how} ({reasons[one.process]})" if one.process in reasons else one.how
+        found.append(CauseReport(pod, one.pod or "", program, how))
     return tuple(found)
 
 
-def _hit(fault: Fault, names: Mapping[str, PodName]) -> tuple[HitReport, ...]:
+def _hit(fault: Fault, names: PodNames) -> tuple[HitReport, ...]:
     """Pods by their names, then programs by their grants, then what is in none that is known."""
     known = {hit.process.pid: hit for hit in fault.hit}
     number = Counter(_holder(known.get(pid), names) for pid in fault.pids)
@@ -347,7 +388,7 @@ def _hit(fault: Fault, names: Mapping[str, PodName]) -> tuple[HitReport, ...]:
     return tuple(sorted(found, key=lambda one: (not one.pod, not one.program, str(one))))
 
 
-def _holder(hit: FaultHit | None, names: Mapping[str, PodName]) -> tuple[str, str, str]:
+def _holder(hit: FaultHit | None, names: PodNames) -> tuple[str, str, str]:
     """Its pod and that one's uid, or else its program, as in a HitReport."""
     if hit and hit.pod is not None:
         return str(names.get(hit.pod, hit.pod)), hit.pod, ""

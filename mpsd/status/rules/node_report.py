@@ -116,7 +116,7 @@ def _domains(view: NodeView) -> Iterator[shape.DomainReport]:
             restarts=record.restarts_total,
             daemon_pid=record.daemon.pid if record.daemon else None,
             servers=record.servers,
-            faults=faults_report(record, names),
+            faults=faults_report(record, names, view.reasons),
             canary=_canary(record.canary) if record.canary else None,
             version=record.written_by,
             kind=record.kind,

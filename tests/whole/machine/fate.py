@@ -273,7 +273,7 @@ class Bystander:
             True,
             (fault,),
         )
-        records.write(folder.record, DomainRecord(*past))
+        records.write(folder.record, DomainRecord(*past, boot_id=processes.boot_id()))
         grants = machine.run_directory / "grants"
         grants.mkdir()
         records.write(

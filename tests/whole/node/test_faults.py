@@ -100,3 +100,16 @@ def test_a_pod_that_is_killed_in_mid_kernel_is_named_to_whom_it_struck(cluster: 
     eventually(
         lambda: causes() == [("default/struck", "killed by SIGKILL")], "the MPSNode names it"
     )
+
+    status = cluster.pod("struck")["status"]
+    status["containerStatuses"][0]["state"]["terminated"]["reason"] = "OOMKilled"
+    path = "/api/v1/namespaces/default/pods/struck/status"
+    cluster.ask("PATCH", path, {"status": status}, "application/merge-patch+json")
+
+    said = "killed by SIGKILL (OOMKilled)"
+    eventually(lambda: causes() == [("default/struck", said)], "the MPSNode says why")
+    for name in ("neighbour", NODE):
+        eventually(
+            lambda name=name: any(one.endswith(said) for one in told(cluster, name)),
+            f"{name} is told why",
+        )
