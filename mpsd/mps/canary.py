@@ -63,8 +63,8 @@ class CanarySetup:
     name: str = ""
 
 
-class DomainCanary:
-    """Runs a domain's canary and keeps its result; before the first an earlier mpsd's, or None."""
+class OwnContexts:
+    """What makes contexts of mpsd's own in a domain. on_end: called when it has."""
 
     def __init__(
         self,
@@ -77,11 +77,16 @@ class DomainCanary:
         self._environment = environment
         self._on_end = on_end
         self._log = log
-        self._task: asyncio.Task[Canary | None] | None = None
-        self._again_at = 0.0
-        self._left_alone = False
-        self.result: Canary | None = None
-        self.servers: tuple[int, ...] = ()  # those that it left under denial
+
+
+class DomainCanary(OwnContexts):
+    """Runs a domain's canary and keeps its result; before the first an earlier mpsd's, or None."""
+
+    _task: asyncio.Task[Canary | None] | None = None
+    _again_at = 0.0
+    _left_alone = False
+    result: Canary | None = None
+    servers: tuple[int, ...] = ()  # those that it left under denial
 
     @property
     def running(self) -> bool:
@@ -258,24 +263,13 @@ _LOOK_S = 0.02  # while the server still lists a client that has ended
 _TRIES = 3  # for a first context: one failed each time (10 of 10)
 
 
-class FirstContext:
+class FirstContext(OwnContexts):
     """A context of mpsd's own after the last client of a domain was killed. Where that was in
     mid-kernel, the next one fails once: with 719 in the driver API, 46 in the runtime
     (docs/mps-observed.md, section 15)."""
 
-    def __init__(
-        self,
-        setup: CanarySetup,
-        environment: Mapping[str, str],
-        on_end: Callable[[], None],
-        log: Logger,
-    ) -> None:
-        self._setup = setup
-        self._environment = environment
-        self._on_end = on_end
-        self._log = log
-        self._task: asyncio.Task[None] | None = None
-        self.is_awaited = False  # whether it is due, or being made
+    _task: asyncio.Task[None] | None = None
+    is_awaited = False  # whether it is due, or being made
 
     @property
     def is_begun(self) -> bool:
