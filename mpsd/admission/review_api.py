@@ -46,6 +46,7 @@ from mpsd.platform.kube import (
 )
 from mpsd.platform.limits_files import Limits
 from mpsd.platform.listener import BodyRefused, json_answer, read_json
+from mpsd.platform.rules.kubernetes_objects import kubernetes_version
 from mpsd.platform.server_metrics import ServerMetrics
 
 _ANSWERED = "answered"
@@ -114,6 +115,7 @@ LONGEST_S = 1.0  # of the 5 s that an API server waits for us
 _FRESH_S = 10.0  # a changed label counts after this at the latest
 _STALE_S = 600.0  # labels this old are better than none while the API is away
 _MOST_NAMESPACES = 4096
+_FIRST_WITH_SLEEP = (1, 30)  # in which `lifecycle.preStop.sleep` is there and on
 _MOST_NAMED = 32  # of one object; what is beyond is unknown
 
 Labels = Mapping[str, str]
@@ -130,6 +132,16 @@ class Lookups:
         # by namespace, with when it was asked
         self._known: OrderedDict[str, tuple[Labels, float]] = OrderedDict()
         self._under_way: dict[str, asyncio.Task[Labels | None]] = {}
+        # whether the API server is known to have `lifecycle.preStop.sleep`
+        self.has_sleep = False
+
+    async def look_at_version(self) -> None:
+        """What the API server said last stays known where it does not answer."""
+        if self._kube is None:
+            return
+        with suppress(KubeError):
+            version = kubernetes_version(await self._kube.read("/version"))
+            self.has_sleep = version is not None and version >= _FIRST_WITH_SLEEP
 
     async def namespace_labels(self, name: str) -> Labels | None:
         """None where they are not known. At once where they were asked for a moment ago."""
@@ -333,7 +345,7 @@ class ReviewApi:
         self, limits: Callable[[], Limits], kube: Kube | None, metrics: WebhookMetrics
     ) -> None:
         self._limits = limits
-        self._lookups = Lookups(kube, metrics)
+        self.lookups = Lookups(kube, metrics)
         self.templates = ClaimTemplates(kube)
         self._metrics = metrics
         # one, so that large ones wait for each other
@@ -400,11 +412,13 @@ class ReviewApi:
 
     async def _look_up(self, needs: ReviewNeeds) -> AdmissionContext:
         # labels are mostly known, and then nothing is waited for
+        ask = self.lookups
         if not (needs.config_maps or needs.claims):
-            return AdmissionContext(await self._lookups.namespace_labels(needs.namespace))
+            labels = await ask.namespace_labels(needs.namespace)
+            return AdmissionContext(labels, has_sleep=ask.has_sleep)
         labels, config_maps, claims = await asyncio.gather(
-            self._lookups.namespace_labels(needs.namespace),
-            self._lookups.config_map_keys(needs.namespace, needs.config_maps),
-            self._lookups.claim_classes(needs.namespace, needs.claims),
+            ask.namespace_labels(needs.namespace),
+            ask.config_map_keys(needs.namespace, needs.config_maps),
+            ask.claim_classes(needs.namespace, needs.claims),
         )
-        return AdmissionContext(labels, config_maps, claims)
+        return AdmissionContext(labels, config_maps, claims, ask.has_sleep)

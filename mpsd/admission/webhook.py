@@ -130,6 +130,7 @@ class WebhookRole:
                 await self._reviews.templates.sweep(time.time())
 
     async def _look(self) -> RegistrationOutcome:
+        await self._reviews.lookups.look_at_version()
         try:
             found = await self._source.look(time.time())
             await self._serve(found)

@@ -114,6 +114,11 @@ class _Amounts(Read, frozen=True, gc=False):
     claims: tuple[Named, ...] = ()
 
 
+# what mpsd adds as `lifecycle.preStop`, so that the agent stops clients before kubelet's SIGTERM
+PRE_STOP_S = 1
+PRE_STOP: Fields = {"sleep": {"seconds": PRE_STOP_S}}
+
+
 class _Lifecycle(Read, frozen=True, gc=False):
     pre_stop: Any = None
     stop_signal: str = ""

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import field
 from msgspec.structs import force_setattr
 
-from mpsd.model.container import Container, Named, Read, Role, SecurityContext, place
+from mpsd.model.container import PRE_STOP, Container, Named, Read, Role, SecurityContext, place
 from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.identity import PodName
 from mpsd.model.names import CLAIMS_LABEL
@@ -256,7 +256,7 @@ class PodDeletion(NamedTuple):
 
     #: seconds until kubelet kills what is left; 0 where it does not say, since it may be any time
     grace_s: int
-    #: whether a container has a hook that runs before it gets a signal
+    #: whether a container has a hook, other than mpsd's, that runs before it gets a signal
     has_pre_stop: bool = False
     #: the names of the signals that containers get in place of SIGTERM, as far as the pod says
     stop_signals: tuple[str, ...] = ()
@@ -383,7 +383,7 @@ class Pod(Read, frozen=True, gc=False):
         containers = [*self.spec.init_containers, *self.spec.containers]
         asking = [one for one in containers if one.asks_for_devices()]
         cycles = [one.lifecycle for one in asking or containers]
-        has_pre_stop = any(one.pre_stop is not None for one in cycles)
+        has_pre_stop = any(one.pre_stop not in (None, PRE_STOP) for one in cycles)
         signals = {one.stop_signal for one in cycles} - {""}
         grace_s = self.metadata.deletion_grace_s or 0
         return PodDeletion(grace_s, has_pre_stop, tuple(sorted(signals)))

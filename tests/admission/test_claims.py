@@ -181,6 +181,18 @@ def test_the_grace_is_lengthened_only_for_a_claim_that_is_known() -> None:
     assert graces == [64, 60, 60]
 
 
+def test_a_container_with_a_claim_gets_a_hook_only_where_the_claim_is_known() -> None:
+    thing = claimed(hostIPC=True)
+    hooks = [
+        [one.get("lifecycle") for one in patched(thing, answer)["spec"]["containers"]]
+        for answer in (
+            mutated(review_of(thing), seen=replace(seen, has_sleep=True))
+            for seen in (OURS, ANOTHER, UNKNOWN)
+        )
+    ]
+    assert hooks == [[{"preStop": {"sleep": {"seconds": 1}}}], [None], [None]]
+
+
 def test_what_is_needed_of_claims_is_said_beforehand() -> None:
     review = read_review(review_of(claimed(hostIPC=None)))
     assert needed_to_validate(review, POLICY, FACTS) == ReviewNeeds("team", claims=(SHARE,))

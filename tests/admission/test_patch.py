@@ -4,6 +4,7 @@ it."""
 from dataclasses import replace
 from typing import Any
 
+import kubernetes_validate
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -205,6 +206,89 @@ def test_a_pod_without_a_gpu_keeps_its_grace() -> None:
     thing = pod(container(), terminationGracePeriodSeconds=30)
     assert after(thing)["spec"]["terminationGracePeriodSeconds"] == 30
     assert "annotations" not in after(thing)["metadata"]
+
+
+HOOK = {"sleep": {"seconds": 1}}
+NEW = AdmissionContext(has_sleep=True)  # Kubernetes 1.30 or newer
+ASKING: Fields = {"limits": {MEMORY: 7}}
+HOOKED = {"exec": {"command": ["save"]}}
+
+
+def ended(thing: Fields, seen: AdmissionContext = NEW, policy: Policy = POLICY) -> Fields:
+    return patched(thing, mutated(review_of(thing), policy, seen))
+
+
+def graces(thing: Fields) -> tuple[int, str]:
+    return (
+        thing["spec"]["terminationGracePeriodSeconds"],
+        thing["metadata"]["annotations"]["mpsd.io/grace-added"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({}, {"preStop": HOOK}),
+        ({"lifecycle": None}, {"preStop": HOOK}),
+        ({"lifecycle": {}}, {"preStop": HOOK}),
+        ({"lifecycle": {"preStop": None}}, {"preStop": HOOK}),
+        (
+            {"lifecycle": {"postStart": HOOKED, "stopSignal": "SIGUSR1"}},
+            {"postStart": HOOKED, "stopSignal": "SIGUSR1", "preStop": HOOK},
+        ),
+    ],
+)
+def test_a_hook_holds_kubelets_signal_back_and_the_grace_includes_it(
+    own: Fields, expected: Fields
+) -> None:
+    thing = pod(container("main", image="i", resources=ASKING, **own))
+    thing["spec"]["os"] = {"name": "linux"}  # which stopSignal needs
+    once = ended(thing)
+    assert once["spec"]["containers"][0]["lifecycle"] == expected
+    assert graces(once) == (35, "5")
+    assert mutated(review_of(once), seen=NEW).patch == ()
+    kubernetes_validate.validate(once, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_a_hook_of_the_user_stays_and_takes_no_second_of_mpsds() -> None:
+    own = {"preStop": HOOKED}
+    thing = ended(pod(container("main", resources=ASKING, lifecycle=own)))
+    assert thing["spec"]["containers"][0]["lifecycle"] == own
+    assert graces(thing) == (34, "4")
+
+
+def test_hooks_are_for_what_runs_with_a_gpu_beside_the_others() -> None:
+    inits = [container("init", resources=ASKING)]
+    inits += [container("sidecar", resources=ASKING, restartPolicy="Always")]
+    mains = [container("main", resources=ASKING), container("other")]
+    thing = ended(pod(*mains, initContainers=inits))
+    hooked = [
+        one["name"]
+        for kind in ("initContainers", "containers")
+        for one in thing["spec"][kind]
+        if "lifecycle" in one
+    ]
+    assert hooked == ["sidecar", "main"]
+    assert graces(ended(pod(container("main"), initContainers=inits[:1]))) == (34, "4")
+
+
+@pytest.mark.parametrize(
+    ("annotations", "grace_s", "policy", "seen"),
+    [
+        ({}, 30, POLICY, AdmissionContext()),
+        ({}, 0, POLICY, NEW),
+        ({}, 30, draining(0), NEW),
+        ({}, 30, draining(3, pod_ends=False), NEW),
+        ({"mpsd.io/grace-added": "4"}, 30, POLICY, NEW),
+        ({"kubernetes.io/config.mirror": "x"}, 30, POLICY, NEW),
+    ],
+)
+def test_no_hook_is_added_where_it_may_not_be_known_or_no_grace_is_added(
+    annotations: Fields, grace_s: int, policy: Policy, seen: AdmissionContext
+) -> None:
+    thing = pod(container(resources=ASKING), terminationGracePeriodSeconds=grace_s)
+    thing["metadata"]["annotations"] = annotations
+    assert "lifecycle" not in ended(thing, seen, policy)["spec"]["containers"][0]
 
 
 @pytest.mark.parametrize("label", ["all", "default", "x"])

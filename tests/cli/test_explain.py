@@ -70,7 +70,7 @@ def test_the_published_sample_is_admitted_with_its_limits_and_environment() -> N
             ],
             "limits": [{"container": "mps-sample", "memory_mib": 7168, "thread_percent": 100}],
             "priority": None,
-            "grace_added_s": 4,
+            "grace_added_s": 5,
             "environment": {
                 "mps-sample": {
                     "CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client",

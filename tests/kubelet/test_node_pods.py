@@ -168,6 +168,8 @@ def test_of_a_pods_containers_the_last_ends_are_kept(
 
 DELETED = {"deletionTimestamp": "2026-01-01T00:00:30Z", "deletionGracePeriodSeconds": 30}
 HOOK = {"lifecycle": {"preStop": {"exec": {"command": ["save"]}}}}
+OWN_HOOK = {"lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}  # mpsd's
+LONG_SLEEP = {"lifecycle": {"preStop": {"sleep": {"seconds": 2}}}}
 ODD_STOP = {"lifecycle": {"stopSignal": "SIGUSR1"}}
 
 
@@ -181,6 +183,12 @@ ODD_STOP = {"lifecycle": {"stopSignal": "SIGUSR1"}}
             PodDeletion(30, stop_signals=("SIGUSR1",)),
         ),
         ((container(mem=1), container("side", **HOOK)), PodDeletion(30)),
+        ((container(mem=1, **OWN_HOOK),), PodDeletion(30)),
+        ((container(mem=1, **LONG_SLEEP),), PodDeletion(30, has_pre_stop=True)),
+        (
+            (container(mem=1, **OWN_HOOK), container("other", mem=1, **HOOK)),
+            PodDeletion(30, has_pre_stop=True),
+        ),
         ((container(mem=1), container("other", mem=1, **HOOK)), PodDeletion(30, has_pre_stop=True)),
     ],
 )

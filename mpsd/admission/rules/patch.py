@@ -5,12 +5,12 @@ it.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from mpsd.admission.rules.requests import ENTRY, TemplateWanted, claiming, has_device_of_another
 from mpsd.admission.rules.rule import ClaimClasses
 from mpsd.model.client_limits import NVIDIA_VISIBLE_DEVICES
-from mpsd.model.container import CONTAINER_FIELDS
+from mpsd.model.container import CONTAINER_FIELDS, PRE_STOP, PRE_STOP_S, Role
 from mpsd.model.fields import Fields
 from mpsd.model.names import MIRROR
 from mpsd.model.pod import GRACE_ADDED, USUAL_GRACE_S, Pod
@@ -25,35 +25,54 @@ _VOID = {"name": NVIDIA_VISIBLE_DEVICES, "value": "void"}
 
 
 def patch_for_pod(
-    thing: Fields, pod: Pod, policy: Policy, claims: ClaimClasses, template: TemplateWanted | None
+    thing: Fields,
+    pod: Pod,
+    policy: Policy,
+    claims: ClaimClasses,
+    template: TemplateWanted | None,
+    *,
+    has_sleep: bool,
 ) -> tuple[Change, ...]:
     """The changes to a pod that is created. thing: what `pod` was read from, without a fault in its
-    shape. template: of the claim that it gets in place of its request."""
+    shape. template: of the claim that it gets in place of its request. has_sleep: whether the API
+    server takes PRE_STOP."""
     # Kubernetes forbids hostIPC together with hostUsers: false
     lacks = not pod.spec.host_ipc and pod.spec.host_users
     asked = asks_for_gpu(pod, policy.resources) or claiming(pod, policy, claims)
     injects = lacks and policy.admission.host_ipc is HostIPC.INJECT and asked
     claimed = _claimed(thing, pod, policy, template) if template else ()
-    added_s = added_grace_s(pod, policy) if asked else 0
-    grace = _longer_grace(pod, added_s) if added_s else ()
+    hooked = hooked_paths(pod, policy, claims) if has_sleep else frozenset[str]()
+    added_s = added_grace_s(pod, policy, hooked) if asked else 0
+    end = (*_longer_grace(pod, added_s), *_hooks(thing, pod, hooked)) if added_s else ()
     return (
         *([HOST_IPC] if injects else []),
-        *grace,
+        *end,
         *claimed,
         *_void(thing, pod, policy, frozenset(), template),
     )
 
 
-def added_grace_s(pod: Pod, policy: Policy) -> int:
-    """The time that mpsd needs to end the clients of a pod with a GPU, added once to its grace, so
-    that a checkpoint loses nothing. A static pod keeps the grace of its file, which its kubelet
-    reads."""
-    is_short = pod.spec.grace_s is not None and pod.spec.grace_s <= 0
-    if is_short or not policy.pod_ends or policy.graces.end_drain_s == 0:
-        return 0
-    return (
-        0 if {GRACE_ADDED, MIRROR} & pod.annotations.keys() else math.ceil(policy.graces.pod_end_s)
+def hooked_paths(pod: Pod, policy: Policy, claims: ClaimClasses) -> frozenset[str]:
+    """Of the containers that run with a GPU and have no hook before their end."""
+    claimed = {one.path for one in claiming(pod, policy, claims)}
+    return frozenset(
+        one.path
+        for one in pod.containers
+        if one.role in (Role.MAIN, Role.SIDECAR)
+        and one.lifecycle.pre_stop is None
+        and (one.path in claimed or asks(one, policy.resources))
     )
+
+
+def added_grace_s(pod: Pod, policy: Policy, hooked: Collection[str]) -> int:
+    """The time that mpsd needs to end the clients of a pod with a GPU, and that its hooks take,
+    added once to its grace, so that a checkpoint loses nothing. A static pod keeps the grace of its
+    file, which its kubelet reads. hooked: the paths of the containers that get PRE_STOP."""
+    is_short = pod.spec.grace_s is not None and pod.spec.grace_s <= 0
+    is_kept = {GRACE_ADDED, MIRROR} & pod.annotations.keys()
+    if is_short or is_kept or not policy.pod_ends or policy.graces.end_drain_s == 0:
+        return 0
+    return math.ceil(policy.graces.pod_end_s) + (PRE_STOP_S if hooked else 0)
 
 
 def _longer_grace(pod: Pod, added_s: int) -> tuple[Change, ...]:
@@ -61,6 +80,16 @@ def _longer_grace(pod: Pod, added_s: int) -> tuple[Change, ...]:
     return {"op": "add", "path": _GRACE, "value": grace_s + added_s}, _annotated(
         pod, GRACE_ADDED, str(added_s)
     )
+
+
+def _hooks(thing: Fields, pod: Pod, hooked: Collection[str]) -> Iterator[Change]:
+    for (pointer, fields), container in zip(_containers(thing), pod.containers, strict=True):
+        if container.path in hooked:
+            pointer = f"{pointer}/lifecycle"
+            if fields.get("lifecycle"):
+                yield {"op": "add", "path": f"{pointer}/preStop", "value": PRE_STOP}
+            else:
+                yield {"op": "add", "path": pointer, "value": {"preStop": PRE_STOP}}
 
 
 def _annotated(pod: Pod, name: str, value: str) -> Change:

@@ -246,11 +246,12 @@ def _few(lines: Sequence[str], most: int) -> tuple[str, ...]:
 class AdmissionContext:
     """What was looked up. namespace_labels: None where not known. config_maps: of that namespace,
     the keys of those that are known. claims: of that namespace too, the device classes that each of
-    those that are known asks for."""
+    those that are known asks for. has_sleep: whether the API server is known to take PRE_STOP."""
 
     namespace_labels: Mapping[str, str] | None = None
     config_maps: Mapping[str, Collection[str]] = field(default_factory=dict)
     claims: ClaimClasses = field(default_factory=dict)
+    has_sleep: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,7 +345,8 @@ def needed_to_mutate(review: Review, policy: Policy, facts: GpuFacts) -> ReviewN
     pod = review.found.pod
     claims = _claims_of(pod) if pod else ()
     template = _template(review, policy, facts, {})
-    patch = _patch(review, policy, dict.fromkeys(claims, policy.admission.device_classes), template)
+    assumed = dict.fromkeys(claims, policy.admission.device_classes)
+    patch = _patch(review, policy, AdmissionContext(claims=assumed), template)
     depends_on_claims = template is not None or any(
         change["path"] in OF_GPU_PODS for change in patch
     )
@@ -360,7 +362,7 @@ def mutate(
     others changed."""
     pod = review.found.pod
     template = _template(review, policy, facts, seen.claims)
-    patch = _patch(review, policy, seen.claims, template)
+    patch = _patch(review, policy, seen, template)
     there = modes_in(seen.namespace_labels or {}, policy.admission.rules)
     if pod is None or not patch or not there.changes_pods:
         return AdmissionAnswer(review.uid)
@@ -389,7 +391,7 @@ def _template(
 
 
 def _patch(
-    review: Review, policy: Policy, claims: ClaimClasses, template: TemplateWanted | None
+    review: Review, policy: Policy, seen: AdmissionContext, template: TemplateWanted | None
 ) -> tuple[Change, ...]:
     """Only what could be read without a fault is changed; the rest is refused by whoever reads it
     next. For a claim that is not known no pod gets the host's IPC namespace."""
@@ -397,7 +399,9 @@ def _patch(
     if found.pod is None or found.problems or review.kind != "Pod" or _is_idle(review, policy):
         return ()
     if review.operation is Operation.CREATE:
-        return patch_for_pod(review.thing, found.pod, policy, claims, template)
+        return patch_for_pod(
+            review.thing, found.pod, policy, seen.claims, template, has_sleep=seen.has_sleep
+        )
     before = review.found_before().pod if review.subresource == "ephemeralcontainers" else None
     return patch_for_debugging(review.thing, found.pod, policy, before) if before else ()
 

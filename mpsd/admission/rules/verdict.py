@@ -14,7 +14,7 @@ from mpsd.admission.rules.claims import (
 )
 from mpsd.admission.rules.environment import ENVIRONMENT_RULES
 from mpsd.admission.rules.host import HOST_RULES
-from mpsd.admission.rules.patch import added_grace_s
+from mpsd.admission.rules.patch import added_grace_s, hooked_paths
 from mpsd.admission.rules.requests import REQUEST_RULES, claiming
 from mpsd.admission.rules.rule import RequestContext, Rule, RuleFinding, RuleInput, RuleScope
 from mpsd.model.fields import FieldReader, Fields
@@ -98,7 +98,8 @@ class AdmissionVerdict:
     what only the audit log would say. requests: what its containers get, empty when it is refused.
     remark: one sentence for people about an object that gets nothing and need not, or that would be
     judged otherwise if it were created; else empty. priority: what a pod with requests says of its
-    own; else None. grace_added_s: by which the webhook lengthens its grace."""
+    own; else None. grace_added_s: by which the webhook lengthens its grace in Kubernetes 1.30 or
+    newer."""
 
     object_name: str
     problems: tuple[Problem, ...] = ()
@@ -181,7 +182,9 @@ def review(
             else remark
         )
     priority = pod.priority if pod and requests else None
-    added_s = added_grace_s(pod, policy) if pod and requests and not placed else 0
+    added_s = 0
+    if pod and requests and not placed:
+        added_s = added_grace_s(pod, policy, hooked_paths(pod, policy, classes))
     return AdmissionVerdict(
         found.name, problems, warnings, noted, requests, remark, priority, added_s
     )

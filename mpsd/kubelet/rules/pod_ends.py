@@ -27,7 +27,7 @@ class PodEnd:
     seen_s: float
     #: how long after that its clients may run, in seconds; it only ever becomes less
     grace_s: float
-    #: whether a hook runs before its first signal
+    #: whether a hook, other than mpsd's, runs before its first signal
     has_pre_stop: bool = False
     #: the names of first signals other than SIGTERM
     stop_signals: tuple[str, ...] = ()

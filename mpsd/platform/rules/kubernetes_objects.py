@@ -3,6 +3,7 @@
 Any JSON whatever is an object with its problems; nothing here raises.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,8 @@ from mpsd.model.fields import FieldReader, Fields, at
 from mpsd.model.pod import NodeSelectorTerm, NodeWishes, Pod, read_pod
 from mpsd.model.problem import Problem, printable, shown, shown_name
 
+# v1.30.4-gke.1348000; of a build without a version v0.0.0
+_GIT_VERSION = re.compile(r"v([1-9]\d*)\.(\d+)\.")
 _CORE = frozenset({""})
 _BATCH = frozenset({"batch"})
 _APPS = frozenset({"apps", "extensions"})
@@ -23,6 +26,13 @@ _KINDS = {  # with a pod: the API groups that the kind comes from, and the steps
     "CronJob": (_BATCH, ("spec", "jobTemplate", *_TEMPLATE)),
     **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"), (_APPS, _TEMPLATE)),
 }
+
+
+def kubernetes_version(answer: Fields) -> tuple[int, int] | None:
+    """Major and minor version, of gitVersion in what the API server says at /version; None where it
+    does not say. major and minor are empty in builds of some distributions."""
+    found = _GIT_VERSION.match(str(answer.get("gitVersion", "")))
+    return (int(found[1]), int(found[2])) if found else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from mpsd.admission.rules.requests import BY_CLASS
+from mpsd.model.container import CONTAINER_FIELDS
 from mpsd.model.policy import RuleId
 from tests.admission.cases import PLACED, found
 from tests.e2e.admission.cases import Answer, Creator, admission_cases, creating
@@ -163,15 +164,18 @@ def test_the_mutating_policy_changes_what_the_webhook_changes(judges: Judges) ->
     pods = [one for one in judges.asked if one.case["kind"] == "Pod" and one.webhook.is_admitted]
     for one in pods:
         by_webhook, by_policies = (
-            _without_grace(answer.thing["spec"]) for answer in (one.webhook, one.policies)
+            _without_end(answer.thing["spec"]) for answer in (one.webhook, one.policies)
         )
         assert by_policies == by_webhook, str(one)
     assert sum("'value': 'void'" in str(one.policies.thing) for one in pods) > 100
 
 
-def _without_grace(spec: Object) -> Object:
-    """Which the webhook alone lengthens."""
-    return {name: value for name, value in spec.items() if name != "terminationGracePeriodSeconds"}
+def _without_end(spec: Object) -> Object:
+    """Without grace and hooks, which the webhook alone adds."""
+    kept = {name: value for name, value in spec.items() if name != "terminationGracePeriodSeconds"}
+    for key in CONTAINER_FIELDS.keys() & kept.keys():
+        kept[key] = [{**one, "lifecycle": None} for one in kept[key]]
+    return kept
 
 
 def test_a_pod_without_containers_is_refused_in_the_words_of_the_api_server(judges: Judges) -> None:

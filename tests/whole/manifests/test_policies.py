@@ -449,8 +449,10 @@ def _mutation(name: str) -> str:
 def test_the_mutating_policy_changes_what_the_core_changes(thing: Object) -> None:
     read = read_object(thing).pod
     assert read
-    without_grace = replace(POLICY, pod_ends=False)  # which is lengthened by the webhook alone
-    wanted = _patched(thing, patch_for_pod(thing, read, without_grace, {}, None))
+    # grace and hooks are added by the webhook alone
+    without_ends = replace(POLICY, pod_ends=False)
+    core = patch_for_pod(thing, read, without_ends, {}, None, has_sleep=True)
+    wanted = _patched(thing, core)
     changed = _merged(
         thing, apply_configuration(_mutation("mpsd-void"), object=thing, oldObject=None)
     )

@@ -51,6 +51,7 @@ class ApiServer:
         self.away = False  # answers 503
         # whether it can: an object that says that it was reviewed is a webhook's question
         self.calls_webhooks = True
+        self.version = "v1.36.2"
         self.delay_s = 0.0
         self.before_write: Callable[[Asked], None] | None = None  # for losing a race
         self._version = 0
@@ -114,6 +115,8 @@ class ApiServer:
 
     async def _handle(self, request: web.Request) -> web.Response:
         path = request.path
+        if path == "/version":
+            return web.json_response({"gitVersion": self.version})
         match = _PATH.fullmatch(path)
         assert match, path
         plural = match["plural"]

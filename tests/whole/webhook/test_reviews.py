@@ -17,7 +17,15 @@ from mpsd.model.fields import MOST_FIELDS
 from mpsd.platform.limits_files import shipped_folder
 from mpsd.simulator.programs import wait_until
 from tests.whole.webhook.api_server import ApiServer
-from tests.whole.webhook.world import DEADLINE_S, Webhook, bundles, gpu_pod, review_of, webhook
+from tests.whole.webhook.world import (
+    DEADLINE_S,
+    Webhook,
+    bundles,
+    gpu_pod,
+    is_registered,
+    review_of,
+    webhook,
+)
 
 PATHS = ["/validate", "/mutate"]
 GOOD = review_of(gpu_pod())
@@ -35,6 +43,25 @@ def test_a_patch_is_a_json_patch_in_base64(served: Webhook, bundle: str) -> None
     assert response["allowed"]
     assert response["patchType"] == "JSONPatch"
     assert "NVIDIA_VISIBLE_DEVICES" in str(json.loads(base64.b64decode(response["patch"])))
+
+
+def test_hooks_are_added_as_the_version_of_the_api_server_allows_it(
+    tmp_path: Path, api: ApiServer
+) -> None:
+    api.version = "v1.29.15-gke.1"
+
+    def has_hook() -> bool:
+        patch = running.review("/mutate", review_of(gpu_pod()), bundles(api)[0])["patch"]
+        return "preStop" in str(json.loads(base64.b64decode(patch)))
+
+    config = str(api.kubeconfig(tmp_path))
+    with webhook(tmp_path, kubeconfig=config, serving_life="15s") as running:  # looks often
+        wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
+        assert not has_hook()
+        api.version = "v1.30.0-eks-1"
+        wait_until(has_hook, DEADLINE_S, "the new version is seen", 0.02)
+        api.version = "unknown"
+        wait_until(lambda: not has_hook(), DEADLINE_S, "the version is not known", 0.02)
 
 
 @pytest.mark.parametrize("path", PATHS)

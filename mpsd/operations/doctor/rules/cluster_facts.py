@@ -1,7 +1,6 @@
 """What `kubectl mps doctor` saw of a cluster, and how it is read from objects of the API. Nothing
 is judged here."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,14 +19,17 @@ from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.times import seconds
 from mpsd.operations.doctor.rules.checks import Fact, Unknown, known
 from mpsd.operations.doctor.rules.components import Right
-from mpsd.platform.rules.kubernetes_objects import Taint, read_kubernetes_node, read_object
+from mpsd.platform.rules.kubernetes_objects import (
+    Taint,
+    kubernetes_version,
+    read_kubernetes_node,
+    read_object,
+)
 from mpsd.status.rules.pods import PodSeen, quoted, read_pod_seen
 
 Object: TypeAlias = Mapping[str, Any]
 Objects: TypeAlias = Fact[Sequence[Object]]
 
-# v1.30.4-gke.1348000; of a build without a version v0.0.0
-_GIT_VERSION = re.compile(r"v([1-9]\d*)\.(\d+)\.")
 # The rules of admission about ways to a GPU that no ledger sees; the others are about what a pod
 # requests.
 _BYPASSES = {
@@ -267,10 +269,9 @@ class ClusterFacts:
 
     @cached_property
     def kubernetes(self) -> tuple[int, int]:
-        """Major and minor version, of gitVersion: major and minor are empty in builds of some
-        distributions."""
-        if found := _GIT_VERSION.match(str(self.version.get("gitVersion", ""))):
-            return int(found[1]), int(found[2])
+        """Major and minor version."""
+        if found := kubernetes_version(self.version):
+            return found
         raise Unknown("the API server does not report its version")
 
     @cached_property
