@@ -115,7 +115,8 @@ LONGEST_S = 1.0  # of the 5 s that an API server waits for us
 _FRESH_S = 10.0  # a changed label counts after this at the latest
 _STALE_S = 600.0  # labels this old are better than none while the API is away
 _MOST_NAMESPACES = 4096
-_FIRST_WITH_SLEEP = (1, 30)  # in which `lifecycle.preStop.sleep` is there and on
+# `lifecycle.preStop.sleep` is on from 1.30, which may still serve beside an API server of this one
+_FIRST_WITH_SLEEP = (1, 31)
 _MOST_NAMED = 32  # of one object; what is beyond is unknown
 
 Labels = Mapping[str, str]

@@ -209,7 +209,7 @@ def test_a_pod_without_a_gpu_keeps_its_grace() -> None:
 
 
 HOOK = {"sleep": {"seconds": 1}}
-NEW = AdmissionContext(has_sleep=True)  # Kubernetes 1.30 or newer
+NEW = AdmissionContext(has_sleep=True)  # Kubernetes 1.31 or newer
 ASKING: Fields = {"limits": {MEMORY: 7}}
 HOOKED = {"exec": {"command": ["save"]}}
 

@@ -98,8 +98,8 @@ class AdmissionVerdict:
     what only the audit log would say. requests: what its containers get, empty when it is refused.
     remark: one sentence for people about an object that gets nothing and need not, or that would be
     judged otherwise if it were created; else empty. priority: what a pod with requests says of its
-    own; else None. grace_added_s: by which the webhook lengthens its grace in Kubernetes 1.30 or
-    newer."""
+    own; else None. grace_added_s: by which the webhook lengthens its grace at most: one second
+    less before Kubernetes 1.31."""
 
     object_name: str
     problems: tuple[Problem, ...] = ()

@@ -314,10 +314,8 @@ def _print(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> None
     if said := _priority_sentence(verdict, limits):
         out.print(Text(f"  {said}"))
     if verdict.grace_added_s:
-        out.print(
-            f"  mpsd adds {verdict.grace_added_s} s to its terminationGracePeriodSeconds"
-            " (from Kubernetes 1.30)"
-        )
+        added_s = verdict.grace_added_s
+        out.print(f"  mpsd adds up to {added_s} s to its terminationGracePeriodSeconds")
     for word, style, problems in (
         ("warning", "yellow", verdict.warnings),
         ("note", "dim", verdict.noted),

@@ -48,7 +48,7 @@ def test_a_patch_is_a_json_patch_in_base64(served: Webhook, bundle: str) -> None
 def test_hooks_are_added_as_the_version_of_the_api_server_allows_it(
     tmp_path: Path, api: ApiServer
 ) -> None:
-    api.version = "v1.29.15-gke.1"
+    api.version = "v1.30.14-gke.1"
 
     def has_hook() -> bool:
         patch = running.review("/mutate", review_of(gpu_pod()), bundles(api)[0])["patch"]
@@ -58,7 +58,7 @@ def test_hooks_are_added_as_the_version_of_the_api_server_allows_it(
     with webhook(tmp_path, kubeconfig=config, serving_life="15s") as running:  # looks often
         wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
         assert not has_hook()
-        api.version = "v1.30.0-eks-1"
+        api.version = "v1.31.0-eks-1"
         wait_until(has_hook, DEADLINE_S, "the new version is seen", 0.02)
         api.version = "unknown"
         wait_until(lambda: not has_hook(), DEADLINE_S, "the version is not known", 0.02)
