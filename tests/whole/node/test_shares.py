@@ -67,7 +67,7 @@ def page(cluster: Cluster) -> Any:
 
 def slices(cluster: Cluster) -> list[tuple[str, str, int]]:
     found = [one for gpu in page(cluster)["gpus"] for one in gpu["slices"]]
-    return [(one["holder"], one["name"], one["memory_mib"]) for one in found]
+    return [(one["holder"], one["name"], one["memoryMiB"]) for one in found]
 
 
 def test_a_pod_has_its_slice_under_its_name_and_the_page_the_name_of_its_node(
