@@ -103,6 +103,11 @@ def test_the_cap_is_the_smallest_percentage_of_its_cards_and_0_takes_it_away() -
     assert (free.thread_percent, [part.reserved_percent for part in free.parts]) == (100, [0, 0])
 
 
+def test_a_grant_may_be_changed_to_one_percent() -> None:
+    node = Node(cards())
+    assert after(node, granted(node, TWO), GrantChangeRequest(percent=1)).thread_percent == 1
+
+
 def test_memory_below_what_is_used_is_refused_unless_it_is_forced() -> None:
     node = Node(cards())
     grant = granted(node, TWO)
@@ -110,6 +115,7 @@ def test_memory_below_what_is_used_is_refused_unless_it_is_forced() -> None:
     (used,) = refusals(node, grant, GrantChangeRequest(memory_mib=5999))
     assert (used.rule, used.where) == ("memory-in-use", "memory on gpu0")
     assert used.remedy == "write at least 6000, or force it"
+    assert after(node, grant, GrantChangeRequest(memory_mib=6000)).memory_mib == 6000
     assert after(node, grant, GrantChangeRequest(memory_mib=5999, forced=True)).memory_mib == 5999
 
 

@@ -113,7 +113,11 @@ def test_a_card_that_is_nearly_full_makes_no_context_dear() -> None:
 
 def test_a_domain_fails_with_any_of_its_gpus_and_shows_its_dearest_context() -> None:
     both = canary.in_one(
-        [CanaryFinding("gpu0: bad"), CanaryFinding("", "gpu1: dear", 90, 12)],
+        [
+            CanaryFinding("gpu0: bad"),
+            CanaryFinding("", "gpu1: dear", 90, 12),
+            CanaryFinding("", "", 57, 8),
+        ],
         ["", "gpu1: open"],
         HERE,
         NOW,

@@ -238,6 +238,14 @@ def test_an_answer_to_a_command_is_no_pid_of_a_client() -> None:
     assert read_line("[2026-11-21 01:52:05.077 Control   994] 999") is None
 
 
+def test_an_event_in_the_middle_of_a_line_is_none() -> None:
+    """Whoever may write to the daemon has their words in its log."""
+    fault = "Server is handling a fatal GPU error"
+    read = read_line(f"[2026-11-21 01:52:04.061 Server   999] it says {fault}")
+    assert read is not None
+    assert read.event is LogEvent.OTHER
+
+
 def test_an_innocent_process_is_not_named_a_culprit() -> None:
     read = read_line(
         "[2026-11-21 01:52:04.061 Server   999] Client {PID: 996, Context: 1} encountered a fatal"

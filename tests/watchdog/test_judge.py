@@ -273,6 +273,7 @@ def test_a_process_of_a_pod_without_a_grant_is_ended_of_an_unknown_pod_never() -
     )
     assert kinds(verdict) == {1: {ViolationKind.WITHOUT_GRANT}}
     assert verdict.violations[0].pod == STRANGER
+    assert verdict.violations[0].response.ends
 
 
 def test_pods_of_exempt_namespaces_are_only_observed() -> None:
