@@ -175,8 +175,7 @@ class PodEnds:
         mortal = {process for process, dies in self._mortal.items() if dies}
         due = rules.due_clients(self._ends, clients, mortal, now_s, graces.pod_end_s)
         self._next_s = due.next_s
-        is_own_there = any(client.grant is None for client in due.clients)
-        own = self.watchdog.own(scan) if is_own_there else frozenset[ProcessIdentity]()
+        own = self.watchdog.own(scan) if due.clients else frozenset[ProcessIdentity]()
         pods = {client.pod or "" for client in clients if client.process not in self._begun}
         for client in due.clients:
             if client.process not in own | self._begun:

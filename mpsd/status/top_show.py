@@ -99,8 +99,7 @@ def _threads(row: TopUser) -> str:
 
 
 def _who(row: TopUser) -> str:
-    more = len(row.grant.names) - 1 if row.grant else 0
-    return f"{row.name} and {more} more" if more else row.name
+    return (row.grant.pods_in_words if row.grant else "") or row.name
 
 
 _GPUS: tuple[Column[ServedGpu], ...] = (

@@ -456,13 +456,14 @@ class OwnProcesses:
         self._known: frozenset[ProcessIdentity] = frozenset()
 
     def among(
-        self, asked: Iterable[ProcessIdentity], records: Iterable[DomainRecord]
+        self, asked: Iterable[ProcessIdentity], records: Callable[[], Iterable[DomainRecord]]
     ) -> frozenset[ProcessIdentity]:
-        """Those of `asked` that are mpsd's own. One that was is as long as it lives."""
+        """Those of `asked` that are mpsd's own. One that was is as long as it lives. records: read
+        only for those that are not known."""
         asked = frozenset(asked)
         if unknown := asked - self._known:
             roots = {os.getpid(), run_directory.holder(self._directory) or os.getpid()}
-            for record in records:
+            for record in records():
                 roots.update(record.servers, [record.daemon.pid] if record.daemon else [])
             lines = {one: processes.line_of(one.pid) for one in unknown}
             self._known |= {
