@@ -50,7 +50,7 @@ def test_what_descends_from_mpsd_and_what_mpsd_descends_from_are_its_own(
     with subprocess.Popen(["sleep", "600"]) as child:
         asked = [processes.identity_of(pid) for pid in (os.getpid(), os.getppid(), child.pid)]
         own = [one for one in asked if one]
-        assert OwnProcesses(tmp_path).among([*own, stranger], ()) == set(own)
+        assert OwnProcesses(tmp_path).among([*own, stranger], list) == set(own)
         child.kill()
 
 
@@ -58,10 +58,10 @@ def test_servers_and_what_daemons_start_are_its_own(
     tmp_path: Path, stranger: ProcessIdentity
 ) -> None:
     own = OwnProcesses(tmp_path)
-    assert own.among([stranger], ()) == frozenset()
-    assert own.among([stranger], [record(servers=(stranger.pid,))]) == {stranger}
+    assert own.among([stranger], list) == frozenset()
+    assert own.among([stranger], lambda: [record(servers=(stranger.pid,))]) == {stranger}
     daemon = replace(record(servers=()), daemon=stranger)
-    assert OwnProcesses(tmp_path).among([stranger], [daemon]) == {stranger}
+    assert OwnProcesses(tmp_path).among([stranger], lambda: [daemon]) == {stranger}
 
 
 def test_what_the_holder_of_the_run_directory_starts_is_its_own_even_when_that_ends(
@@ -77,12 +77,12 @@ def test_what_the_holder_of_the_run_directory_starts_is_its_own_even_when_that_e
         holder = run_directory.holder(tmp_path)
         assert holder == processes.parent_of(child.pid)
         own = OwnProcesses(tmp_path)
-        assert own.among([child], ()) == {child}
+        assert own.among([child], list) == {child}
         os.kill(holder or 0, 9)
         eventually(lambda: run_directory.holder(tmp_path) is None, "nobody holds it")
-        assert own.among([child], ()) == {child}, "it was, so it is"
+        assert own.among([child], list) == {child}, "it was, so it is"
         os.kill(child.pid, 9)
-    assert OwnProcesses(tmp_path).among([child], ()) == frozenset()
+    assert OwnProcesses(tmp_path).among([child], list) == frozenset()
 
 
 def test_what_a_driver_is_tried_with_is_left_alone_though_whoever_has_no_grant_is_ended() -> None:
