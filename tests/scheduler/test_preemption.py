@@ -139,9 +139,9 @@ def test_nobody_is_stopped_while_others_give_back_enough() -> None:
 
 def test_a_promise_to_a_pod_that_is_just_being_bound_gives_no_room() -> None:
     pods = [shared_pod("b", 20, "node1", priority=5)]
-    promised = (Reservation(shared_pod("a", 20).name, (uuid("node1", 0),), 20 * GIB, 0),)
+    reserved = (Reservation(shared_pod("a", 20).name, (uuid("node1", 0),), 20 * GIB, 0),)
     node = cluster_node(gib=(23, 23), held=(held("b", 20, 1),))
-    assert victims(SEVEN, node_capacity(node, "", pods, promised, TERMS), pods, ()) == (uid("b"),)
+    assert victims(SEVEN, node_capacity(node, "", pods, reserved, TERMS), pods, ()) == (uid("b"),)
 
 
 def test_a_gpu_that_is_closed_is_not_made_free() -> None:

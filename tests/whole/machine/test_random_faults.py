@@ -112,7 +112,7 @@ class ProgramsFate(Fate):
 
 
 @pytest.mark.parametrize("seed", seeds(20))
-def test_after_any_sequence_of_faults_the_books_hold_exactly_the_living_programs(
+def test_after_any_sequence_of_faults_the_ledger_holds_exactly_the_living_programs(
     pair: Machine, seed: int
 ) -> None:
     bystander = Bystander(pair)

@@ -218,7 +218,7 @@ class PodsFate(Fate):
             "pods under way": self._under_way(phases, whole),
             "over their grant": [name for name in self.escapes if phases.get(name) == "Running"],
             "ends under way": self.ends_left(),
-            "books": booked if booked != expected else [],
+            "ledger": booked if booked != expected else [],
             "limits": self._wrong_limits(node),
         }
         found = {what: those for what, those in troubles.items() if those}
@@ -320,7 +320,7 @@ def shared() -> Iterator[tuple[Cluster, Bystander]]:
 
 @pytest.mark.timeout(4 * IN_THE_END_S)
 @pytest.mark.parametrize("seed", seeds(80))
-def test_after_any_sequence_of_mishaps_the_books_hold_exactly_the_living_pods(
+def test_after_any_sequence_of_mishaps_the_ledger_holds_exactly_the_living_pods(
     shared: tuple[Cluster, Bystander], seed: int
 ) -> None:
     cluster, bystander = shared
