@@ -5,7 +5,7 @@ import pytest
 from mpsd.platform.kube import Object
 from mpsd.scheduler.ledger import KnownNode, read_reported
 from mpsd.scheduler.rules.capacity import Terms
-from mpsd.scheduler.rules.reservations import KEY, ReservationFate
+from mpsd.scheduler.rules.reservations import KEY, PodState
 from tests.model.worlds import POLICY
 from tests.whole.scheduler.world import told
 
@@ -64,7 +64,7 @@ def test_what_says_nothing_of_room_changes_the_version_alone(node: KnownNode) ->
 
 
 def test_a_node_that_falls_silent_takes_no_pods_after_a_while(node: KnownNode) -> None:
-    at = node.changes_at(lambda _reservation: ReservationFate.BOUND, 0)
+    at = node.changes_at(lambda _reservation: PodState.BOUND, 0)
     assert at == pytest.approx(600, abs=2)
     thing = mpsnode("11")
     thing["status"]["reportedAt"] = "2020-01-01T00:00:00Z"
@@ -72,7 +72,7 @@ def test_a_node_that_falls_silent_takes_no_pods_after_a_while(node: KnownNode) -
     ledger = node.ledger(Terms(POLICY, 48), ())
     assert ledger
     assert ledger.shut
-    assert node.changes_at(lambda _reservation: ReservationFate.BOUND, 0) is None
+    assert node.changes_at(lambda _reservation: PodState.BOUND, 0) is None
     assert node.take_watched(read_reported(mpsnode("12")), 2)
     ledger = node.ledger(Terms(POLICY, 48), ())
     assert ledger

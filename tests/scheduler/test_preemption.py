@@ -215,11 +215,11 @@ def crowds(draw: st.DrawFn) -> tuple[NodeCapacity, list[SharedPod], SharedPod, t
         )
         mib, percent = draw(st.integers(1, 12)) * GIB, draw(st.sampled_from((0, 0, 20, 50)))
         grants.append(grant(f"p{n}", mib, *gpus, percent=percent))
-        fate: dict[str, Any] = {
+        state: dict[str, Any] = {
             "terminating": draw(st.booleans()) and draw(st.booleans()),
             "priority": draw(st.integers(0, 3)),
         }
-        pods.append(shared_pod(f"p{n}", 1, "node1", **fate))
+        pods.append(shared_pod(f"p{n}", 1, "node1", **state))
     kinds = {
         "together": draw(st.booleans()),
         "on_demand": draw(st.booleans()),
