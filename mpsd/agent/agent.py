@@ -435,7 +435,7 @@ class AgentRole:
         )
         self._past_pods = past_pods(view)
         told = reasons(view, ledger.ends, self.view.reasons if self.view else {})
-        unknown = (*dict.fromkeys(view.withheld.values()), *view.unknown)
+        unknown = (*dict.fromkeys(view.ungrantable.values()), *view.unknown)
         return replace(view, unknown=unknown, reasons=told)
 
     async def _act_on(

@@ -51,10 +51,11 @@ class AgentSources:
         return facts_here(self.node.gpus, self.limits.facts)
 
 
+PODS_ONLY = "kubelet assigns this node's GPUs to pods; create a pod"
 Question = TypeVar("Question")
 
 
-class No(Exception):
+class Refused(Exception):
     """The request is refused. status: of HTTP; for_ever: repeating it will not help."""
 
     def __init__(self, status: int, *reasons: str, for_ever: bool) -> None:
@@ -63,17 +64,16 @@ class No(Exception):
 
 
 def known_asker(request: web.Request, why_not: str, *, for_ever: bool) -> Peer:
-    """The caller, by the kernel's word. No, with this reason, where it is neither root nor mpsd's
-    own user."""
+    """The caller, by the kernel's word. Refused, unless it is root or mpsd's own user."""
     found = peer(request)
     if found is None or found.uid not in {0, os.geteuid()}:
-        raise No(403, why_not, for_ever=for_ever)
+        raise Refused(403, why_not, for_ever=for_ever)
     return found
 
 
 async def read(request: web.Request, kind: type[Question]) -> Question:
-    """No where the body does not have this form."""
+    """Refused where the body does not have this form."""
     try:
         return msgspec.json.decode(await request.read(), type=kind)
     except msgspec.MsgspecError as error:
-        raise No(400, f"the request is not understood: {error}", for_ever=True) from None
+        raise Refused(400, f"the request is not understood: {error}", for_ever=True) from None

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 import mpsd
 from mpsd.agent.rules.decide import Refuse
-from mpsd.agent.sources import AgentSources, No, read
+from mpsd.agent.sources import PODS_ONLY, AgentSources, Refused, read
 from mpsd.containers.api import ContainersApi, GrantSetApi
 from mpsd.containers.requested_ends import RequestedEndsApi
 from mpsd.grants.rules.messages import GrantAnswer, ProgramRequest
@@ -159,20 +159,20 @@ class AgentApi:
         try:
             return await self._granted(request)
         except InvalidInput as error:
-            return No(400, *map(str, error.problems), for_ever=True).answer
-        except No as no:
-            return no.answer
+            return Refused(400, *map(str, error.problems), for_ever=True).answer
+        except Refused as error:
+            return error.answer
 
     async def _granted(self, request: web.Request) -> web.Response:
         sources = self._sources
         if sources.ledger is None:
-            raise No(400, "kubelet assigns this node's GPUs to pods; create a pod", for_ever=True)
+            raise Refused(400, PODS_ONLY, for_ever=True)
         if sources.stopping():
             why = (
                 "mpsd is stopping, and grants nothing more until it is started again, as with"
                 " `mpsd up`"
             )
-            raise No(410, why, for_ever=False)
+            raise Refused(410, why, for_ever=False)
         asks = await read(request, ProgramRequest)
         wanted = read_program_request(asks, sources.policy, sources.facts)
         asker = peer(request)
@@ -181,14 +181,14 @@ class AgentApi:
             reason = (
                 "the kernel does not report which process asks; run mpsd in the same pid namespace"
             )
-            raise No(400, reason, for_ever=True)
+            raise Refused(400, reason, for_ever=True)
         deadline = time.time() + min(asks.wait_s, LONGEST_WAIT_S) if asks.wait_s > 0 else None
         waiting = WaitingRequest(
             uuid.uuid4().hex[:12], wanted, holder, True, asks.command[:200], deadline
         )
         answer = await self._agent.granted(waiting)
         if isinstance(answer, Refuse):
-            raise No(400 if answer.for_ever else 409, answer.reason, for_ever=answer.for_ever)
+            raise Refused(400 if answer.for_ever else 409, answer.reason, for_ever=answer.for_ever)
         grant = answer.grant
         pipe_directory = str(sources.settings.domain(grant.domain).client)
         limit = ClientLimit(grant.memory_mib, grant.thread_percent)

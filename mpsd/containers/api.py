@@ -15,7 +15,7 @@ from aiohttp import web
 
 from mpsd.agent.agent import JOIN_S
 from mpsd.agent.rules.decide import Refuse, had_room
-from mpsd.agent.sources import AgentSources, No, known_asker, read
+from mpsd.agent.sources import PODS_ONLY, AgentSources, Refused, known_asker, read
 from mpsd.containers.dialects.parsing import read_dialect
 from mpsd.containers.dialects.request import (
     DialectRequest,
@@ -82,12 +82,12 @@ class ContainersApi:
             caller = self._caller(request)
             wanted = await read(request, HostContainerRequest)
             return await self._grant(wanted, caller)
-        except No as no:
+        except Refused as error:
             if wanted:
                 self._log.info(
-                    "container refused", container=wanted.id, reason=str(no), reserved="nothing"
+                    "container refused", container=wanted.id, reason=str(error), reserved="nothing"
                 )
-            return no.answer
+            return error.answer
 
     async def _grant(self, wanted: HostContainerRequest, caller: ProcessIdentity) -> web.Response:
         policy = self._sources.policy
@@ -95,14 +95,14 @@ class ContainersApi:
         if isinstance(reading, Off):
             return web.Response(status=204)
         if self._ledger is None:
-            raise No(400, "kubelet assigns this node's GPUs to pods; create a pod", for_ever=True)
+            raise Refused(400, PODS_ONLY, for_ever=True)
         found = container_findings(wanted, policy, self._node.nvml.driver())
         problems = (
             *found.problems,
             *(reading.problems if isinstance(reading, InvalidDialect) else ()),
         )
         if problems or isinstance(reading, InvalidDialect):
-            raise No(400, *map(str, problems), for_ever=True)
+            raise Refused(400, *map(str, problems), for_ever=True)
         name = HostContainerName(wanted.root, wanted.id)
         async with self._locks.setdefault(name, asyncio.Lock()):
             held = self._held_by(name, caller, self._ledger)
@@ -111,7 +111,7 @@ class ContainersApi:
                 why := await self._agent.until_allowed(held.domain, held.memory_mib, JOIN_S)
             ):
                 # its GPUs may be joined just now
-                raise No(409, f"{held.holder} waits: {why}", for_ever=False)
+                raise Refused(409, f"{held.holder} waits: {why}", for_ever=False)
         said = (*found.messages, *messages(reading))
         with_gate = self._settings.domain(grant.domain).gate.exists()
         return json_answer(
@@ -123,7 +123,7 @@ class ContainersApi:
     ) -> ContainerGrant | None:
         """The grant that the caller got before, whose answer it did not receive.
 
-        A grant of the same container's earlier life ends now. No where that life is not over.
+        A grant of the same container's earlier life ends now. Refused where that life is not over.
         """
         found = ledger.of_container(name)
         if found is None:
@@ -134,7 +134,7 @@ class ContainersApi:
         left = "" if lives else self._left_of(grant)
         if lives or left:
             why = f"its {grant.holder.process} is running" if lives else left
-            raise No(
+            raise Refused(
                 409,
                 f"{grant.holder} already holds grant {grant.id}, and {why}; delete it first",
                 for_ever=False,
@@ -178,7 +178,7 @@ class ContainersApi:
                 gpus=there,
                 reason="another GPU cannot give what is asked",
             )
-            raise No(400 if answer.for_ever else 409, answer.reason, for_ever=answer.for_ever)
+            raise Refused(400 if answer.for_ever else 409, answer.reason, for_ever=answer.for_ever)
         return answer.grant
 
     async def _over(self, request: web.Request) -> web.Response:
@@ -187,8 +187,8 @@ class ContainersApi:
         try:
             caller = self._caller(request)
             name = await read(request, HostContainerName)
-        except No as no:
-            return no.answer
+        except Refused as error:
+            return error.answer
         ledger = self._ledger
         found = ledger.of_container(name) if ledger else None
         if ledger and found and (not found[1] or ledger.is_unmade(found[0], caller.pid)):
@@ -211,8 +211,8 @@ class ContainersApi:
         try:
             self._caller(request)
             name = await read(request, HostContainerName)
-        except No as no:
-            return no.answer
+        except Refused as error:
+            return error.answer
         found = self._ledger.of_container(name) if self._ledger else None
         if found is None:
             return json_answer(Refusal((f"container {name.id} holds no grant",), True), status=404)
@@ -220,7 +220,7 @@ class ContainersApi:
         return json_answer(ExecAnswer(given.environment))
 
     def _caller(self, request: web.Request) -> ProcessIdentity:
-        """The process that wanted, by the kernel's word. No."""
+        """The process that wanted, by the kernel's word. Refused."""
         found = known_asker(
             request, "only root and mpsd's own user may request shares", for_ever=True
         )
@@ -230,7 +230,7 @@ class ContainersApi:
                 "the kernel does not identify the calling process; run mpsd in the same pid"
                 " namespace"
             )
-            raise No(400, reason, for_ever=True)
+            raise Refused(400, reason, for_ever=True)
         return caller
 
 
@@ -270,9 +270,9 @@ class GrantSetApi:
             )
             wanted = await read(request, GrantChangeRequest)
             return json_answer(await self._change(grant_id, wanted))
-        except No as no:
-            self._log.info("change refused", grant=grant_id, reason=str(no))
-            return no.answer
+        except Refused as error:
+            self._log.info("change refused", grant=grant_id, reason=str(error))
+            return error.answer
 
     async def _change(self, grant_id: str, wanted: GrantChangeRequest) -> GrantChanged:
         if self._ledger is None:
@@ -280,7 +280,7 @@ class GrantSetApi:
                 "kubelet assigns this node's GPUs to pods; change the pod's request, and"
                 " recreate it"
             )
-            raise No(409, why, for_ever=False)
+            raise Refused(409, why, for_ever=False)
         try:
             async with asyncio.timeout(_TURN_S), self._agent.cycle_lock:
                 before, after, answer = self._decided(grant_id, wanted)
@@ -288,7 +288,7 @@ class GrantSetApi:
                     self._ledger.change(after)
         except TimeoutError:
             why = f"the agent has been busy for {_TURN_S:g} s; nothing was changed; try again"
-            raise No(409, why, for_ever=False) from None
+            raise Refused(409, why, for_ever=False) from None
         if wanted.dry_run:
             return answer
         if after.memory_mib > before.memory_mib:
@@ -311,15 +311,15 @@ class GrantSetApi:
         policy = self._sources.policy
         before = next((held.grant for held in view.grants if held.grant.id == grant_id), None)
         if not isinstance(before, KeptGrant):
-            raise No(404, f"grant {grant_id} does not exist", for_ever=False)
+            raise Refused(404, f"grant {grant_id} does not exist", for_ever=False)
         after = changed(before, wanted, view, policy)
         if isinstance(after, tuple):
             misuse = is_misuse(after)
-            raise No(400 if misuse else 409, *map(str, after), for_ever=misuse)
+            raise Refused(400 if misuse else 409, *map(str, after), for_ever=misuse)
         return before, after, report(before, after, view, policy, dry_run=wanted.dry_run)
 
     async def _until_raised(self, before: KeptGrant, after: KeptGrant, ledger: LocalGrants) -> None:
-        """No where the servers do not admit that much; the memory is then as before."""
+        """Refused where the servers do not admit that much; the memory is then as before."""
         why = await self._agent.until_allowed(after.domain, after.memory_mib, _RAISE_S)
         if not why:
             return
@@ -333,4 +333,4 @@ class GrantSetApi:
                     for old, new in pairs
                 )
                 ledger.change(replace(now, parts=parts))
-        raise No(409, f"{why}; its memory is unchanged", for_ever=False)
+        raise Refused(409, f"{why}; its memory is unchanged", for_ever=False)

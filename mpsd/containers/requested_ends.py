@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
-from mpsd.agent.sources import AgentSources, No, known_asker, read
+from mpsd.agent.sources import AgentSources, Refused, known_asker, read
 from mpsd.grants.ledger import ContainerGrant, LocalGrants, ProgramGrant
 from mpsd.grants.rules.messages import (
     ClientsEnded,
@@ -132,10 +132,10 @@ class RequestedEndsApi:
             )
             wanted = await read(request, HostContainerSignal)
             first, clients = self._container(wanted)
-        except No as no:
-            return no.answer
+        except Refused as error:
+            return error.answer
         except NotStopped as unknown:
-            return No(409, str(unknown), for_ever=False).answer
+            return Refused(409, str(unknown), for_ever=False).answer
         begun = self._ends.begin(
             _at_risk(wanted, first, clients), f"its container gets signal {wanted.signum}"
         )
@@ -145,9 +145,9 @@ class RequestedEndsApi:
         return json_answer(ClientsEnded(ended, is_over=ended > 0 and not processes.is_alive(first)))
 
     def _container(self, wanted: HostContainerSignal) -> tuple[ProcessIdentity, list[Client]]:
-        """Its first process, and its processes on GPUs. No, NotStopped."""
+        """Its first process, and its processes on GPUs. Refused, NotStopped."""
         if not 1 <= wanted.signum <= signal.SIGRTMAX:
-            raise No(
+            raise Refused(
                 400, f"signum is {wanted.signum}; write 1 to {signal.SIGRTMAX:d}", for_ever=True
             )
         if self._ledger is None:  # beside a kubelet pods hold the grants
@@ -155,7 +155,7 @@ class RequestedEndsApi:
             return first, self._ends.clients_in(first)
         found = self._ledger.of_container(HostContainerName(wanted.root, wanted.id))
         if found is None:
-            raise No(404, f"container {wanted.id} holds no grant", for_ever=True)
+            raise Refused(404, f"container {wanted.id} holds no grant", for_ever=True)
         return found[0].holder.process, self._ends.clients_of(found[0])
 
     # -- programs ---------------------------------------------------------------------------------
@@ -169,15 +169,15 @@ class RequestedEndsApi:
                 why = (
                     "kubelet runs what holds grants here; delete the pod, with `kubectl delete pod`"
                 )
-                raise No(409, why, for_ever=False)
+                raise Refused(409, why, for_ever=False)
             if not 0 <= wanted.grace_s <= _LONGEST_GRACE_S:
-                raise No(
+                raise Refused(
                     400,
                     f"grace_s is {wanted.grace_s:g}; write 0 to {_LONGEST_GRACE_S:g}",
                     for_ever=True,
                 )
-        except No as no:
-            return no.answer
+        except Refused as error:
+            return error.answer
         uid = asker.uid if asker else None
         stops = [
             self._stop_one(grant, wanted.grace_s, uid, self._ledger)

@@ -36,7 +36,7 @@ _ROWS = (
         "equal",
         "time slices of equal length: each container gets 1/max_inst of the time",
         ThreadCap.EQUAL,
-        "a cap of 1/max_inst of the SMs, which the books reserve, in place of time slices, which"
+        "a cap of 1/max_inst of the SMs, which the ledger reserves, in place of time slices, which"
         " MPS does not have; it is set when a program makes its context",
     ),
     ComputePolicy(
@@ -60,8 +60,8 @@ _ROWS = (
         "fixed share",
         "weight/max_inst of the time, whoever else runs",
         ThreadCap.WEIGHT,
-        "a cap of weight/max_inst of the SMs, which the books reserve, in place of time; it is set"
-        " when a program makes its context",
+        "a cap of weight/max_inst of the SMs, which the ledger reserves, in place of time; it is"
+        " set when a program makes its context",
     ),
     ComputePolicy(
         4,

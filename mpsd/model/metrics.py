@@ -293,11 +293,11 @@ SCHEDULER_SECONDS = _metric(
 SCHEDULER_NODES = _metric("mpsd_scheduler_nodes", "Nodes with a ledger.")
 SCHEDULER_GPUS = _metric("mpsd_scheduler_gpus", "GPUs of these nodes.")
 SCHEDULER_OPEN = _metric("mpsd_scheduler_gpus_open", "GPUs that accept pods now.")
-SCHEDULER_PROMISES = _metric(
-    "mpsd_scheduler_promises", "Pods with reserved GPUs that are not known to be bound."
+SCHEDULER_RESERVATIONS = _metric(
+    "mpsd_scheduler_reservations", "Pods with reserved GPUs that are not known to be bound."
 )
 SCHEDULER_USABLE = _metric(
-    "mpsd_scheduler_books_usable_seconds",
+    "mpsd_scheduler_ledger_usable_seconds",
     "How long the ledgers have been usable without a break; 0 while they are not.",
 )
 

@@ -348,7 +348,7 @@ class NodeView:
         )
 
     @property
-    def withheld(self) -> Mapping[str, str]:
+    def ungrantable(self) -> Mapping[str, str]:
         """By UUID, why a GPU takes no new grant and its limits stay as they are, with the remedy: a
         grant that may be on it cannot be read."""
         if not self.unreadable:

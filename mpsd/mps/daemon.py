@@ -217,7 +217,7 @@ class DomainDaemon:
         """Whether a signal (SIGSTOP, SIGTSTP) has stopped it: it answers once it is continued."""
         return self.identity is not None and processes.state_of(self.identity) == "T"
 
-    def bury(self) -> str:
+    def forget(self) -> str:
         """Forgets a daemon that has ended; returns how it ended."""
         control_daemon.withdraw_from_clients(self._folder)
         self.canary.cancel()

@@ -89,19 +89,19 @@ class DomainRestarts:
         self._kept.change(daemon=self._daemon.identity, started_at=time.time())
         return True
 
-    def bury(self, policy: Restarts) -> str:
-        """Counts a death of the daemon; returns how it ended and when it is started again."""
+    def count_end(self, policy: Restarts) -> str:
+        """Counts an end of the daemon; returns how it ended and when it is started again."""
         record = self._kept.now
         if self._daemon.identity is None:
             return ""
         if record.state is State.REFUSED:  # it was in the way, and its end is no loss
-            self._daemon.bury()
+            self._daemon.forget()
             self._kept.change(daemon=None)
             return ""
         restarts = 0 if time.time() - record.started_at > policy.stable_after_s else record.restarts
         delay_s = restart_delay_s(restarts, policy)
         self._start_at = time.monotonic() + delay_s
-        how = self._daemon.bury()
+        how = self._daemon.forget()
         self._faults.daemon_gone()
         counts = {"restarts": restarts + 1, "restarts_total": record.restarts_total + 1}
         self._kept.change(daemon=None, servers=(), **counts, **self._faults.as_recorded)

@@ -283,7 +283,7 @@ class DomainSupervisor:
     def _enter(self, state: State, seen: DaemonView) -> None:
         self._set_gate(state)
         reasons: dict[State, Callable[[], str]] = {
-            State.DOWN: lambda: self._restarts.bury(self._policy().restarts),
+            State.DOWN: lambda: self._restarts.count_end(self._policy().restarts),
             State.REFUSED: lambda: seen.obstacle,
             State.WEDGED: lambda: self._daemon.trouble,
             State.FAULT: lambda: self._faults.reason(self._policy().graces),

@@ -76,7 +76,7 @@ class SchedulerMetrics(ServerMetrics):
         self._nodes = self.gauge(names.SCHEDULER_NODES)
         self._gpus = self.gauge(names.SCHEDULER_GPUS)
         self._open = self.gauge(names.SCHEDULER_OPEN)
-        self._reservations = self.gauge(names.SCHEDULER_PROMISES)
+        self._reservations = self.gauge(names.SCHEDULER_RESERVATIONS)
         self._usable = self.gauge(names.SCHEDULER_USABLE)
 
     def answered(self, verb: ExtenderVerb, verdict: RequestVerdict, took_s: float) -> None:

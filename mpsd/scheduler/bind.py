@@ -99,11 +99,11 @@ class _NotReserved(_NotBound):
     """No GPU was reserved."""
 
 
-class _Unsure(_NotBound):
+class _BindUnknown(_NotBound):
     """The pod may be bound, or may still be."""
 
 
-class _IsBound(Exception):
+class _AlreadyBound(Exception):
     """The pod is bound to this node already."""
 
 
@@ -126,7 +126,7 @@ class Binder:
         self._under_way += 1
         try:
             await self._bind(args)
-        except _IsBound:
+        except _AlreadyBound:
             return ""
         except _NotBound as error:
             self._log.info("not bound", pod=args.pod, node=args.node, reason=str(error))
@@ -195,21 +195,21 @@ class Binder:
             raise _NotBound(str(error)) from None
 
     async def _unbound(self, args: BindArgs) -> Object:
-        """The pod as the server has it now, if it can be bound. Else _NotBound, _Unsure where the
-        server does not answer, _IsBound where it is bound to this node already."""
+        """The pod as the server has it now, if it can be bound. Else _NotBound, _BindUnknown where
+        the server does not answer, _AlreadyBound where it is bound to this node already."""
         try:
             pod = await self._kube.get(PODS, args.pod_name, args.pod_namespace)
         except NotFound:
             raise _NotBound(BindFailure.GONE.format(pod=args.pod)) from None
         except KubeError as error:
-            raise _Unsure(str(error)) from None
+            raise _BindUnknown(str(error)) from None
         node = (pod.get("spec") or {}).get("nodeName") or ""
         if pod["metadata"].get("uid") != args.pod_uid:
             raise _NotBound(BindFailure.REPLACED.format(pod=args.pod))
         if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             raise _NotBound(BindFailure.FINISHED.format(pod=args.pod))
         if node == args.node:
-            raise _IsBound
+            raise _AlreadyBound
         if node:
             raise _NotBound(BindFailure.ELSEWHERE.format(pod=args.pod, node=node))
         if pod["metadata"].get("deletionTimestamp"):
@@ -326,7 +326,7 @@ class Binder:
                 args, annotations_at_bind(chosen.gpus, *amounts, chosen.policy, time.time_ns())
             )
         except _NotBound as error:
-            if not isinstance(error, _Unsure):  # else the reservation ends by itself
+            if not isinstance(error, _BindUnknown):  # else the reservation ends by itself
                 await self._withdraw(args.pod_uid, known)
             raise
 
@@ -343,7 +343,7 @@ class Binder:
         except (Conflict, NotFound, Unavailable) as error:
             await self._unbound(args)
             if isinstance(error, Unavailable):
-                raise _Unsure(BindFailure.UNKNOWN.format(pod=args.pod, why=error)) from None
+                raise _BindUnknown(BindFailure.UNKNOWN.format(pod=args.pod, why=error)) from None
             raise _NotBound(str(error)) from None
         except KubeError as error:
             raise _NotBound(str(error)) from None

@@ -36,7 +36,7 @@ from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.scheduler.rules import reservations as rules
 from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, NodeCapacity, Terms, node_capacity
 from mpsd.scheduler.rules.gpu_table import GpuTable
-from mpsd.scheduler.rules.reservations import Fates, NodeReservations, Reservation, ReservationFate
+from mpsd.scheduler.rules.reservations import NodeReservations, PodState, Reservation, States
 
 
 class KnownPods:
@@ -68,16 +68,16 @@ class KnownPods:
         self._ended.add(uid)
         self._ends.append((at, uid))
 
-    def fate(self, reservation: Reservation, node: str) -> ReservationFate:
+    def state(self, reservation: Reservation, node: str) -> PodState:
         """What is known of the pod of this node's reservation, from the watch on pods."""
         if reservation.pod.uid in self._ended:
-            return ReservationFate.ENDED
+            return PodState.ENDED
         pod = self.pod(reservation.pod.namespace, reservation.pod.name)
         if pod is None or pod.name.uid != reservation.pod.uid:
-            return ReservationFate.UNSEEN
+            return PodState.UNSEEN
         if not pod.node:
-            return ReservationFate.WAITING
-        return ReservationFate.BOUND if pod.node == node else ReservationFate.ELSEWHERE
+            return PodState.WAITING
+        return PodState.BOUND if pod.node == node else PodState.ELSEWHERE
 
 
 # that an answer goes before an older watch: longer than watches lag while nobody notices
@@ -225,9 +225,9 @@ class KnownNode:
         node = structs.replace(self.reported.node, stale=self._shown_stale)
         return node_capacity(node, self.placement, self.pods.values(), reservations, terms)
 
-    def changes_at(self, fates: Fates, now: float) -> float | None:
+    def changes_at(self, states: States, now: float) -> float | None:
         """When its capacity changes if nothing is heard until then; None for never."""
-        ends_at = self.reservations.ends_at(fates, now)
+        ends_at = self.reservations.ends_at(states, now)
         age_s = self._age_s
         stale_at = None if age_s is None or self._is_stale else now + STALE_S - age_s
         return min((at for at in (stale_at, ends_at) if at is not None), default=None)
@@ -360,9 +360,7 @@ class ClusterLedger:
         self._rows.settle()
         for known in tuple(self._nodes.values()):
             for one in self.reservations(known):
-                if self._fate(known, one) is ReservationFate.UNSEEN and await self._has_ended(
-                    one.pod
-                ):
+                if self._state(known, one) is PodState.UNSEEN and await self._has_ended(one.pod):
                     self._pods.ended(one.pod.uid, self.now())
                     self._rows.mark(known.name)
 
@@ -434,11 +432,11 @@ class ClusterLedger:
         )
 
     def reservations(self, known: KnownNode) -> tuple[Reservation, ...]:
-        return tuple(known.reservations.counting(partial(self._fate, known), self.now()))
+        return tuple(known.reservations.counting(partial(self._state, known), self.now()))
 
     def written_for(self, known: KnownNode, uid: str) -> Reservation | None:
         """The pod's reservation on the MPSNode, if it counts."""
-        return known.reservations.written(uid, partial(self._fate, known), self.now())
+        return known.reservations.written(uid, partial(self._state, known), self.now())
 
     def take_answer(self, known: KnownNode, thing: Object, refused: str = "") -> None:
         """Takes an MPSNode from an answer of the server, ahead of the watch. refused: as in
@@ -492,11 +490,11 @@ class ClusterLedger:
             for name in {pod.node, *self._reserved.get(pod.name.uid, ())} - {""}:
                 self._rows.mark(name)
 
-    def _fate(self, known: KnownNode, reservation: Reservation) -> ReservationFate:
+    def _state(self, known: KnownNode, reservation: Reservation) -> PodState:
         is_granted = not known.granted.isdisjoint(
             (reservation.pod.uid, replace(reservation.pod, uid=""))
         )
-        return ReservationFate.GRANTED if is_granted else self._pods.fate(reservation, known.name)
+        return PodState.GRANTED if is_granted else self._pods.state(reservation, known.name)
 
     def _node(self, name: str) -> KnownNode:
         if name not in self._nodes:
@@ -513,7 +511,7 @@ class ClusterLedger:
             self._table.drop(name)
         if not known.is_known:
             del self._nodes[name]
-        return known.changes_at(partial(self._fate, known), self.now())
+        return known.changes_at(partial(self._state, known), self.now())
 
 
 def _read_node(thing: Object) -> _Labelled | None:

@@ -118,7 +118,7 @@ class OomScripts:
                 "script not called", **about, reason=f"{grant.runtime}: {error.strerror}"
             )
         else:
-            fate = "ended at its deadline" if code is None else f"exit code {code}"
+            outcome = "ended at its deadline" if code is None else f"exit code {code}"
             self.log.info(
-                "script called", **about, outcome=fate, took_s=round(time.monotonic() - began, 3)
+                "script called", **about, outcome=outcome, took_s=round(time.monotonic() - began, 3)
             )

@@ -17,7 +17,7 @@ from tests.model.manifests import MEMORY, POLICY, Fields, container, pod
 @pytest.mark.parametrize(
     "name", ["nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"]
 )
-def test_gpu_memory_and_a_gpu_of_other_books_do_not_go_together(
+def test_gpu_memory_and_a_gpu_of_another_ledger_do_not_go_together(
     kind: str, key: str, name: str
 ) -> None:
     assert broken(in_kind(kind, resources={key: {name: "1"}})) == [
@@ -44,7 +44,7 @@ def test_nothing_of_another_gpu_is_no_other_gpu(amount: object) -> None:
         ("runtimeClassName", "nvidia", ""),
     ],
 )
-def test_who_decides_where_a_pod_runs_must_know_the_books(
+def test_who_decides_where_a_pod_runs_must_know_the_ledger(
     field: str, value: str, rule: str
 ) -> None:
     expected = [(rule, f"spec.{field}", f'"{value}"')] if rule else []
@@ -93,7 +93,7 @@ def test_a_pod_that_a_node_runs_already_keeps_its_node() -> None:
         ),
     ],
 )
-def test_only_those_who_keep_the_books_write_placements(
+def test_only_those_who_keep_the_ledger_write_placements(
     before: Fields, now: Fields, values: Mapping[str, str]
 ) -> None:
     thing = pod(container(limits={MEMORY: 7}))

@@ -63,9 +63,7 @@ def test_d4_the_third_is_refused_since_the_mps_server_takes_memory_too() -> None
     assert f"gpu0 has {2048 - SERVER_MIB} of {V100_MIB - SERVER_MIB} MiB free" in answer.reason
 
 
-def test_d4_a_weight_over_100_is_refused_while_parsing_so_that_nothing_is_asked_of_the_books() -> (
-    None
-):
+def test_d4_a_weight_over_100_is_refused_before_the_ledger_is_asked() -> None:
     environment = egpu((0, 20480, 10), (1, 20480, 10), (2, 10240, 110))
     reading = read_dialect(environment, cards(), POLICY.compute)
     assert isinstance(reading, InvalidDialect)

@@ -213,7 +213,7 @@ def small_worlds() -> Iterator[NodeView]:
 
 
 @pytest.mark.parametrize("policy", [POLICY, SPREAD], ids=["binpack", "spread"])
-def test_after_every_action_of_every_list_the_books_hold(policy: object) -> None:
+def test_after_every_action_of_every_list_the_ledger_holds(policy: object) -> None:
     assert isinstance(policy, type(POLICY))
     for world in small_worlds():
         ledger = {held.grant.id: held.grant for held in world.grants}

@@ -48,7 +48,7 @@ def scheduler() -> Iterator[tuple[str, Row]]:
     finally:
         gc.unfreeze()
     about = f"of a pod over {NODES} names × {GPUS} GPUs"
-    baseline = "a loop in plain Python over the same books"
+    baseline = "a loop in plain Python over the same ledger"
     ratio = _median(ours, _cpu) / _median(plain, _cpu)
     yield (
         "scheduler_decision_ratio",
@@ -210,7 +210,7 @@ def _ledger(name: str, number: int, random: Random) -> NodeCapacity:
     """Of a node of one kind of GPU; every other one has them in one domain."""
     gib = CARDS_GIB[number % len(CARDS_GIB)]
     node = cluster_node(name, (gib,) * GPUS, together=number % 8 >= 4)
-    promises = []
+    reservations = []
     for gpu in range(GPUS):
         left = gib
         for pod in range(random.randrange(7)):
@@ -218,8 +218,8 @@ def _ledger(name: str, number: int, random: Random) -> NodeCapacity:
             left -= size
             percent = random.choice((0, 0, 0, 15))
             named = PodName("default", f"pod-{gpu}-{pod}", f"{name}-{gpu}-{pod}")
-            promises.append(Reservation(named, (uuid(name, gpu),), size * GIB, percent))
-    return node_capacity(node, "", (), promises, TERMS)
+            reservations.append(Reservation(named, (uuid(name, gpu),), size * GIB, percent))
+    return node_capacity(node, "", (), reservations, TERMS)
 
 
 if __name__ == "__main__":

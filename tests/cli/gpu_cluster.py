@@ -36,7 +36,7 @@ def mpsnode(
     *gib: int,
     grants: list[Object] | None = None,
     states: dict[int, str] | None = None,
-    promised: str = "",
+    reserved: str = "",
     told_ago_s: float = 5,
 ) -> Object:
     """gib: what each GPU may promise. states: of domains that are not ready."""
@@ -71,7 +71,7 @@ def mpsnode(
         "domains": domains,
         "grants": grants or [],
     }
-    metadata = {"name": name, "annotations": {"mpsd.io/reserved": promised} if promised else {}}
+    metadata = {"name": name, "annotations": {"mpsd.io/reserved": reserved} if reserved else {}}
     return {
         "apiVersion": "mpsd.io/v1alpha1",
         "kind": "MPSNode",

@@ -186,7 +186,7 @@ def test_without_mpsd_up_they_are_known_by_the_hook_in_their_bundle(root: Path, 
     assert "c2" not in done.stderr
 
 
-def test_without_mpsd_up_its_books_name_those_that_live(root: Path) -> None:
+def test_without_mpsd_up_its_ledger_names_those_that_live(root: Path) -> None:
     install(root, "docker")
     ours = identity_of(os.getpid())
     assert ours

@@ -104,19 +104,19 @@ def test_a_promise_that_is_its_own_is_said_and_one_of_a_pod_that_is_gone_takes_n
 ) -> None:
     pod = cluster.pod(gpu_pod("train", 7))
     uid = pod["metadata"]["uid"]
-    promises = {
+    reservations = {
         uid: {"pod": "default/train", "gpus": [uuid("node1", 0)], "mib": 7168, "percent": 0},
         "gone": {"pod": "default/gone", "gpus": [uuid("node2", 0)], "mib": 7168, "percent": 0},
     }
     cluster.nodes(
-        machine("node1"), machine("node2"), mpsnode("node1", 7, promised=json.dumps(promises))
+        machine("node1"), machine("node2"), mpsnode("node1", 7, reserved=json.dumps(reservations))
     )
     assert (
         "its scheduler has reserved gpu0 of node1 for it, and binds it there"
         in explain(cluster, "train").output
     )
-    gone = {"gone": promises["gone"]}
-    cluster.nodes(mpsnode("node2", 7, promised=json.dumps(gone)))
+    gone = {"gone": reservations["gone"]}
+    cluster.nodes(mpsnode("node2", 7, reserved=json.dumps(gone)))
     cluster.pod(gpu_pod("other", 7))
     assert "gpu0 of node2 has room" in explain(cluster, "other").output
 

@@ -70,7 +70,7 @@ def mixed(cluster: GpuCluster) -> None:
         mpsnode(
             "node2",
             7,
-            promised=json.dumps({"x": {"pod": "a/b", "gpus": [], "mib": 1, "percent": 0}}),
+            reserved=json.dumps({"x": {"pod": "a/b", "gpus": [], "mib": 1, "percent": 0}}),
         ),
         mpsnode("node3"),
     )

@@ -111,4 +111,4 @@ def pods(cluster: Cluster, mpsd: Installation) -> Iterator[Pods]:
         yield Pods(cluster, name, mpsd.image)
     finally:
         cluster.do("delete", "namespace", name, "--wait=false")
-    eventually(mpsd.are_books_at_zero, "books at zero", within_s=60.0)
+    eventually(mpsd.is_ledger_at_zero, "no grant is left", within_s=60.0)

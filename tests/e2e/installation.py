@@ -199,7 +199,7 @@ class Installation:
             name: memory_mib for (where, name), memory_mib in named.items() if where == namespace
         }
 
-    def are_books_at_zero(self) -> bool:
+    def is_ledger_at_zero(self) -> bool:
         told = self.told()
         assert told.get("gpus"), "nobody has told of GPUs"
         held = [gpu[field] for gpu in told["gpus"] for field in ("grantedMiB", "grantedPercent")]

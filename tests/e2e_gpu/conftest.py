@@ -156,7 +156,7 @@ def pods(request: pytest.FixtureRequest, cluster: Cluster, mpsd: GpuInstallation
     finally:
         cluster.do("delete", "namespace", name, "--wait=false")
     if request.session.exitstatus != pytest.ExitCode.INTERRUPTED:
-        eventually(mpsd.are_books_at_zero, "books at zero", within_s=60.0)
+        eventually(mpsd.is_ledger_at_zero, "no grant is left", within_s=60.0)
 
 
 @pytest.fixture

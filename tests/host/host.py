@@ -26,7 +26,7 @@ from tests.whole.machine.machine import MPSD, Line, Machine, eventually
 
 _CGROUPS = Path("/sys/fs/cgroup")
 # from a card's ordinal to the MiB and the percent that are granted of it
-Books = Mapping[int, tuple[int, int]]
+HeldGpus = Mapping[int, tuple[int, int]]
 
 
 class Host(Machine):
@@ -145,7 +145,7 @@ class Host(Machine):
         return found
 
     @property
-    def ledger(self) -> Books:
+    def ledger(self) -> HeldGpus:
         """Card by card, as mpsd says."""
         return {
             ordinal: (gpu.granted_mib, gpu.granted_percent)

@@ -27,7 +27,7 @@ def test_b1_a_program_over_its_share_is_out_of_memory_and_one_below_runs(host: H
     assert done.code == 0
 
 
-def test_b1_two_containers_share_the_card_as_published_and_the_books_say_so(host: Host) -> None:
+def test_b1_two_containers_share_the_card_as_published_and_the_ledger_says_so(host: Host) -> None:
     first = host.holding(GPU_TEST1, "alloc=5800", name="gpu_test1")
     second = host.holding(GPU_TEST2, "alloc=7800", name="gpu_test2")
     assert host.granted_to(first).memory_mib == PUBLISHED_MIB

@@ -162,7 +162,9 @@ def living(containers: list[Container]) -> list[str]:
 
 
 @pytest.mark.timeout(240)
-def test_fifty_containers_at_once_under_kills_leave_books_equal_to_the_living(host: Host) -> None:
+def test_fifty_containers_at_once_under_kills_leave_a_ledger_equal_to_the_living(
+    host: Host,
+) -> None:
     chance = random.Random(SEED)
     containers = [host.container(asked(chance), "sleep", "1000") for _ in range(CONTAINERS)]
     lots = [random.Random(chance.random()) for _ in containers]
@@ -177,7 +179,7 @@ def test_fifty_containers_at_once_under_kills_leave_books_equal_to_the_living(ho
         def held() -> list[str]:
             return sorted(str(grant.container) for grant in host.node().grants)
 
-        eventually(lambda: held() == living(containers), "the books are the living containers")
+        eventually(lambda: held() == living(containers), "the ledger is the living containers")
         on_disk = sorted(grant["holder"]["id"] for grant in host.grants_on_disk())
     print(f"seed {SEED}: killed {dict(killer.killed)}, living {living(containers)}")
     print(

@@ -1,6 +1,6 @@
 """What makes each alert about pods, the webhook and the scheduler fire, and what makes it clear.
 
-One rule: as in node_trials: fate or a user does it, and it is undone at the end.
+One rule: as in node_trials: an accident or a user does it, and it is undone at the end.
 """
 
 import signal

@@ -1,7 +1,7 @@
 """What makes each alert about a node fire, and what makes it clear: faults of a simulated machine.
 
-One rule: a trial does what fate or a user would do, and at its end undoes it; nothing is told to
-mpsd.
+One rule: a trial does what an accident or a user would do, and at its end undoes it; mpsd is told
+nothing.
 """
 
 import os

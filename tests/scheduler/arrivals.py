@@ -116,8 +116,8 @@ class Cluster:
         )
 
     def _put(self, node: str) -> None:
-        promised = self._reserved[node].values()
-        self.table.put(node_capacity(self._nodes[node], self._placement, (), promised, TERMS))
+        reserved = self._reserved[node].values()
+        self.table.put(node_capacity(self._nodes[node], self._placement, (), reserved, TERMS))
 
     def _count(self, gpus: Sequence[str], memory_mib: int, percent: int, sign: int) -> None:
         for gpu in gpus:

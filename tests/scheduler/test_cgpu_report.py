@@ -34,8 +34,8 @@ def test_mib_are_rounded_down_to_whole_units_and_the_unit_is_named() -> None:
 
 
 def test_what_was_only_promised_is_not_allocated() -> None:
-    promise = Taken(PodName("a", "b", "c"), ("GPU-0",), GIB, 0, AssignmentSource.RESERVED)
-    assert cgpu_node(ledger([(0, 4 * GIB)], (promise,)), "a", {}, GIB).allocated == 0
+    reserved = Taken(PodName("a", "b", "c"), ("GPU-0",), GIB, 0, AssignmentSource.RESERVED)
+    assert cgpu_node(ledger([(0, 4 * GIB)], (reserved,)), "a", {}, GIB).allocated == 0
 
 
 def test_a_silent_node_keeps_the_numbers_that_it_told() -> None:

@@ -13,7 +13,7 @@ def outcomes() -> dict[str, Outcome]:
     return {choice: simulate(choice, nodes=100, pods=1000) for choice in CHOICES}
 
 
-def test_no_gpu_is_ever_over_its_card_and_the_books_balance_at_the_end(
+def test_no_gpu_is_ever_over_its_card_and_the_ledger_balances_at_the_end(
     outcomes: dict[str, Outcome],
 ) -> None:
     assert outcomes.keys() == {"binpack", "spread", "first-fit"}

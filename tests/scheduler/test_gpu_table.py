@@ -30,7 +30,7 @@ questions = st.lists(st.tuples(requests, st.permutations(NODES).map(tuple)), min
 
 
 @given(steps=steps, asked=questions)
-def test_after_every_change_the_table_says_what_placement_says_of_the_books(
+def test_after_every_change_the_table_says_what_placement_says_of_the_ledger(
     steps: list[tuple[str, NodeCapacity | None]], asked: list[tuple[Request, tuple[str, ...]]]
 ) -> None:
     table, world = GpuTable(), dict[str, NodeCapacity | None](dict.fromkeys(NODES))

@@ -2,12 +2,12 @@
 
 from mpsd.scheduler.rules.capacity import node_capacity
 from mpsd.scheduler.rules.inspect_formats import inspected, inspection
-from tests.status.cluster_worlds import GIB, TERMS, cluster_node, grant, held, promised, uuid
+from tests.status.cluster_worlds import GIB, TERMS, cluster_node, grant, held, reserved, uuid
 
 
 def test_every_gpu_says_what_it_has_in_whole_units_and_who_has_how_much() -> None:
     ledger = node_capacity(
-        cluster_node(held=(held("a", 7, 1),)), "", (), (promised("b", 3, 1),), TERMS
+        cluster_node(held=(held("a", 7, 1),)), "", (), (reserved("b", 3, 1),), TERMS
     )
     assert inspection([inspected(ledger)]) == {
         "nodes": [

@@ -21,7 +21,7 @@ from mpsd.scheduler.rules.filter import (
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack
 from tests.docs.pages import page
 from tests.model.worlds import POLICY
-from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, ledger, promised, requests
+from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, ledger, requests, reserved
 
 SEVEN = Request(7 * GIB, None, 1)
 
@@ -124,7 +124,7 @@ def test_many_unknown_nodes_are_told_what_one_is_told() -> None:
 
 
 def test_a_node_that_promised_the_last_room_to_this_very_pod_passes_and_is_the_best() -> None:
-    gone = node_capacity(cluster_node("node1", (7,)), "", (), (promised("a", 7),), TERMS)
+    gone = node_capacity(cluster_node("node1", (7,)), "", (), (reserved("a", 7),), TERMS)
     free = node_capacity(cluster_node("node1", (7,)), "", (), (), TERMS)
     made = table([gone, node("node2"), node("node3", 22, 22)])
     nodes = ("node3", "node1", "node2")
@@ -136,7 +136,7 @@ def test_a_node_that_promised_the_last_room_to_this_very_pod_passes_and_is_the_b
 
 @settings(max_examples=40)
 @given(st.data(), requests, st.booleans())
-def test_each_node_passes_or_fails_by_its_own_books(
+def test_each_node_passes_or_fails_by_its_own_ledger(
     data: st.DataObject, request: Request, many: bool
 ) -> None:
     each = {

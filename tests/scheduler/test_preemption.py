@@ -139,9 +139,9 @@ def test_nobody_is_stopped_while_others_give_back_enough() -> None:
 
 def test_a_promise_to_a_pod_that_is_just_being_bound_gives_no_room() -> None:
     pods = [shared_pod("b", 20, "node1", priority=5)]
-    promised = (Reservation(shared_pod("a", 20).name, (uuid("node1", 0),), 20 * GIB, 0),)
+    reserved = (Reservation(shared_pod("a", 20).name, (uuid("node1", 0),), 20 * GIB, 0),)
     node = cluster_node(gib=(23, 23), held=(held("b", 20, 1),))
-    assert victims(SEVEN, node_capacity(node, "", pods, promised, TERMS), pods, ()) == (uid("b"),)
+    assert victims(SEVEN, node_capacity(node, "", pods, reserved, TERMS), pods, ()) == (uid("b"),)
 
 
 def test_a_gpu_that_is_closed_is_not_made_free() -> None:
@@ -215,11 +215,11 @@ def crowds(draw: st.DrawFn) -> tuple[NodeCapacity, list[SharedPod], SharedPod, t
         )
         mib, percent = draw(st.integers(1, 12)) * GIB, draw(st.sampled_from((0, 0, 20, 50)))
         grants.append(grant(f"p{n}", mib, *gpus, percent=percent))
-        fate: dict[str, Any] = {
+        state: dict[str, Any] = {
             "terminating": draw(st.booleans()) and draw(st.booleans()),
             "priority": draw(st.integers(0, 3)),
         }
-        pods.append(shared_pod(f"p{n}", 1, "node1", **fate))
+        pods.append(shared_pod(f"p{n}", 1, "node1", **state))
     kinds = {
         "together": draw(st.booleans()),
         "on_demand": draw(st.booleans()),

@@ -13,12 +13,12 @@ from mpsd.scheduler.ledger import KnownNode, KnownPods
 from mpsd.scheduler.rules import reservations as reservations_rules
 from mpsd.scheduler.rules.reservations import (
     NodeReservations,
+    PodState,
     Reservation,
-    ReservationFate,
     read_reservations,
     written,
 )
-from tests.status.cluster_worlds import promised, shared_pod, uuid
+from tests.status.cluster_worlds import reserved, shared_pod, uuid
 
 _NAMES = st.text("abc-", min_size=1, max_size=5)
 _RESERVATIONS = st.builds(
@@ -54,46 +54,44 @@ def test_no_promise_takes_the_annotation_away() -> None:
 LONGEST_S = 100.0
 
 
-def counting(
-    reservations: NodeReservations, fate: ReservationFate, now: float
-) -> list[Reservation]:
-    return list(reservations.counting(lambda _reservation: fate, now))
+def counting(reservations: NodeReservations, state: PodState, now: float) -> list[Reservation]:
+    return list(reservations.counting(lambda _reservation: state, now))
 
 
 @pytest.mark.parametrize(
-    ("fate", "young", "old"),
+    ("state", "young", "old"),
     [
-        (ReservationFate.UNSEEN, True, False),
-        (ReservationFate.WAITING, True, False),
-        (ReservationFate.BOUND, True, True),
-        (ReservationFate.GRANTED, False, False),
-        (ReservationFate.ELSEWHERE, False, False),
-        (ReservationFate.ENDED, False, False),
+        (PodState.UNSEEN, True, False),
+        (PodState.WAITING, True, False),
+        (PodState.BOUND, True, True),
+        (PodState.GRANTED, False, False),
+        (PodState.ELSEWHERE, False, False),
+        (PodState.ENDED, False, False),
     ],
 )
 def test_a_promise_counts_until_its_pod_needs_it_no_more(
-    fate: ReservationFate, young: bool, old: bool
+    state: PodState, young: bool, old: bool
 ) -> None:
     reservations = NodeReservations(LONGEST_S)
-    reservations.update([promised("a", 7)], 0)
-    assert bool(counting(reservations, fate, LONGEST_S - 1)) == young
-    assert bool(counting(reservations, fate, LONGEST_S)) == old
-    assert reservations.ends_at(lambda _reservation: fate, 0) == (
+    reservations.update([reserved("a", 7)], 0)
+    assert bool(counting(reservations, state, LONGEST_S - 1)) == young
+    assert bool(counting(reservations, state, LONGEST_S)) == old
+    assert reservations.ends_at(lambda _reservation: state, 0) == (
         LONGEST_S if young and not old else None
     )
 
 
 def test_a_reservation_whose_pod_is_never_bound_ends_after_150_s() -> None:
     known = KnownNode("node1", reservations_rules.LONGEST_S)
-    known.reservations.update([promised("a", 7)], 0)
-    assert counting(known.reservations, ReservationFate.WAITING, 149)
-    assert not counting(known.reservations, ReservationFate.WAITING, 150)
+    known.reservations.update([reserved("a", 7)], 0)
+    assert counting(known.reservations, PodState.WAITING, 149)
+    assert not counting(known.reservations, PodState.WAITING, 150)
 
 
 @pytest.mark.parametrize("field", ["mib", "percent"])
 def test_a_reservation_of_less_than_nothing_is_none(field: str) -> None:
-    entries = json.loads(written([promised("a", 7)]) or "")
-    assert read_reservations(json.dumps(entries)) == (promised("a", 7),)
+    entries = json.loads(written([reserved("a", 7)]) or "")
+    assert read_reservations(json.dumps(entries)) == (reserved("a", 7),)
     for amount, is_read in ((0, True), (-1, False)):
         changed = {uid: entry | {field: amount} for uid, entry in entries.items()}
         assert bool(read_reservations(json.dumps(changed))) == is_read
@@ -101,40 +99,40 @@ def test_a_reservation_of_less_than_nothing_is_none(field: str) -> None:
 
 def test_an_age_goes_on_while_the_promise_is_the_same() -> None:
     reservations = NodeReservations(LONGEST_S)
-    reservations.update([promised("a", 7)], 0)
-    reservations.update([promised("a", 7), promised("b", 7)], 60)
-    assert [one.pod.name for one in counting(reservations, ReservationFate.WAITING, 101)] == ["b"]
-    reservations.update([replace(promised("a", 7), at="2026-11-21T08:30:00Z")], 102)
-    assert [one.pod.name for one in counting(reservations, ReservationFate.WAITING, 200)] == ["a"]
+    reservations.update([reserved("a", 7)], 0)
+    reservations.update([reserved("a", 7), reserved("b", 7)], 60)
+    assert [one.pod.name for one in counting(reservations, PodState.WAITING, 101)] == ["b"]
+    reservations.update([replace(reserved("a", 7), at="2026-11-21T08:30:00Z")], 102)
+    assert [one.pod.name for one in counting(reservations, PodState.WAITING, 200)] == ["a"]
 
 
 def test_what_is_written_goes_before_what_is_decided_as_long_as_it_counts() -> None:
     reservations = NodeReservations(LONGEST_S)
-    reservations.update([promised("a", 7)], 0)
-    reservations.pending["a-uid"] = promised("a", 7, ordinal=1)
-    assert [one.gpus for one in counting(reservations, ReservationFate.UNSEEN, 50)] == [
+    reservations.update([reserved("a", 7)], 0)
+    reservations.pending["a-uid"] = reserved("a", 7, ordinal=1)
+    assert [one.gpus for one in counting(reservations, PodState.UNSEEN, 50)] == [
         (uuid("node1", 0),)
     ]
-    assert [one.gpus for one in counting(reservations, ReservationFate.UNSEEN, 500)] == [
+    assert [one.gpus for one in counting(reservations, PodState.UNSEEN, 500)] == [
         (uuid("node1", 1),)
     ]
     reservations.pending.clear()
     reservations.withdraw("a-uid")
-    assert counting(reservations, ReservationFate.UNSEEN, 50) == []
+    assert counting(reservations, PodState.UNSEEN, 50) == []
 
 
-def test_the_fate_of_a_pod_is_what_was_heard_of_it() -> None:
+def test_the_state_of_a_pod_is_what_was_heard_of_it() -> None:
     pods = KnownPods(50)
-    reservation = promised("a", 7)
+    reservation = reserved("a", 7)
     waiting, bound = shared_pod("a", 7), shared_pod("a", 7, node="node1")
-    assert pods.fate(reservation, "node1") is ReservationFate.UNSEEN
+    assert pods.state(reservation, "node1") is PodState.UNSEEN
     pods.changed(None, waiting, 0)
-    assert pods.fate(reservation, "node1") is ReservationFate.WAITING
+    assert pods.state(reservation, "node1") is PodState.WAITING
     pods.changed(waiting, bound, 0)
-    assert pods.fate(reservation, "node1") is ReservationFate.BOUND
-    assert pods.fate(reservation, "node2") is ReservationFate.ELSEWHERE
+    assert pods.state(reservation, "node1") is PodState.BOUND
+    assert pods.state(reservation, "node2") is PodState.ELSEWHERE
     pods.changed(bound, None, 0)
-    assert pods.fate(reservation, "node1") is ReservationFate.ENDED
+    assert pods.state(reservation, "node1") is PodState.ENDED
 
 
 def test_a_namesake_is_another_pod() -> None:
@@ -145,6 +143,6 @@ def test_a_namesake_is_another_pod() -> None:
     )
     pods.changed(None, first, 0)
     pods.changed(first, second, 0)
-    assert pods.fate(promised("a", 7), "node1") is ReservationFate.ENDED
+    assert pods.state(reserved("a", 7), "node1") is PodState.ENDED
     pods.changed(second, None, 51)
-    assert pods.fate(promised("a", 7), "node1") is ReservationFate.UNSEEN  # forgotten by now
+    assert pods.state(reserved("a", 7), "node1") is PodState.UNSEEN  # forgotten by now

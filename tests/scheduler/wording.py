@@ -7,8 +7,8 @@ from mpsd.model.grants import Request
 from mpsd.scheduler.bind import BindFailure
 from mpsd.scheduler.rules.filter import filtered, why_not
 from mpsd.scheduler.rules.gpu_table import GpuTable
-from tests.scheduler.test_node_books import CROWDED, MIXED, NO_DAEMON, SILENT, TWO
 from tests.scheduler.test_node_filter import ALIKE, MANY, SEVEN, alike, crowded
+from tests.scheduler.test_node_ledger import CROWDED, MIXED, NO_DAEMON, SILENT, TWO
 from tests.status.cluster_worlds import GIB
 
 

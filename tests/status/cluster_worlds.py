@@ -1,5 +1,5 @@
 """Small clusters for tests of the scheduler: nodes with a few GPUs, and pods that hold or were
-promised some."""
+reserved some."""
 
 from hypothesis import strategies as st
 
@@ -102,7 +102,7 @@ def grant(pod: str, memory_mib: int, *gpus: str, percent: int = 0) -> GrantRepor
     )
 
 
-def promised(
+def reserved(
     pod: str, gib: int, ordinal: int = 0, node: str = "node1", percent: int = 0
 ) -> Reservation:
     return Reservation(

@@ -30,7 +30,7 @@ from mpsd.status.rules.pods import (
 from tests.model.worlds import POLICY
 from tests.mpsnodes import anything
 from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, requests, uuid
-from tests.status.cluster_worlds import ledger as any_books
+from tests.status.cluster_worlds import ledger as any_ledger
 
 
 def pod(gib: int = 7, percent: int = 0, gpus: int = 1, **fields: Any) -> Any:
@@ -377,7 +377,7 @@ def test_any_pod_gets_one_sentence_on_one_line(thing: Any, inner: Any, warning: 
 
 @given(
     requests,
-    st.tuples(any_books("node1"), any_books("node2"), any_books("node3")),
+    st.tuples(any_ledger("node1"), any_ledger("node2"), any_ledger("node3")),
     st.tuples(*[st.sampled_from(["", "shut", "cordoned", "gone"])] * 3),
     st.booleans(),
 )

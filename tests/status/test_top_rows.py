@@ -86,7 +86,7 @@ def test_where_the_clients_are_not_known_nobody_has_none() -> None:
 
 
 @pytest.mark.parametrize(("on_mps", "words"), [(True, "without a grant"), (False, "beside MPS")])
-def test_a_process_that_the_books_do_not_know_is_a_row_of_its_own_and_over(
+def test_a_process_that_the_ledger_does_not_know_is_a_row_of_its_own_and_over(
     on_mps: bool, words: str
 ) -> None:
     top = top_of(seen(300, on_mps=on_mps, of=None)).ordered(Sort.NAME)

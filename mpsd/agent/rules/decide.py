@@ -96,11 +96,11 @@ def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
     kept = tuple(held.grant for held in view.grants if held.grant not in ended)
     answers = tuple(_answers(view, kept, policy))
     grants = (*kept, *(answer.grant for answer in answers if isinstance(answer, Admit)))
-    withheld = view.withheld.keys()
+    ungrantable = view.ungrantable.keys()
     every = (*view.domains, *view.leaving)
     # a limit for some of the grants would shut the others out
     domains = every if view.grants_known else ()
-    domains = tuple(domain for domain in domains if withheld.isdisjoint(domain.record.gpus))
+    domains = tuple(domain for domain in domains if ungrantable.isdisjoint(domain.record.gpus))
     limits = tuple(limit for domain in domains for limit in _limits_to_set(domain, grants))
     raised = [
         limit for limit in limits if limit.limit.memory_mib > DENY_MIB and not _lowers(limit, view)
@@ -161,7 +161,7 @@ def _answer(
     if not isinstance(waiting.request, CardsRequest):  # who names GPUs asks for no others
         others = [why_closed(domain) for domain in view.domains if not is_open(domain, view.now)]
         others += map(_no_daemon, _without_domain(view))
-        others += dict.fromkeys(view.withheld.values())
+        others += dict.fromkeys(view.ungrantable.values())
     return Refuse(waiting.id, "; ".join([reason, *others]), for_ever=False)
 
 
@@ -215,7 +215,7 @@ def _why_unusable(grant: Grant, view: NodeView) -> str:
 
 def _closed_gpus(view: NodeView) -> Mapping[str, str]:
     label = {gpu.uuid: gpu.label for gpu in view.gpus}
-    return {**view.withheld, **{gpu.uuid: _no_daemon(gpu) for gpu in _without_domain(view)}} | {
+    return {**view.ungrantable, **{gpu.uuid: _no_daemon(gpu) for gpu in _without_domain(view)}} | {
         uuid: f"{label.get(uuid, uuid)} accepts no programs now: {why_closed(domain)}"
         for domain in view.domains
         if not is_open(domain, view.now)
@@ -281,10 +281,10 @@ def _all_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple
 def _open_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[GpuCapacity, ...]:
     """The rooms of domains that serve, but for GPUs that a grant may be on which cannot be read."""
     serving = {domain.name for domain in view.domains if is_open(domain, view.now)}
-    withheld = view.withheld
+    ungrantable = view.ungrantable
     rooms_now = _all_rooms(view, grants, policy)
     return tuple(
-        room for room in rooms_now if room.domain in serving and room.gpu.uuid not in withheld
+        room for room in rooms_now if room.domain in serving and room.gpu.uuid not in ungrantable
     )
 
 

@@ -106,7 +106,7 @@ class _ChangeContext:
                 yield Problem(
                     "gpu-away", "the GPU", part.gpu, "is not visible now", "try again when it is"
                 )
-            elif why := self._view.withheld.get(part.gpu):
+            elif why := self._view.ungrantable.get(part.gpu):
                 yield Problem(
                     "grants-unknown",
                     "the grants",

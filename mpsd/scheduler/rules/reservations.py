@@ -83,7 +83,7 @@ def written(reservations: Iterable[Reservation]) -> str | None:
     return msgspec.json.encode(entries, order="sorted").decode() if entries else None
 
 
-class ReservationFate(StrEnum):
+class PodState(StrEnum):
     """What is known of the pod of a reservation."""
 
     UNSEEN = "never seen"
@@ -94,9 +94,9 @@ class ReservationFate(StrEnum):
     ENDED = "finished or deleted"
 
 
-_OVER = frozenset({ReservationFate.GRANTED, ReservationFate.ELSEWHERE, ReservationFate.ENDED})
-_EXPIRES = frozenset({ReservationFate.UNSEEN, ReservationFate.WAITING})
-Fates = Callable[[Reservation], ReservationFate]
+_OVER = frozenset({PodState.GRANTED, PodState.ELSEWHERE, PodState.ENDED})
+_EXPIRES = frozenset({PodState.UNSEEN, PodState.WAITING})
+States = Callable[[Reservation], PodState]
 
 
 class NodeReservations:
@@ -127,24 +127,24 @@ class NodeReservations:
         """Stops counting it; the next write removes it."""
         self._written.pop(uid, None)
 
-    def written(self, uid: str, fates: Fates, now: float) -> Reservation | None:
+    def written(self, uid: str, states: States, now: float) -> Reservation | None:
         """The pod's reservation on the MPSNode, if it counts."""
         one, since = self._written.get(uid, (None, now))
-        fate = fates(one) if one else None
-        is_over = fate in _OVER or (fate in _EXPIRES and now - since >= self._longest_s)
+        state = states(one) if one else None
+        is_over = state in _OVER or (state in _EXPIRES and now - since >= self._longest_s)
         return None if is_over else one
 
-    def counting(self, fates: Fates, now: float) -> Iterable[Reservation]:
+    def counting(self, states: States, now: float) -> Iterable[Reservation]:
         """What is written goes before what is decided here: another scheduler may have bound the
         pod by it."""
-        written = {uid: one for uid in self._written if (one := self.written(uid, fates, now))}
+        written = {uid: one for uid in self._written if (one := self.written(uid, states, now))}
         return (self.pending | written).values()
 
-    def ends_at(self, fate: Fates, now: float) -> float | None:
+    def ends_at(self, states: States, now: float) -> float | None:
         """When the next of them ends if nothing else happens; None for never."""
         ends = [
             since + self._longest_s
             for one, since in self._written.values()
-            if fate(one) in _EXPIRES
+            if states(one) in _EXPIRES
         ]
         return min((at for at in ends if at > now), default=None)

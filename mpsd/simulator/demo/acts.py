@@ -321,7 +321,7 @@ def _end(story: DemoStory, cluster: DemoCluster, pods: tuple[JobPod, ...]) -> No
     granted = {gpu.label: gpu.granted_mib for gpu in node.gpus}
     story.check(not any(granted.values()), f"granted without a pod: {granted}")
     story.tell(
-        "books",
+        "ledger",
         f"Nothing is granted any more: {columns['GRANTED']}, {columns['PODS']} pods.",
         granted_mib=granted,
         mpsnode=columns,

@@ -50,7 +50,7 @@ def play(story: DemoStory, folder: Path, gpus: str) -> None:
         node = machine.node()
         story.table(node)
         granted = {gpu.label: gpu.granted_mib or 0 for gpu in node.gpus}
-        story.tell("books", f"Granted: {_listed(granted)}.", granted_mib=granted)
+        story.tell("ledger", f"Granted: {_listed(granted)}.", granted_mib=granted)
 
 
 @contextmanager

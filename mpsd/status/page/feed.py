@@ -25,7 +25,7 @@ _LINGER_S = 30.0
 _AFTER_FAULT_S = 10.0
 
 
-class Full(Exception):
+class TooManyReaders(Exception):
     """As many read as may. own: how many of them are the one who asked for one place more."""
 
     def __init__(self, own: int) -> None:
@@ -131,7 +131,7 @@ class PageFeed:
     async def reading(
         self, reader: str, hang_up: Callable[[], None] | None = None
     ) -> AsyncIterator[None]:
-        """Full where too many do already. reader: who it is. hang_up: ends it, to make place for
+        """TooManyReaders where no more may. reader: who it is. hang_up: ends it, to make place for
         who reads less."""
         self._make_room(reader)
         place = reader, hang_up or (lambda: None)
@@ -147,12 +147,12 @@ class PageFeed:
 
     def _make_room(self, newcomer: str) -> None:
         if self.closed:
-            raise Full(0)
+            raise TooManyReaders(0)
         whose = [reader for reader, _hang_up in self._places]
         if len(whose) >= MOST_READERS:
             place = who_gives_way(whose, newcomer)
             if place is None:
-                raise Full(whose.count(newcomer))
+                raise TooManyReaders(whose.count(newcomer))
             _reader, hang_up = self._places.pop(place)
             hang_up()
 

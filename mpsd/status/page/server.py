@@ -20,7 +20,7 @@ from aiohttp import web
 
 from mpsd.model.problem import shown_name
 from mpsd.platform.listener import Handler, asker
-from mpsd.status.page.feed import MOST_READERS, Full, PageFeed, Shown, ViewSource
+from mpsd.status.page.feed import MOST_READERS, PageFeed, Shown, TooManyReaders, ViewSource
 from mpsd.status.page.rules.view import PageView
 
 _LANGUAGES = ("en", "zh")
@@ -135,7 +135,7 @@ class PageApi:
             async with self._feed.reading(reader):
                 await self._feed.news(None, _FIRST_VIEW_S)
                 view = self._feed.view
-        except Full as full:
+        except TooManyReaders as full:
             return _too_many(reader, full.own)
         if view is None:
             return _refused("nothing is known yet")
@@ -159,7 +159,7 @@ class PageApi:
                 await stream.prepare(request)
                 with contextlib.suppress(ConnectionError, TimeoutError):
                     await self._tell(stream, request)
-        except Full as full:
+        except TooManyReaders as full:
             return _too_many(reader, full.own)
         if request.transport and not self._feed.closed:
             request.transport.abort()  # what a slow reader has not taken yet is not kept for it

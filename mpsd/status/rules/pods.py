@@ -292,7 +292,7 @@ class Why(StrEnum):
     TOO_LARGE = "too-large"
     NO_ROOM = "no-room"
     KEPT_AWAY = "kept-away"
-    PROMISED = "promised"
+    RESERVED = "reserved"
     SCHEDULER_SAYS = "scheduler-says"
     NOT_LOOKED_AT = "not-looked-at"
 

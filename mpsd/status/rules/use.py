@@ -56,7 +56,9 @@ def use_report(
 ) -> NodeReport:
     """busy: by UUID, without the GPUs of which NVML did not report it. unknown: why, of those."""
     report = node_report(replace(view, waiting=()), policy)
-    known = {gpu.uuid for gpu in view.gpus} - view.withheld.keys() if view.grants_known else set()
+    known = (
+        {gpu.uuid for gpu in view.gpus} - view.ungrantable.keys() if view.grants_known else set()
+    )
     domains = dict.fromkeys((gpu.uuid for gpu in view.gpus), "")
     rooms_left = rooms(view.gpus, domains, [held.grant for held in view.grants], policy)
     left = {room.gpu.uuid: room for room in rooms_left}

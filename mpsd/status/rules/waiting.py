@@ -82,7 +82,7 @@ def _of_itself(pod: PodSeen, context: ExplanationContext) -> Explanation | None:
             f"{words}; recreate it with spec.schedulerName: {' or '.join(known)}",
         )
     words = _reserved(context).get(pod.name.uid, "")
-    return Explanation(Why.PROMISED, words) if words else None
+    return Explanation(Why.RESERVED, words) if words else None
 
 
 def _serving(pod: PodSeen, context: ExplanationContext) -> ExplanationContext:

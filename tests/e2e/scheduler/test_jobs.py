@@ -11,7 +11,7 @@ _GIB, _TIMES = 7, 20
 def test_as_many_run_as_fit_and_the_others_wait_and_then_run(
     mpsd: Installation, pods: Pods
 ) -> None:
-    eventually(mpsd.are_books_at_zero, "nobody else on the GPUs", within_s=60.0)
+    eventually(mpsd.is_ledger_at_zero, "nobody else on the GPUs", within_s=60.0)
     job = WatchedJob(mpsd, pods, "twenty", _GIB, _TIMES)
     job.start("alloc=1000", "hold=1")
     took_s = job.wait_until_over()

@@ -24,7 +24,7 @@ def test_what_runs_is_one_kube_scheduler_and_the_built_image_beside_it(mpsd: Ins
 
 
 def test_large_pods_get_a_gpu_each(mpsd: Installation, pods: Pods) -> None:
-    eventually(mpsd.are_books_at_zero, "nobody else on the GPUs", within_s=60.0)
+    eventually(mpsd.is_ledger_at_zero, "nobody else on the GPUs", within_s=60.0)
     for gpu, left in _LEFT.items():
         pods.create(shared(pods, f"on-{gpu}", UNITS - left))
         pods.wait_until_holding(f"on-{gpu}")

@@ -26,7 +26,7 @@ def urgent(mpsd: Installation, pods: Pods) -> Iterator[str]:
     """
     if not mpsd.images.kube_scheduler.startswith("local/"):
         pytest.skip("needs the kube-scheduler that tests/e2e/kube/build.sh makes for this")
-    eventually(mpsd.are_books_at_zero, "nobody else on the GPUs", within_s=60.0)
+    eventually(mpsd.is_ledger_at_zero, "nobody else on the GPUs", within_s=60.0)
     priority = {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",

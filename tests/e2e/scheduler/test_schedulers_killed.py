@@ -15,7 +15,7 @@ _AT_ONCE = GPUS * (UNITS // _GIB)
 def test_schedulers_killed_in_the_middle_give_nothing_away_twice(
     cluster: Cluster, mpsd: Installation, pods: Pods
 ) -> None:
-    eventually(mpsd.are_books_at_zero, "nobody else on the GPUs", within_s=60.0)
+    eventually(mpsd.is_ledger_at_zero, "nobody else on the GPUs", within_s=60.0)
     job = WatchedJob(mpsd, pods, "killed", _GIB, _AT_ONCE + 2)
     job.start("alloc=1000", "hold=6")
     job.wait_until_running(2)

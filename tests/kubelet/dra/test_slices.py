@@ -161,7 +161,7 @@ def test_a_gpu_without_a_daemon_or_with_an_unknown_grant_is_tainted() -> None:
     unreadable = replace(
         view(), unreadable=(UnreadableGrant("a", "/run/mpsd/grants/a.json", "is empty", "gpu0"),)
     )
-    assert taint_of(GPUS[0], unreadable) == "withheld"
+    assert taint_of(GPUS[0], unreadable) == "grant-unreadable"
     assert taint_of(GPUS[1], unreadable) == ""
 
 

@@ -24,7 +24,7 @@ _STEPS = [
     *("allocated", "limits", "allocated", "limits", "side-by-side", "status"),
     *("out-of-memory", "given-back", "refused", "event"),
     *("without-agent", "agent-back", "unnoticed"),
-    *("complete", "books", "stopped", "clean"),
+    *("complete", "ledger", "stopped", "clean"),
 ]
 
 
@@ -57,7 +57,7 @@ def test_a_job_goes_the_whole_way_in_a_simulated_cluster() -> None:
     assert told["out-of-memory"]["error"] == "2:CUDA_ERROR_OUT_OF_MEMORY"
     assert "no single GPU here has" in told["event"]["event"]
     assert all(number > 0 for number in told["without-agent"]["launches"].values())
-    assert set(told["books"]["granted_mib"].values()) == {0}
+    assert set(told["ledger"]["granted_mib"].values()) == {0}
     assert nothing_is_left(told["cluster"]["folder"])
 
 

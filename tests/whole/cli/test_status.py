@@ -32,7 +32,7 @@ def answered(asked: Program) -> str:
     return asked.output
 
 
-def test_the_books_and_who_uses_what_are_shown(served: Machine) -> None:
+def test_the_ledger_and_who_uses_what_are_shown(served: Machine) -> None:
     client = served.client(20, "alloc=1000")
     waits = served.run("--gpu-mem 23 --wait", "sim-cuda", "hold")
     waits.heard("ready")

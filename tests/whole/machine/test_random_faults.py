@@ -14,13 +14,13 @@ import pytest
 from mpsd.model.domain import State
 from mpsd.mps import drain
 from mpsd.platform import local_api
-from tests.whole.machine.fate import ESCAPE, GRACES, Bystander, Deed, Fate, seeds, until_quiet
+from tests.whole.machine.chaos import ESCAPE, GRACES, Bystander, Chaos, Deed, seeds, until_quiet
 from tests.whole.machine.machine import Machine, Program, eventually
 
 DOMAINS = ("gpu0", "gpu1")
 
 
-class ProgramsFate(Fate):
+class ProgramsChaos(Chaos):
     """Programs come and go meanwhile."""
 
     def __init__(self, machine: Machine, chance: random.Random) -> None:
@@ -112,17 +112,17 @@ class ProgramsFate(Fate):
 
 
 @pytest.mark.parametrize("seed", seeds(20))
-def test_after_any_sequence_of_faults_the_books_hold_exactly_the_living_programs(
+def test_after_any_sequence_of_faults_the_ledger_holds_exactly_the_living_programs(
     pair: Machine, seed: int
 ) -> None:
     bystander = Bystander(pair)
-    fate = ProgramsFate(pair, random.Random(seed))
-    fate.play()
-    fate.end()
+    chaos = ProgramsChaos(pair, random.Random(seed))
+    chaos.play()
+    chaos.end()
 
-    until_quiet(fate.trouble)
-    escapes = {program.pid for program in fate.escapes}
-    fate.check_ends(lambda pid: pid in escapes)
+    until_quiet(chaos.trouble)
+    escapes = {program.pid for program in chaos.escapes}
+    chaos.check_ends(lambda pid: pid in escapes)
     node = pair.node()
     holders = [grant.holder_pid for grant in node.grants]
     assert len(holders) == len(set(holders))

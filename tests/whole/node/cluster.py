@@ -2,7 +2,7 @@
 programs beside them.
 
 One rule: mpsd is run as on a node, by its command line; a test changes the cluster only as a user
-of it would, through the API, or as fate would, by signals and lost files.
+of it would, through the API, or as accidents do, by signals and lost files.
 """
 
 import json

@@ -85,7 +85,7 @@ class Kubelet(PodResourcesListerServicer):
 
 
 class World:
-    """Books beside a kubelet and an API server, which have one pod."""
+    """A ledger beside a kubelet and an API server, which have one pod."""
 
     def __init__(
         self, api: SimulatedApi, kubelet: Kubelet, ledger: KubeletGrants, pods: Mirror[NodePod]

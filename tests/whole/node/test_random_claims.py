@@ -23,7 +23,7 @@ from mpsd.platform.kube import Object
 from mpsd.simulator.kubelet.claims import CHECKPOINT
 from tests.manifests.rendering import of_kind
 from tests.platform.pod_cgroup import needs_cgroups
-from tests.whole.machine.fate import IN_THE_END_S, until_quiet
+from tests.whole.machine.chaos import IN_THE_END_S, until_quiet
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import container
 from tests.whole.node.conftest import begun
@@ -76,7 +76,7 @@ class ScheduledCluster(ClaimCluster):
         eventually(lambda: not self.claims(), "every claim is gone")
 
 
-class ClaimsFate:
+class ClaimsChaos:
     """Plays one sequence. made: the claims so far. overdone: each time that a GPU was given twice,
     in words."""
 
@@ -290,16 +290,16 @@ def cluster() -> Iterator[ScheduledCluster]:
 def test_random_claims_leave_nothing_and_no_gpu_is_given_twice(
     cluster: ScheduledCluster, seed: int
 ) -> None:
-    fate = ClaimsFate(cluster, seed)
+    chaos = ClaimsChaos(cluster, seed)
     try:
-        fate.play()
+        chaos.play()
     finally:
-        fate.api_comes()
-    until_quiet(fate.trouble)
+        chaos.api_comes()
+    until_quiet(chaos.trouble)
     cluster.empty()
-    until_quiet(fate.trouble)
-    assert (fate.made, fate.overdone) == (_CLAIMS, [])
-    assert not fate.files()
+    until_quiet(chaos.trouble)
+    assert (chaos.made, chaos.overdone) == (_CLAIMS, [])
+    assert not chaos.files()
     assert not cluster.granted()
 
 

@@ -129,6 +129,6 @@ def test_answers_of_another_boot_are_forgotten(cluster: Cluster) -> None:
         json.dumps([entry | {"boot_id": "another", "ids": ["GPU-gone/0"]} for entry in entries])
     )
     cluster.agent = cluster.start_agent()
-    eventually(lambda: cluster.node().grants, "the books are kubelet's")
+    eventually(lambda: cluster.node().grants, "the ledger is kubelet's")
     assert cluster.grant("sample").memory_mib == 3 * 1024
     eventually(lambda: "GPU-gone" not in journal.read_text(), "the journal forgets them")

@@ -22,13 +22,13 @@ from mpsd.model.node_report import NodeReport
 from mpsd.platform import local_api
 from mpsd.simulator.gpus import DEVICE_NODES
 from tests.platform.pod_cgroup import needs_cgroups
-from tests.whole.machine.fate import (
+from tests.whole.machine.chaos import (
     ESCAPE,
     GRACES,
     IN_THE_END_S,
     Bystander,
+    Chaos,
     Deed,
-    Fate,
     seeds,
     until_quiet,
 )
@@ -45,7 +45,7 @@ _ESCAPES = f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0 {_CLIENT} {' '.join(ESCAPE)}"
 _ACTIONS = (("info", "hold"), ("info", "launch=600"))
 
 
-class PodsFate(Fate):
+class PodsChaos(Chaos):
     """Pods come and go meanwhile, kubelet and the API server too. asked: GiB of each pod that was
     made."""
 
@@ -218,7 +218,7 @@ class PodsFate(Fate):
             "pods under way": self._under_way(phases, whole),
             "over their grant": [name for name in self.escapes if phases.get(name) == "Running"],
             "ends under way": self.ends_left(),
-            "books": booked if booked != expected else [],
+            "ledger": booked if booked != expected else [],
             "limits": self._wrong_limits(node),
         }
         found = {what: those for what, those in troubles.items() if those}
@@ -320,22 +320,22 @@ def shared() -> Iterator[tuple[Cluster, Bystander]]:
 
 @pytest.mark.timeout(4 * IN_THE_END_S)
 @pytest.mark.parametrize("seed", seeds(80))
-def test_after_any_sequence_of_mishaps_the_books_hold_exactly_the_living_pods(
+def test_after_any_sequence_of_mishaps_the_ledger_holds_exactly_the_living_pods(
     shared: tuple[Cluster, Bystander], seed: int
 ) -> None:
     cluster, bystander = shared
-    fate = PodsFate(cluster, seed)
-    (neighbour,) = fate.neighbour.heard("ready")
+    chaos = PodsChaos(cluster, seed)
+    (neighbour,) = chaos.neighbour.heard("ready")
     try:
         try:
-            fate.play()
+            chaos.play()
         finally:
-            fate.end()
-        until_quiet(fate.trouble)
-        fate.check_ends(fate.is_due)
+            chaos.end()
+        until_quiet(chaos.trouble)
+        chaos.check_ends(chaos.is_due)
         assert bystander.is_well
-        assert fate.neighbour.heard("ready") == [neighbour]
-        assert len(fate.neighbour.runs) == 1
+        assert chaos.neighbour.heard("ready") == [neighbour]
+        assert len(chaos.neighbour.runs) == 1
         assert Path(f"/proc/{neighbour}").exists()
     except BaseException:
         # what the next sequence would not show any more

@@ -1,7 +1,7 @@
 """What the API server held of a node's GPUs after every single change, whoever made it.
 
 One rule: a pod counts once at any moment, by what kubelet gave it, else by what is written on it,
-else by its promise.
+else by its reservation.
 """
 
 import json
@@ -57,8 +57,8 @@ def _held(node: str, thing: Object, pods: Mapping[str, Object]) -> Iterator[tupl
         if pod["spec"].get("nodeName") == node and uid not in grants:
             uuids = pod["metadata"]["annotations"][GPU].split(",")
             yield from ((uuid, _mib(pod) // len(uuids)) for uuid in uuids)
-    promised = json.loads((thing["metadata"].get("annotations") or {}).get(KEY, "{}"))
-    for uid, one in promised.items():
+    reserved = json.loads((thing["metadata"].get("annotations") or {}).get(KEY, "{}"))
+    for uid, one in reserved.items():
         if uid in pods and uid not in grants and not pods[uid]["spec"].get("nodeName"):
             yield from ((uuid, one["mib"]) for uuid in one["gpus"])
 

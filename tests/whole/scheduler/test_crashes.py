@@ -81,7 +81,7 @@ def test_a_pod_of_which_two_schedulers_write_stays_on_the_gpu_that_was_written_f
 
 
 @pytest.mark.parametrize("cut", CUTS, ids=str)
-def test_the_books_are_right_at_once_after_a_crash(
+def test_the_ledger_is_right_at_once_after_a_crash(
     api: SimulatedApi, tmp_path: Path, cut: Cut
 ) -> None:
     async def test(world: World) -> None:
@@ -98,19 +98,19 @@ def test_the_books_are_right_at_once_after_a_crash(
             await asyncio.gather(binding, return_exceptions=True)
             await dead.die()
 
-        promised, bound = bool(await world.reservations()), bool(gpu_of(await world.pod("a")))
-        assert promised == (cut.call >= 2 and (cut.call, cut.done) != (2, False))
+        reserved, bound = bool(await world.reservations()), bool(gpu_of(await world.pod("a")))
+        assert reserved == (cut.call >= 2 and (cut.call, cut.done) != (2, False))
         assert bound == (cut.call == 3 and cut.done)
         new = await world.scheduler()
-        assert new.free() == [16 if promised else 23]
+        assert new.free() == [16 if reserved else 23]
         expected = (
-            [AssignmentSource.BOUND] if bound else [AssignmentSource.RESERVED] if promised else []
+            [AssignmentSource.BOUND] if bound else [AssignmentSource.RESERVED] if reserved else []
         )
         assert [one.source for one in new.node().taken] == expected
 
         large = await world.add_pod("large", 17)
         for each in (other, new):  # both would give the room away if it looked free
-            if promised:
+            if reserved:
                 assert "gpu0 has 16 of 17 GiB free" in await each.bind(large)
             assert await each.bind(pod) == ""
         assert new.free() == [16]
@@ -172,7 +172,7 @@ def test_a_scheduler_that_hears_no_pods_gives_no_room_away_twice(
                 "it is told",
             )
             c, d = await world.add_pod("c", 2), await world.add_pod("d", 8)
-            assert await well.bind(c) == ""  # with that write, the promise to b goes
+            assert await well.bind(c) == ""  # with that write, the reservation to b goes
             assert len(await world.reservations()) == 2
             assert "gpu0 has 7 of 8 GiB free" in await deaf.bind(d)
             await deaf.die()

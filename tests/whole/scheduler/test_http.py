@@ -127,7 +127,7 @@ def test_a_client_with_a_certificate_for_clients_is_let_in_and_nobody_else(
         installed.extender.ask("POST", "/bind", b"{}")
 
 
-def test_nothing_is_answered_from_books_that_have_not_heard_of_the_cluster(
+def test_nothing_is_answered_from_a_ledger_that_has_not_heard_of_the_cluster(
     installed: Installed,
 ) -> None:
     asked = {"Pod": pod("a", 7), "NodeNames": ["node1"], "NodeNameToMetaVictims": {"node1": None}}
@@ -152,7 +152,7 @@ def test_probes_say_so_to_anybody_and_take_no_binds(installed: Installed) -> Non
     assert one.public("/healthz").status == 200
     ready = one.public("/readyz")
     assert (ready.status, ready.text) == (503, f"{UNKNOWN}\n")
-    assert one.metric("mpsd_scheduler_books_usable_seconds") == 0
+    assert one.metric("mpsd_scheduler_ledger_usable_seconds") == 0
     assert {one.public(path).status for path in ("/bind", "/inspect", "/filter")} == {404}
 
 

@@ -172,7 +172,7 @@ def test_what_cannot_be_read_is_refused_with_what_is_wrong_with_it(
     assert served.metric(f'mpsd_scheduler_requests_total{{verb="{verb}",verdict="malformed"}}') >= 7
 
 
-def test_metrics_count_requests_nodes_gpus_and_how_long_the_books_have_been_usable(
+def test_metrics_count_requests_nodes_gpus_and_how_long_the_ledger_has_been_usable(
     served: Extender, api: SimulatedApi
 ) -> None:
     served.filter(asking(api, "counted"), "roomy")
@@ -180,7 +180,7 @@ def test_metrics_count_requests_nodes_gpus_and_how_long_the_books_have_been_usab
     assert served.metric('mpsd_scheduler_request_seconds_count{verb="filter"}') >= 1
     assert served.metric("mpsd_scheduler_nodes") == 4
     assert served.metric("mpsd_scheduler_gpus") == served.metric("mpsd_scheduler_gpus_open") == 7
-    assert served.metric("mpsd_scheduler_books_usable_seconds") > 0
+    assert served.metric("mpsd_scheduler_ledger_usable_seconds") > 0
     assert served.metric("mpsd_limits_wrong") == 0
 
 

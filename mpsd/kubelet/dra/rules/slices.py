@@ -20,10 +20,10 @@ from mpsd.model.policy import Policy
 
 API = "resource.k8s.io/v1"
 MEMORY, THREADS, CLIENTS = "memory", "threads", "clients"  # the capacities of a device
-TAINT = "mpsd.io/gpu"  # its value says why: a state of the GPU's domain, or WITHHELD
-WITHHELD = "withheld"
+TAINT = "mpsd.io/gpu"  # its value says why: a state of the GPU's domain, or UNREADABLE
+UNREADABLE = "grant-unreadable"
 NO_DAEMON = "no-daemon"
-_NOT_SICK = frozenset({WITHHELD, State.STARTING, State.DRAINING, State.DRAINED})
+_NOT_SICK = frozenset({UNREADABLE, State.STARTING, State.DRAINING, State.DRAINED})
 
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _NUMBER = re.compile(r"[0-9]+", re.ASCII)
@@ -98,8 +98,8 @@ def device_name(gpu: Gpu) -> str:
 
 def taint_of(gpu: Gpu, view: NodeView) -> str:
     """Why the GPU takes no new claim; empty while it does."""
-    if gpu.uuid in view.withheld:
-        return WITHHELD
+    if gpu.uuid in view.ungrantable:
+        return UNREADABLE
     state = next((domain.state for domain in view.domains if gpu.uuid in domain.record.gpus), None)
     return "" if state is State.READY else state.value if state else NO_DAEMON
 

@@ -15,7 +15,7 @@ from mpsd.scheduler.ledger import NodeFields
 from mpsd.scheduler.rules.capacity import AssignmentSource, can_ever, has_domain, node_capacity
 from mpsd.scheduler.rules.filter import why_not
 from tests.model.worlds import POLICY
-from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, promised, shared_pod, uuid
+from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, reserved, shared_pod, uuid
 from tests.status.node_worlds import container, pod_object
 
 SEVEN = Request(7 * GIB, None, 1)
@@ -24,7 +24,7 @@ SEVEN = Request(7 * GIB, None, 1)
 def test_a_pod_that_is_granted_bound_and_promised_counts_once_and_where_kubelet_put_it() -> None:
     pod = shared_pod("a", 7, "node1", {"mpsd.io/gpu": uuid("node1", 0)})
     ledger = node_capacity(
-        cluster_node(held=(held("a", 7, 1),)), "", [pod], [promised("a", 7, 0)], TERMS
+        cluster_node(held=(held("a", 7, 1),)), "", [pod], [reserved("a", 7, 0)], TERMS
     )
     assert [room.memory_mib // GIB for room in ledger.rooms] == [23, 16]
     assert [one.source for one in ledger.taken] == [AssignmentSource.GRANTED]
@@ -45,12 +45,12 @@ def test_a_pod_that_kubelet_is_in_the_middle_of_counts_as_it_will_be() -> None:
 
 def test_what_is_written_on_a_bound_pod_counts_until_kubelet_has_given_it_something() -> None:
     pod = shared_pod("a", 7, "node1", {"mpsd.io/gpu": uuid("node1", 1)})
-    ledger = node_capacity(cluster_node(), "", [pod], [promised("a", 7, 0)], TERMS)
+    ledger = node_capacity(cluster_node(), "", [pod], [reserved("a", 7, 0)], TERMS)
     assert [room.memory_mib // GIB for room in ledger.rooms] == [23, 16]
 
 
 def test_a_promise_counts_before_anybody_has_seen_its_pod_bound() -> None:
-    ledger = node_capacity(cluster_node(), "", [], [promised("a", 7, 0, percent=30)], TERMS)
+    ledger = node_capacity(cluster_node(), "", [], [reserved("a", 7, 0, percent=30)], TERMS)
     assert [
         (room.memory_mib // GIB, room.thread_percent, room.clients) for room in ledger.rooms
     ] == [
@@ -184,7 +184,7 @@ def test_however_often_a_pod_is_known_of_it_is_taken_from_each_gpu_once(
         for n in names
         if (n, "said") in how
     ]
-    told = [promised(f"p{n}", *names[n]) for n in names if (n, "told") in how]
+    told = [reserved(f"p{n}", *names[n]) for n in names if (n, "told") in how]
     ledger = node_capacity(cluster_node(held=granted), "", bound, told, TERMS)
     for room in ledger.rooms:
         here = sum(gib for gib, gpu in names.values() if gpu == room.gpu.ordinal)

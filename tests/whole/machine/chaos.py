@@ -54,7 +54,7 @@ def seeds(steps: int) -> range:
     return range(first, first + -(-asked // STEPS))
 
 
-class Fate(ABC):
+class Chaos(ABC):
     """Control, agent and daemons of a machine, and what is done to them.
 
     doomed: the GPUs whose domains deadly things befall. control, agent: those that run now.
@@ -170,7 +170,7 @@ class Fate(ABC):
         return [pid for pid in stopped if str(pid) not in recorded]
 
     def stopped_clients(self) -> list[int]:
-        """Their pids; daemons are stopped by fate."""
+        """Their pids; daemons are stopped on purpose."""
         found = (
             pid
             for pid, line in self.machine.processes_left().items()
