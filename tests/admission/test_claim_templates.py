@@ -24,7 +24,6 @@ from mpsd.platform.kube import (
     Rejected,
     Resource,
 )
-from mpsd.platform.kube_access import open_kube
 from mpsd.platform.rules.kubernetes_objects import read_object
 from tests.admission.reviews import ALLOWED, mutated, patched, review_of, rules_refusing, validated
 from tests.model.manifests import (
@@ -40,6 +39,7 @@ from tests.model.manifests import (
     with_admission,
 )
 from tests.simulated_api import simulated_api
+from tests.world.asking import answers
 
 CLAIMING = with_admission(claims_for_requests=True)
 DAY_S = 86_400.0
@@ -250,15 +250,8 @@ def test_templates_of_pods_and_updates_are_left_alone() -> None:
 
 
 def with_api(folder: Path, act: Callable[[Kube, ClaimTemplates], Awaitable[None]]) -> None:
-    async def run(kubeconfig: Path) -> None:
-        kube = open_kube(kubeconfig)
-        try:
-            await act(kube, ClaimTemplates(kube))
-        finally:
-            kube.close()
-
     with simulated_api() as api:
-        asyncio.run(run(api.kubeconfig(folder)))
+        answers(api.kubeconfig(folder), lambda kube: act(kube, ClaimTemplates(kube)))
 
 
 def wanted(gib: int = 7) -> Any:

@@ -1,7 +1,6 @@
 """A cluster with MPSNodes for tests of `kubectl mps`: the simulated API server, and the program as
 people call it."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -14,10 +13,10 @@ import yaml
 from mpsd.cli import kubectl_mps
 from mpsd.operations.lifecycle import drain
 from mpsd.platform.kube import MPS_NODES, Kube, PatchKind, Resource
-from mpsd.platform.kube_access import open_kube
 from mpsd.simulator.api_server import requests
 from tests.mpsnodes import mpsnode
 from tests.simulated_api import SimulatedApi
+from tests.world.asking import answers
 
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
 _CRD = yaml.safe_load(
@@ -57,14 +56,7 @@ class ClusterWorld:
         monkeypatch.setenv("KUBECONFIG", str(self.kubeconfig))
 
     def ask(self, questions: Callable[[Kube], Awaitable[Any]]) -> Any:
-        async def main() -> Any:
-            kube = open_kube(self.kubeconfig)
-            try:
-                return await questions(kube)
-            finally:
-                kube.close()
-
-        return asyncio.run(main())
+        return answers(self.kubeconfig, questions)
 
     def install(self) -> None:
         self.ask(lambda kube: kube.create(CRDS, _CRD))

@@ -62,7 +62,7 @@ class Simulated:
 
     def __init__(self, folder: Path, cards: str = SIMULATED) -> None:
         rows = facts()
-        node = create_node(folder, cards_asked(cards, rows), rows.capabilities)
+        self.node = node = create_node(folder, cards_asked(cards, rows), rows.capabilities)
         self.nvml: Any = SimulatedNvml(folder)
         self.nvml.nvmlInit()
         self.environment = _base_environment() | dict(node.environment)

@@ -149,6 +149,11 @@ class Client:
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
 
+    def end_input(self) -> None:
+        """Lets a client go through all its steps."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
     def terminate(self) -> None:
         self._process.terminate()
 

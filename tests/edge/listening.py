@@ -1,6 +1,5 @@
 """A listener of a few routes, with TLS, for tests that speak to it as peers."""
 
-import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator
@@ -28,11 +27,6 @@ async def echo(request: web.Request) -> web.Response:
     return web.Response(body=body)
 
 
-async def slow(_request: web.Request) -> web.Response:
-    await asyncio.sleep(0.5)
-    return web.Response(text="late")
-
-
 async def ready(_request: web.Request) -> web.Response:
     return web.Response(text="ok")
 
@@ -41,7 +35,7 @@ async def broken(_request: web.Request) -> web.Response:
     raise ValueError("a fault of ours")
 
 
-ROUTES = {"POST /echo": echo, "POST /slow": slow, "POST /broken": broken, "GET /readyz": ready}
+ROUTES = {"POST /echo": echo, "POST /broken": broken, "GET /readyz": ready}
 
 
 def server_context() -> ssl.SSLContext:

@@ -12,8 +12,8 @@ from uuid import uuid4
 import pytest
 
 from mpsd.platform.kube import PODS, Conflict, Kube, KubeError, Object, PatchKind, Resource
-from mpsd.platform.kube_access import open_kube
 from tests.simulated_api import simulated_api
+from tests.world.asking import answers
 
 NAMESPACES, NODES = Resource("v1", "namespaces"), Resource("v1", "nodes")
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
@@ -30,14 +30,7 @@ class World:
     is_real: bool
 
     def run(self, questions: Callable[[Kube], Awaitable[Any]]) -> Any:
-        async def main() -> Any:
-            kube = open_kube(self.kubeconfig)
-            try:
-                return await questions(kube)
-            finally:
-                kube.close()
-
-        return asyncio.run(main())
+        return answers(self.kubeconfig, questions)
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ from mpsd.platform.kube import (
 )
 from mpsd.platform.kube_access import open_kube
 from tests.whole.webhook.api_server import ApiServer, api_server
+from tests.world.asking import answers
 
 MAPS = Resource("v1", "configmaps")
 LEASES = Resource("coordination.k8s.io/v1", "leases")
@@ -37,14 +38,7 @@ def ask(server: ApiServer, tmp_path: Path) -> Callable[[Callable[[Kube], Awaitab
     """Runs questions against the server and closes what they opened."""
 
     def run(questions: Callable[[Kube], Awaitable[Any]]) -> Any:
-        async def main() -> Any:
-            kube = open_kube(server.kubeconfig(tmp_path))
-            try:
-                return await questions(kube)
-            finally:
-                kube.close()
-
-        return asyncio.run(main())
+        return answers(server.kubeconfig(tmp_path), questions)
 
     return run
 

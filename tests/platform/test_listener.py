@@ -5,6 +5,7 @@ import errno
 import os
 import resource
 import shutil
+import socket
 import ssl
 import tempfile
 import time
@@ -290,23 +291,39 @@ def test_who_is_asked_to_go_is_still_served() -> None:
     play(scene)
 
 
+def is_refused(port: int) -> bool:
+    with socket.socket() as stranger:
+        return stranger.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
+
+
 def test_a_stop_finishes_what_is_under_way_and_takes_nobody_new() -> None:
-    async def scene(server: Listener) -> None:
-        async with peer(server) as busy, peer(server) as idle:
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+
+    async def slow(_request: web.Request) -> web.Response:
+        asked.set()
+        await may_answer.wait()
+        return web.Response(text="late")
+
+    async def main() -> None:
+        async with (
+            running({**ROUTES, "POST /slow": slow}, server_context()) as server,
+            peer(server) as busy,
+            peer(server) as idle,
+            asyncio.timeout(DEADLINE_S),
+        ):
             await idle.post("/echo", b"1")
             under_way = asyncio.create_task(busy.post("/slow", b""))
-            await asyncio.sleep(0.1)
+            await asked.wait()
             port = server.port
             stopping = asyncio.create_task(server.stop())
-            await asyncio.sleep(0.1)
-            with pytest.raises(ConnectionRefusedError):
-                await asyncio.open_connection("127.0.0.1", port)
+            await until(lambda: is_refused(port), DEADLINE_S, "nobody new is taken")
+            may_answer.set()
             status, _headers, body = await under_way
             assert (status, body) == (200, b"late")
             await stopping
             assert await idle.is_closed(1)
 
-    play(scene)
+    asyncio.run(main())
 
 
 def test_certificates_change_under_load_with_no_failed_request() -> None:
@@ -529,7 +546,7 @@ def test_users_who_hold_all_connections_of_a_unix_socket_do_not_keep_root_out() 
                     holders += [
                         await asyncio.open_unix_connection(path) for _connection in range(2)
                     ]
-                    await asyncio.sleep(0.1)  # it counts by the user who connected
+                    # taken in the order of their coming, so after the two are counted
                     assert not await is_answered(*await asyncio.open_unix_connection(path))
                 finally:
                     os.seteuid(0)

@@ -1,47 +1,42 @@
-"""Simulated machines. In short folders of their own: a socket's path has 107 characters at most."""
+"""Worlds of the contract on two simulated H200, for what no card was asked."""
 
-import os
-import tempfile
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.simulator.machine import Daemon, Machine
-from tests.simulator.machine import machine as new_machine
+from mpsd.simulator.node import SimulatedNode
+from tests.contract.journal import Journal
+from tests.contract.platforms import Simulated
+from tests.contract.world import Daemon, World, open_folder
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="sim") as made:
-        yield Path(made)
+    made = open_folder()
+    yield made
+    shutil.rmtree(made, ignore_errors=True)  # where it was a world's, that has done so
 
 
 @pytest.fixture
-def machine(folder: Path) -> Iterator[Machine]:
-    """One H200, no daemon yet."""
-    with new_machine(folder, "H200") as made:
-        yield made
+def platform(folder: Path) -> Simulated:
+    return Simulated(folder / "node")
 
 
 @pytest.fixture
-def pair(folder: Path) -> Iterator[Machine]:
-    """Two H200, no daemon yet."""
-    with new_machine(folder, "H200×2") as made:
-        yield made
+def node(platform: Simulated) -> SimulatedNode:
+    return platform.node
 
 
 @pytest.fixture
-def flags() -> tuple[str, ...]:
-    """What the daemon of a test is started with: -M where that is allowed, as mpsd does."""
-    return ("-M",) if os.geteuid() == 0 else ()
+def world(platform: Simulated, folder: Path) -> Iterator[World]:
+    opened = World(platform, folder, Journal())
+    yield opened
+    opened.close()
 
 
 @pytest.fixture
-def daemon(machine: Machine, flags: tuple[str, ...]) -> Daemon:
-    return machine.start_daemon(*flags)
-
-
-@pytest.fixture
-def pair_daemon(pair: Machine, flags: tuple[str, ...]) -> Daemon:
-    return pair.start_daemon(*flags)
+def daemon(world: World) -> Daemon:
+    """For the first GPU."""
+    return world.daemon()

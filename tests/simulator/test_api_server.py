@@ -9,16 +9,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
 from mpsd.platform.kube import Kube, Object, PatchKind, Rejected, Resource, Unavailable
-from mpsd.platform.kube_access import open_kube
 from mpsd.simulator.programs import wait_until
 from tests.simulated_api import simulated_api
 from tests.whole.webhook.world import VALIDATING, free_port, gpu_pod, webhook
+from tests.world.asking import answers
 
 DEADLINE_S = 20.0
 MANIFESTS = Path(__file__).parents[2] / "manifests"
@@ -97,17 +96,6 @@ def test_the_program_takes_our_manifests_from_kubectl_and_shows_an_mpsnode_in_co
 # -- admission -----------------------------------------------------------------------------------
 
 
-def run(kubeconfig: Path, questions: Any) -> Any:
-    async def main() -> Any:
-        kube = open_kube(kubeconfig)
-        try:
-            return await questions(kube)
-        finally:
-            kube.close()
-
-    return asyncio.run(main())
-
-
 async def register(kube: Kube) -> None:
     """What `kubectl apply` of the manifests leaves in a cluster, as far as the webhook touches
     it."""
@@ -138,7 +126,7 @@ def test_the_webhook_registers_itself_and_has_its_say_on_pods_and_on_the_pods_of
     port = free_port()
     with simulated_api() as api:
         kubeconfig = api.kubeconfig(tmp_path)
-        run(kubeconfig, register)
+        answers(kubeconfig, register)
 
         async def ask(kube: Kube) -> None:
             async with asyncio.timeout(DEADLINE_S):
@@ -165,7 +153,7 @@ def test_the_webhook_registers_itself_and_has_its_say_on_pods_and_on_the_pods_of
         with webhook(
             tmp_path, kubeconfig=str(kubeconfig), url=f"https://127.0.0.1:{port}", port=str(port)
         ):
-            run(kubeconfig, ask)
+            answers(kubeconfig, ask)
 
         async def ask_nobody(kube: Kube) -> None:
             with pytest.raises(Unavailable, match=r"failed calling webhook .mutate\.mpsd\.io"):
@@ -177,7 +165,7 @@ def test_the_webhook_registers_itself_and_has_its_say_on_pods_and_on_the_pods_of
                 await kube.patch(resource, name, {"webhooks": webhooks}, PatchKind.MERGE)
             await kube.create(PODS, gpu_pod(), "default")
 
-        run(kubeconfig, ask_nobody)
+        answers(kubeconfig, ask_nobody)
 
 
 # -- what a test may do to it --------------------------------------------------------------------
@@ -186,16 +174,16 @@ def test_the_webhook_registers_itself_and_has_its_say_on_pods_and_on_the_pods_of
 def test_what_is_stored_outlives_a_server_that_is_stopped_and_started(tmp_path: Path) -> None:
     with simulated_api() as api:
         kubeconfig = api.kubeconfig(tmp_path)
-        run(kubeconfig, register)
+        answers(kubeconfig, register)
         api.stop()
 
         async def nobody(kube: Kube) -> None:
             with pytest.raises(Unavailable):
                 await fails_closed(kube)
 
-        run(kubeconfig, nobody)
+        answers(kubeconfig, nobody)
         api.start()
-        assert run(kubeconfig, fails_closed) is False
+        assert answers(kubeconfig, fails_closed) is False
 
 
 def test_a_stranger_is_not_let_in(tmp_path: Path) -> None:
@@ -203,7 +191,7 @@ def test_a_stranger_is_not_let_in(tmp_path: Path) -> None:
         kubeconfig = api.kubeconfig(tmp_path)
         kubeconfig.write_text(kubeconfig.read_text().replace("token: ", "token: not-"))
         with pytest.raises(Exception, match="does not know mpsd's credentials"):
-            run(kubeconfig, fails_closed)
+            answers(kubeconfig, fails_closed)
 
 
 def test_the_program_says_what_it_needs() -> None:

@@ -7,10 +7,17 @@ import pytest
 
 from mpsd.model.problem import InvalidInput
 from mpsd.simulator.gpus import card_path, present_gpus, visible_gpus
-from mpsd.simulator.node import MOST_GPUS, DividedCard, cards_asked, create_node, open_node
-from tests.simulator.machine import Machine, gpu_facts
+from mpsd.simulator.node import (
+    MOST_GPUS,
+    DividedCard,
+    SimulatedNode,
+    cards_asked,
+    create_node,
+    open_node,
+)
+from tests.contract.gpus import facts
 
-FACTS = gpu_facts()
+FACTS = facts()
 
 
 @pytest.mark.parametrize(
@@ -148,16 +155,16 @@ def test_the_tables_are_those_of_the_facts(tmp_path: Path, card) -> None:  # typ
         assert gpu.context_mib_by_sms[sms] == capability.context_cost_mib(sms)
 
 
-def test_a_folder_that_holds_a_machine_is_not_overwritten(machine: Machine) -> None:
+def test_a_folder_that_holds_a_machine_is_not_overwritten(node: SimulatedNode) -> None:
     with pytest.raises(FileExistsError):
-        create_node(machine.folder, cards_asked("T4", FACTS), FACTS.capabilities)
+        create_node(node.folder, cards_asked("T4", FACTS), FACTS.capabilities)
 
 
-def test_the_programs_know_their_machine_without_its_environment(machine: Machine) -> None:
+def test_the_programs_know_their_machine_without_its_environment(node: SimulatedNode) -> None:
     done = subprocess.run(
-        [machine.folder / "bin" / "sim-cuda"], env={}, capture_output=True, text=True, timeout=10
+        [node.folder / "bin" / "sim-cuda"], env={}, capture_output=True, text=True, timeout=10
     )
-    assert machine.uuids[0] in done.stdout
+    assert node.gpus[0].uuid in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -175,11 +182,11 @@ def test_the_programs_know_their_machine_without_its_environment(machine: Machin
     ],
 )
 def test_visible_devices_are_cut_at_the_first_that_is_none(
-    pair: Machine, value: str | None, ordinals: list[int]
+    node: SimulatedNode, value: str | None, ordinals: list[int]
 ) -> None:
-    assert [gpu.ordinal for gpu in visible_gpus(value, pair.node.gpus)] == ordinals
+    assert [gpu.ordinal for gpu in visible_gpus(value, node.gpus)] == ordinals
 
 
-def test_a_device_is_named_by_its_uuid_or_its_beginning(pair: Machine) -> None:
-    for named in (pair.uuids[1], pair.uuids[1][:12]):
-        assert [gpu.ordinal for gpu in visible_gpus(named, pair.node.gpus)] == [1]
+def test_a_device_is_named_by_its_uuid_or_its_beginning(node: SimulatedNode) -> None:
+    for named in (node.gpus[1].uuid, node.gpus[1].uuid[:12]):
+        assert [gpu.ordinal for gpu in visible_gpus(named, node.gpus)] == [1]

@@ -4,14 +4,14 @@ import inspect
 import os
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from mpsd.simulator.card import OUTSIDE_MPS, CardView, ContextClaim, create_card
 from mpsd.simulator.gpus import MIB
+from mpsd.simulator.node import SimulatedNode
 from mpsd.simulator.nvml import SimulatedNvml
-from tests.simulator.machine import Daemon, Machine
+from tests.contract.world import Daemon, World
 from tests.simulator.transcripts import transcript
 
 pynvml = pytest.importorskip("pynvml", reason="the shapes are compared with nvidia-ml-py's")
@@ -26,8 +26,8 @@ ERRORS = [name for name in vars(SimulatedNvml) if name.startswith("NVMLError_")]
 
 
 @pytest.fixture
-def nvml(machine: Machine) -> Iterator[SimulatedNvml]:
-    opened = SimulatedNvml(machine.folder)
+def nvml(node: SimulatedNode) -> Iterator[SimulatedNvml]:
+    opened = SimulatedNvml(node.folder)
     opened.nvmlInit()
     yield opened
     opened.nvmlShutdown()
@@ -54,8 +54,8 @@ def test_every_error_has_pynvml_s_code_and_words(name: str) -> None:
     assert isinstance(ours, SimulatedNvml.NVMLError)
 
 
-def test_before_init_and_after_shutdown_everything_fails(machine: Machine) -> None:
-    nvml = SimulatedNvml(machine.folder)
+def test_before_init_and_after_shutdown_everything_fails(node: SimulatedNode) -> None:
+    nvml = SimulatedNvml(node.folder)
     with pytest.raises(SimulatedNvml.NVMLError_Uninitialized):
         nvml.nvmlDeviceGetCount()
     nvml.nvmlInit()
@@ -65,10 +65,10 @@ def test_before_init_and_after_shutdown_everything_fails(machine: Machine) -> No
         nvml.nvmlDeviceGetUUID(handle)
 
 
-def test_a_gpu_is_described_as_an_h200_was(machine: Machine, nvml: SimulatedNvml) -> None:
-    handle = nvml.nvmlDeviceGetHandleByUUID(machine.uuids[0])
+def test_a_gpu_is_described_as_an_h200_was(node: SimulatedNode, nvml: SimulatedNvml) -> None:
+    handle = nvml.nvmlDeviceGetHandleByUUID(node.gpus[0].uuid)
     assert nvml.nvmlDeviceGetName(handle) == "NVIDIA H200"
-    assert nvml.nvmlDeviceGetUUID(handle) == machine.uuids[0]
+    assert nvml.nvmlDeviceGetUUID(handle) == node.gpus[0].uuid
     assert nvml.nvmlDeviceGetIndex(handle) == 0
     assert nvml.nvmlDeviceGetNumGpuCores(handle) == 132 * 128
     assert nvml.nvmlDeviceGetCudaComputeCapability(handle) == (9, 0)
@@ -86,13 +86,11 @@ def test_unknown_gpus_are_refused_as_pynvml_refuses_them(nvml: SimulatedNvml) ->
         nvml.nvmlDeviceGetHandleByIndex(7)
 
 
-def test_used_memory_is_that_of_the_transcript(
-    machine: Machine, daemon: Daemon, nvml: SimulatedNvml
-) -> None:
+def test_used_memory_is_that_of_the_transcript(daemon: Daemon, nvml: SimulatedNvml) -> None:
     """Transcript 2, P3: one client with 1 GiB at a quarter of the SMs, one with 512 MiB."""
     quarter = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25"}
     for megabytes, environment in ((1024, quarter), (512, {})):
-        machine.start_client(f"alloc={megabytes}", "hold", environment=environment).heard("ready")
+        daemon.ready_client(f"alloc={megabytes}", "hold", environment=environment)
     section = transcript(2, "P3")
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
     for function, server_is_listed in (
@@ -109,7 +107,7 @@ def test_used_memory_is_that_of_the_transcript(
                 sorted(seen, key=lambda it: it.usedGpuMemory), theirs, strict=True
             )
         ]
-        assert (machine.server() in [process.pid for process in seen]) == server_is_listed
+        assert (daemon.server in [process.pid for process in seen]) == server_is_listed
     first_version = re.search(
         r"c_nvmlMemory_t\(total: (\d+) B, free: (\d+) B, used: (\d+) B\)", section
     )
@@ -121,55 +119,39 @@ def test_used_memory_is_that_of_the_transcript(
         assert abs(ours - int(bytes_there)) <= 8 * 2**20
 
 
-def test_a_process_outside_mps_is_the_difference_of_the_two_lists(
-    machine: Machine, daemon: Daemon, nvml: SimulatedNvml
-) -> None:
-    inside = machine.start_client("hold")
-    outside = machine.start_client("hold", pipe=Path("/nonexistent"))
-    for client in (inside, outside):
-        client.heard("ready")
-    handle = nvml.nvmlDeviceGetHandleByIndex(0)
-    on_mps = {process.pid for process in nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle)}
-    everyone = {process.pid for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
-    assert on_mps == {inside.pid}
-    assert everyone - on_mps == {machine.server(), outside.pid}
-
-
-def test_the_compute_mode_stays_for_the_next_who_looks(
-    machine: Machine, nvml: SimulatedNvml
-) -> None:
+def test_the_compute_mode_stays_for_the_next_who_looks(world: World, nvml: SimulatedNvml) -> None:
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
     assert nvml.nvmlDeviceGetComputeMode(handle) == nvml.NVML_COMPUTEMODE_DEFAULT
     nvml.nvmlDeviceSetComputeMode(handle, nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
-    assert machine.nvml.nvmlDeviceGetComputeMode(handle) == nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
+    assert world.nvml.nvmlDeviceGetComputeMode(handle) == nvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS
     with pytest.raises(SimulatedNvml.NVMLError_InvalidArgument):
         nvml.nvmlDeviceSetComputeMode(handle, 9)
 
 
 def test_a_gpu_that_is_lost_answers_nothing_until_it_is_back(
-    machine: Machine, nvml: SimulatedNvml
+    node: SimulatedNode, nvml: SimulatedNvml
 ) -> None:
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
-    machine.node.card(0).lost = True
+    node.card(0).lost = True
     with pytest.raises(SimulatedNvml.NVMLError_GpuIsLost):
         nvml.nvmlDeviceGetUUID(handle)
     with pytest.raises(SimulatedNvml.NVMLError_GpuIsLost):
         nvml.nvmlDeviceGetMemoryInfo(handle)
-    machine.node.card(0).lost = False
-    assert nvml.nvmlDeviceGetUUID(handle) == machine.uuids[0]
+    node.card(0).lost = False
+    assert nvml.nvmlDeviceGetUUID(handle) == node.gpus[0].uuid
 
 
-def test_mig_can_be_rehearsed(machine: Machine, nvml: SimulatedNvml) -> None:
-    machine.node.card(0).mig = True
+def test_mig_can_be_rehearsed(node: SimulatedNode, nvml: SimulatedNvml) -> None:
+    node.card(0).mig = True
     assert nvml.nvmlDeviceGetMigMode(nvml.nvmlDeviceGetHandleByIndex(0)) == [1, 1]
 
 
 def test_a_machine_that_was_made_anew_is_the_one_that_is_seen(
-    nvml: SimulatedNvml, machine: Machine
+    nvml: SimulatedNvml, node: SimulatedNode
 ) -> None:
     """As by an `mpsd control --simulate` that is started again beside an agent that goes on."""
     handle = nvml.nvmlDeviceGetHandleByIndex(0)
-    path = machine.folder / "card0"
+    path = node.folder / "card0"
     path.unlink()
     assert nvml.nvmlDeviceGetComputeRunningProcesses(handle) == []
     create_card(path, 1000 * MIB)

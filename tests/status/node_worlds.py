@@ -1,6 +1,7 @@
 """Pods of a node and what kubelet says of them, for tests of the device plugin's core."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry
 from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, read_node_pod
@@ -47,27 +48,9 @@ def pod_object(
     }
 
 
-def node_pod(
-    name: str = "train-0",
-    *containers: dict[str, object],
-    init: tuple[dict[str, object], ...] = (),
-    age: int = 0,
-    gpus: int | None = None,
-    annotations: Mapping[str, object] | None = None,
-    phase: str = "Pending",
-    metadata: Mapping[str, object] | None = None,
-) -> NodePod:
-    thing = pod_object(
-        name,
-        *containers,
-        init=init,
-        age=age,
-        gpus=gpus,
-        annotations=annotations,
-        phase=phase,
-        metadata=metadata,
-    )
-    pod = read_node_pod(thing, POLICY)
+def node_pod(name: str = "train-0", *containers: dict[str, object], **fields: Any) -> NodePod:
+    """As mpsd reads `pod_object` of the same."""
+    pod = read_node_pod(pod_object(name, *containers, **fields), POLICY)
     assert pod
     return pod
 
