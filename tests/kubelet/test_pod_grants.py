@@ -302,7 +302,9 @@ def test_percents_alone_are_no_grant_and_neither_is_a_gpu_that_is_gone() -> None
 
 def test_who_is_listed_or_noted_has_been_served() -> None:
     pods = (node_pod("a"), node_pod("b"), node_pod("c"), node_pod("d", phase="Failed"))
+    pods += (node_pod("e"),)
     journal = (
+        entry(mem_ids(1, first=2), named("e"), uid="uid-of-e"),
         entry(mem_ids(1), named("b"), uid="uid-of-b"),
         entry(percent_ids(1), named("b"), 1, uid="uid-of-b"),
         entry(mem_ids(1), named("c"), uid="an-earlier-c"),
@@ -310,7 +312,7 @@ def test_who_is_listed_or_noted_has_been_served() -> None:
         entry(mem_ids(1), None),
     )
     held = [devices(named("a"), mem_ids(1, first=1))]
-    assert served("memory", held, journal, pods) == {named("a"), named("b")}
+    assert served("memory", held, journal, pods) == {named("a"), named("b"), named("e")}
     assert served("percent", held, journal, pods) == {named("b")}
 
 
