@@ -91,11 +91,9 @@ def test_whoever_is_needed_is_added_to_those_that_the_scheduler_would_stop(
     assert said == {
         "NodeNameToMetaVictims": {"full": {"Pods": [{"UID": uids["low-a"]}], "NumPDBViolations": 0}}
     }
-    whole = {"full": {"Pods": [{"metadata": {"uid": uids["low-b"]}}], "NumPDBViolations": 1}}
-    said = served.post("preempt", {"Pod": asked["Pod"], "NodeNameToVictims": whole}).json
-    assert said == {
-        "NodeNameToMetaVictims": {"full": {"Pods": [{"UID": uids["low-b"]}], "NumPDBViolations": 1}}
-    }
+    proposed = {"full": {"Pods": [{"UID": uids["low-b"]}], "NumPDBViolations": 1}}
+    said = served.post("preempt", asked | {"NodeNameToMetaVictims": proposed}).json
+    assert said == {"NodeNameToMetaVictims": proposed}
     large = {
         "Pod": asking(api, "large", gib=20, priority=100),
         "NodeNameToMetaVictims": {"full": nobody},
