@@ -96,7 +96,7 @@ async def _look(kube: Kube, names: Sequence[str]) -> tuple[int, Sequence[CgpuNod
 
 
 def _doubts(context: ExplanationContext) -> Iterator[str]:
-    for node in context.told.values():
+    for node in context.reported.values():
         if node.reported_at is not None and node.pods is None:
             yield (
                 f"{node.name}: kubelet has not reported its allocations, so nothing of it is"
@@ -104,7 +104,7 @@ def _doubts(context: ExplanationContext) -> Iterator[str]:
             )
         elif silent := silence(node, context.now):
             yield silent
-    if not context.told:
+    if not context.reported:
         why = (
             "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent"
             " run:"
