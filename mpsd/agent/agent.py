@@ -434,9 +434,9 @@ class AgentRole:
             past_pods=self._past_pods,
         )
         self._past_pods = past_pods(view)
-        told = reasons(view, ledger.ends, self.view.reasons if self.view else {})
+        reported = reasons(view, ledger.ends, self.view.reasons if self.view else {})
         unknown = (*dict.fromkeys(view.ungrantable.values()), *view.unknown)
-        return replace(view, unknown=unknown, reasons=told)
+        return replace(view, unknown=unknown, reasons=reported)
 
     async def _act_on(
         self, domain: str, actions: Sequence[Action], troubles: dict[str, str]

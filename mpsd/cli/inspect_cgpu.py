@@ -91,13 +91,13 @@ async def _look(kube: Kube, names: Sequence[str]) -> tuple[int, Sequence[CgpuNod
 
 
 def _doubts(context: ExplanationContext) -> Iterator[str]:
-    for node in context.told.values():
+    for node in context.reported.values():
         if node.reported_at is not None and node.pods is None:
             why = "kubelet has not reported its allocations, so nothing of it is counted"
             yield f"{node.name}: {why}"
         elif silent := silence(node, context.now):
             yield silent
-    if not context.told:
+    if not context.reported:
         why = "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent"
         yield f"{why} run: kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent"
 

@@ -67,7 +67,7 @@ class PodEnds:
     #: why the end of a client has not begun, as logged last
     _failed: dict[ProcessIdentity, str] = field(default_factory=dict)
     #: by the pod's uid, when its clients are stopped, as logged last
-    _told: dict[str, float] = field(default_factory=dict)
+    _reported: dict[str, float] = field(default_factory=dict)
     _shortages: Shortages = field(init=False)
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ class PodEnds:
         for uid, end in list(self._ends.items()):
             if rules.is_over(end, now_s):
                 del self._ends[uid]
-                self._told.pop(uid, None)
+                self._reported.pop(uid, None)
 
     def _keep(self) -> None:
         """Writes what has changed."""
@@ -206,8 +206,8 @@ class PodEnds:
         for uid in pods:
             end = self._ends[uid]
             at_s = rules.stop_at_s(end, pod_end_s)
-            if self._told.get(uid) != at_s:
-                self._told[uid] = at_s
+            if self._reported.get(uid) != at_s:
+                self._reported[uid] = at_s
                 left_s = round(max(0.0, at_s - now_s), 1)
                 about = {"grace_s": end.grace_s, "removed": end.removed_s is not None}
                 self.log.info("pod end begun", pod=str(end.pod), uid=uid, stop_in_s=left_s, **about)

@@ -154,8 +154,8 @@ def troubles(node: ClusterNode, now: float) -> Iterator[str]:
             since = epoch(one.last_transition_time)
             lasts = "" if since is None else f" for {lasting(now - since)}"
             yield f"{node.name}: {one.type} is {one.status}{lasts}, {one.reason}: {one.message}"
-    for stranger in unknown_cordons(frozenset(node.cordoned), node.domains) if node.domains else ():
-        yield f"{node.name}: spec.cordoned names {shown(stranger)}, which is not a GPU of this node"
+    for unknown in unknown_cordons(frozenset(node.cordoned), node.domains) if node.domains else ():
+        yield f"{node.name}: spec.cordoned names {shown(unknown)}, which is not a GPU of this node"
     if node.unreadable:
         more = f" (and {len(node.unreadable) - 1} more)" if len(node.unreadable) > 1 else ""
         yield f"{node.name}: its MPSNode cannot be read: {node.unreadable[0]}{more}"

@@ -101,7 +101,7 @@ def _awaited(view: "NodeView") -> str:
     pods = sorted(
         {f"{pod.namespace}/{pod.name}" for held in view.grants for pod in held.grant.pods}
     )
-    strangers = sorted(
+    ungranted = sorted(
         {client.pid for client in view.clients or () if client.on_mps and client.grant is None}
     )
     stuck = [
@@ -109,7 +109,7 @@ def _awaited(view: "NodeView") -> str:
     ]
     awaited = [
         *([shortened(pods, _SHOWN)] if pods else []),
-        *(f"pid {pid}, which has no grant" for pid in strangers[:_SHOWN]),
+        *(f"pid {pid}, which has no grant" for pid in ungranted[:_SHOWN]),
         *(f"{one.name}, which is {after_is(one.state)}" for one in stuck),
     ]
     return f"it waits for {'; '.join(awaited)}" if awaited else "no pod has a grant here"

@@ -171,7 +171,7 @@ GPU_GRANTED_THREADS = _metric(
 GPU_PROMISED_CLIENTS = _metric("mpsd_gpu_promised_clients", "Clients that MPS accepts.", _GPU)
 GPU_CLIENTS = _metric("mpsd_gpu_clients", "Processes on the GPU.", _GPU)
 GPU_OUTSIDE = _metric("mpsd_gpu_clients_outside_mps", "Those of them that run beside MPS.", _GPU)
-GPU_STRANGERS = _metric(
+GPU_FOREIGN = _metric(
     "mpsd_gpu_clients_without_grant", "Those of them that belong to no grant.", _GPU
 )
 

@@ -92,19 +92,19 @@ Reasons = Mapping[ProcessIdentity, str]  # why it ended, where Kubernetes alone 
 class Fault:
     """A fault of a GPU: when it was seen (seconds since 1970), and every process that lost its
     context by it. Which of these caused it, if one did, cannot be determined (docs/mps-observed.md,
-    section 6). strangers: the pids of those that were gone before it could be seen who they were.
+    section 6). unidentified: the pids of those that were gone before it was seen who they were.
     healed_at: None while its server accepts no client. causes: the clients whose end is its likely
     cause; empty where there are none, None while that is not settled."""
 
     at: float
     hit: tuple[FaultHit, ...]
-    strangers: tuple[int, ...] = ()
+    unidentified: tuple[int, ...] = ()
     healed_at: float | None = None
     causes: tuple[FaultCause, ...] | None = ()
 
     @property
     def pids(self) -> frozenset[int]:
-        return frozenset({hit.process.pid for hit in self.hit} | set(self.strangers))
+        return frozenset({hit.process.pid for hit in self.hit} | set(self.unidentified))
 
     @property
     def pods(self) -> frozenset[str]:

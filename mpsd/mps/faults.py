@@ -173,13 +173,13 @@ class DomainFaults:
         near = faults.near(self._clients.deaths, signs, self.all)
         return self._one_gpu and faults.vanished_together(near, signs.noticed_s, survivors)
 
-    def _begin(self, signs: FaultSigns, strangers: tuple[int, ...] = ()) -> None:
+    def _begin(self, signs: FaultSigns, unidentified: tuple[int, ...] = ()) -> None:
         deaths = faults.near(self._clients.deaths, signs, self.all)
         hit = faults.hit_by(signs, deaths, one_gpu=self._one_gpu)
         self._signs = signs
-        self.all = faults.noted(self.all, Fault(time.time(), hit, strangers, causes=None))
+        self.all = faults.noted(self.all, Fault(time.time(), hit, unidentified, causes=None))
         self.total += 1
-        gone = [f"pid {pid}: already gone" for pid in strangers]
+        gone = [f"pid {pid}: already gone" for pid in unidentified]
         self._log.warning("fault", hit=[*(f"{one.process}: {one.command}" for one in hit), *gone])
 
     def _settle(self) -> None:

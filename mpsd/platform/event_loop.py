@@ -91,7 +91,7 @@ class Shortages:
 
     def __init__(self, log: Logger) -> None:
         self._log = log
-        self._told_at = float("-inf")
+        self._reported_at = float("-inf")
 
     @contextmanager
     def survived(self, step: str) -> Iterator[None]:
@@ -104,8 +104,8 @@ class Shortages:
 
     def tell(self, step: str, error: BaseException) -> None:
         now = time.monotonic()
-        if now - self._told_at >= _TELL_S:
-            self._told_at = now
+        if now - self._reported_at >= _TELL_S:
+            self._reported_at = now
             number = getattr(error, "errno", None) or errno.ENOMEM
             remedy = _REMEDIES.get(number, "free space where mpsd writes, such as /run")
             self._log.error(

@@ -169,9 +169,9 @@ class ManagedMemory:
 
     def _find(self, pids: frozenset[int], count_gpus: Callable[[int], int], now: float) -> None:
         grown_mib = self._rest_mib - (self._least_mib or 0)
-        is_told = self._over_mib < _LOOK_MIB  # else one may map other things with as many pages
+        is_known = self._over_mib < _LOOK_MIB  # else one may map other things with as many pages
         self._mapped = {
-            pid: known for pid, known in self._mapped.items() if pid in pids and is_told
+            pid: known for pid, known in self._mapped.items() if pid in pids and is_known
         }
         if grown_mib < _LOOK_MIB:
             self.of = {}

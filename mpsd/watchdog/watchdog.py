@@ -263,8 +263,8 @@ class Watchdog:
 
     def own(self, scan: Scan) -> frozenset[ProcessIdentity]:
         """Those of its processes that are mpsd's own."""
-        strangers = (client.process for client in scan.clients if client.grant is None)
-        return self._own.among(strangers, self._records.read)
+        foreign = (client.process for client in scan.clients if client.grant is None)
+        return self._own.among(foreign, self._records.read)
 
     def report(self) -> SeenViolations:
         return self._history.whole(self._node.nvml.spent_s, self._unjudged)

@@ -247,7 +247,7 @@ def test_what_kubernetes_says_of_a_cause_is_told_when_it_comes_and_once() -> Non
 
 def test_of_whom_the_record_knows_no_pod_the_look_before_may() -> None:
     before = replace(QUIET, clients=(replace(client("b", 9), pod=pod("b").uid),))
-    found = events(before, seen(Fault(NOW, (hit(4),), strangers=(9,))))
+    found = events(before, seen(Fault(NOW, (hit(4),), unidentified=(9,))))
     assert subjects(found) == ["Node node1", "Pod default/b"]
     assert "default/b (1), processes of no pod (1)" in found[0].message
 

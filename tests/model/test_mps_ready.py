@@ -126,8 +126,8 @@ def test_the_pods_that_an_upgrade_waits_for_are_named() -> None:
     named = "it waits for default/train-0, default/train-1, default/train-2 and 2 more"
     assert mps_ready(node(grants=grants), _UPGRADE).message.endswith(named)
     assert "no pod has a grant" in mps_ready(node(), _UPGRADE).message
-    stranger = mps_ready(node(clients=(client(4321, None),)), _UPGRADE).message
-    assert stranger.endswith("it waits for pid 4321, which has no grant")
+    foreign = mps_ready(node(clients=(client(4321, None),)), _UPGRADE).message
+    assert foreign.endswith("it waits for pid 4321, which has no grant")
     wedged = mps_ready(node(state=State.WEDGED), _UPGRADE).message
     assert wedged.endswith("it waits for gpu0, which is wedged")
     assert "no pod has a grant" not in mps_ready(node(grants_known=False), _UPGRADE).message

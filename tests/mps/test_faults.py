@@ -354,7 +354,7 @@ def test_the_status_names_who_was_hit_by_its_pod_or_its_grant() -> None:
         replace(hit(pid), grant=grant)
         for pid, grant in ((1, "0123"), (2, None), (3, "0123"), (4, "4567"))
     ]
-    every = Fault(NOW, (*programs, hit(5, "a"), hit(6, "b")), strangers=(7,))
+    every = Fault(NOW, (*programs, hit(5, "a"), hit(6, "b")), unidentified=(7,))
     record = replace(RECORD, faults=(every,), faults_total=1)
     found = faults.faults_report(record, {"a": PodName("default", "train", "a")}, {}).hit
     assert [str(one) for one in found] == [
@@ -412,7 +412,7 @@ def test_nobody_is_ended_twice(known: list[Fault], now: float) -> None:
 
 
 def test_what_the_server_says_of_somebody_gone_is_nobodys_end() -> None:
-    assert to_end([Fault(NOW, (), strangers=(1,))], {1}, NOW + 60, GRACES) == ()
+    assert to_end([Fault(NOW, (), unidentified=(1,))], {1}, NOW + 60, GRACES) == ()
 
 
 def test_a_fault_that_does_not_heal_is_said_after_the_grace_and_the_limit_of_a_wedged_daemon() -> (
@@ -441,7 +441,7 @@ def test_the_next_look_is_not_later_than_the_next_grace_is_over(
 
 
 def test_who_is_hit_by_an_open_fault_is_hit_by_no_other() -> None:
-    known = [Fault(NOW, (hit(1), hit(2)), strangers=(3,))]
+    known = [Fault(NOW, (hit(1), hit(2)), unidentified=(3,))]
     assert faults.are_hit(known, {1, 3})
     assert not faults.are_hit(known, {1, 4})
     assert not faults.are_hit(faults.healed(known, NOW), {1})

@@ -12,7 +12,7 @@ from mpsd.model.domain import after_is
 from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.times import seconds, stamp
 from mpsd.operations.lifecycle.rules.upgrade import (
-    MARK,
+    ANNOTATION,
     ControlPod,
     ControlSet,
     Decision,
@@ -25,8 +25,8 @@ from mpsd.operations.lifecycle.rules.upgrade import (
     next_step,
     plan,
     pod_selector,
+    read_annotation,
     read_control_set,
-    read_mark,
 )
 from mpsd.status.rules.cordon import cordon_change, merge_patch
 from tests.mpsnodes import NOW, mpsnode
@@ -68,7 +68,7 @@ class Node:
             domain |= {"state": state or usual, "since": since}
 
     def seen(self) -> Standing:
-        return Standing(read_mpsnode(self.thing, NOW), self.pod, "r2", read_mark(self.thing))
+        return Standing(read_mpsnode(self.thing, NOW), self.pod, "r2", read_annotation(self.thing))
 
     def decided(self) -> Decision:
         return next_step(self.seen())
@@ -102,10 +102,12 @@ class Node:
     def cordon(self, labels: list[str], *, cordon: bool) -> None:
         """Somebody else's `kubectl mps cordon`."""
         change = cordon_change(self.seen().node, labels, cordon=cordon)
-        mark = read_mark(self.thing)
+        annotation = read_annotation(self.thing)
         self.merge(merge_patch(change, "7"))
-        if mark is not None:
-            self.thing["metadata"]["annotations"][MARK] = left_to_others(mark, change.gpus)
+        if annotation is not None:
+            self.thing["metadata"]["annotations"][ANNOTATION] = left_to_others(
+                annotation, change.gpus
+            )
         self.live()
 
 
@@ -134,7 +136,7 @@ def test_cordons_are_as_they_were_at_the_end_and_nobody_lost_a_gpu(
     assert node.decided().step is UpgradeStep.DONE
     assert node.pod == NEW
     assert set(node.thing["spec"]["cordoned"]) == wanted
-    assert read_mark(node.thing) is None
+    assert read_annotation(node.thing) is None
 
 
 def test_a_gpu_that_is_put_back_meanwhile_is_not_cordoned_again() -> None:

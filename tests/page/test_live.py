@@ -70,7 +70,7 @@ def test_who_waits_and_who_was_refused_is_told_why(window: Browser, machine: Mac
     assert "no single GPU has 7 GiB: gpu0 has 3." in window.text("#waiting")
     machine.run("--gpu-mem 9", "sim-cuda", "hold")
     window.until(
-        "return document.getElementById('lately').innerText.includes('no single GPU has 9 GiB')",
+        "return document.getElementById('recent').innerText.includes('no single GPU has 9 GiB')",
         "the refusal",
     )
 
@@ -91,7 +91,7 @@ def test_a_daemon_that_is_killed_is_the_first_thing_said(window: Browser, machin
         "return document.querySelector('.gpu h3').textContent.startsWith('gpu1')", "it is the first"
     )
     window.until(
-        "return document.getElementById('lately').innerText.includes('Daemon down')",
+        "return document.getElementById('recent').innerText.includes('Daemon down')",
         "its end is told",
     )
     machine.restore_control_program()

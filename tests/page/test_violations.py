@@ -21,7 +21,7 @@ from tests.status.cluster_worlds import cluster_node, held
 ROW = "tbody tr:nth-child({})"
 
 
-def test_a_pod_that_broke_its_limit_is_marked_and_what_it_did_happened_lately(
+def test_a_pod_that_broke_its_limit_is_marked_and_what_it_did_happened_recently(
     window: Browser,
 ) -> None:
     now = time.time()
@@ -53,15 +53,15 @@ def test_a_pod_that_broke_its_limit_is_marked_and_what_it_did_happened_lately(
         )
         assert "3 violations" in window.text(f".gpu {ROW.format(1)}")
         assert "violation" not in window.text(f".gpu {ROW.format(2)}")
-        lately = window.text("#lately > li:first-child")
-        assert "Memory over grant" in lately
-        assert "node1 default/train" in lately
-        assert "to be ended" in lately
+        recent = window.text("#recent > li:first-child")
+        assert "Memory over grant" in recent
+        assert "node1 default/train" in recent
+        assert "to be ended" in recent
         window.script("document.querySelector('[data-language=zh]').click()")
         window.until(
             f"return document.querySelector('.gpu {ROW.format(1)}')"
             ".textContent.includes('违规 3 次')",
             "in Chinese",
         )
-        assert "显存超额" in window.text("#lately > li:first-child")
+        assert "显存超额" in window.text("#recent > li:first-child")
         assert window.complaints() == []

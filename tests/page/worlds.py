@@ -60,7 +60,7 @@ def troubled(now: float) -> PageView:
         )
         for number, (grant, used) in enumerate(grants)
     )
-    stranger = Client(identity(991), _GPUS[1].uuid, GIB, False, "python3 /tmp/bench.py", None)
+    foreign = Client(identity(991), _GPUS[1].uuid, GIB, False, "python3 /tmp/bench.py", None)
     base = node(_GPUS, [grant for grant, _used in grants])
     in_fault = replace(
         domain(_GPUS[2], State.FAULT, "a program had a GPU fault; its clients are being ended")
@@ -71,7 +71,7 @@ def troubled(now: float) -> PageView:
         for gpu in _GPUS
         if gpu != _GPUS[2]
     ]
-    seen: NodeView = replace(base, now=now, clients=(*clients, stranger), domains=tuple(domains))
+    seen: NodeView = replace(base, now=now, clients=(*clients, foreign), domains=tuple(domains))
     over = ViolationReport(
         at=utc(now - 30),
         kind="memory_over_grant",
@@ -141,7 +141,7 @@ def hostile() -> NodeView:
         granted(SOME[1], "\u202eevil\u2066", 4 * GIB),
     ]
     base = node(SOME, pods)
-    stranger = Client(
+    foreign = Client(
         identity(9),
         SOME[0].uuid,
         GIB,
@@ -151,9 +151,7 @@ def hostile() -> NodeView:
     )
     reason = f"{evil} {{n}} </style>"
     domains = (base.domains[0], DomainView(domain(SOME[1], State.DOWN, reason), frozenset()))
-    return replace(
-        base, clients=(*(base.clients or ()), stranger), domains=domains, unknown=(evil,)
-    )
+    return replace(base, clients=(*(base.clients or ()), foreign), domains=domains, unknown=(evil,))
 
 
 def cluster(now: float) -> PageView:

@@ -41,7 +41,7 @@ class Node:
     control: Service
     agent: Service
 
-    def stranger(self) -> Program:
+    def foreign_process(self) -> Program:
         """A process beside MPS that was given nothing."""
         environment = {"MPSD_SIMULATION": str(self.machine.simulation.folder)}
         program = self.machine.start([self.machine.program("sim-cuda"), "hold"], environment)
@@ -190,9 +190,9 @@ def _policy_is_wrong(node: Node) -> Iterator[None]:
 
 @contextmanager
 def _somebody_beside_mps(node: Node) -> Iterator[None]:
-    stranger = node.stranger()
+    foreign = node.foreign_process()
     yield
-    stranger.kill()
+    foreign.kill()
 
 
 @contextmanager
@@ -207,14 +207,14 @@ def _somebody_without_a_grant(node: Node) -> Iterator[None]:
 
 @contextmanager
 def _one_escape_after_the_other(node: Node) -> Iterator[None]:
-    strangers: list[Program] = []
+    foreign: list[Program] = []
     stop = threading.Event()
 
     def come_and_go() -> None:
         while not stop.wait(0.1):
-            strangers.append(node.stranger())
-            eventually(lambda: _is_judged(node, strangers[-1].pid), "he is told of")
-            strangers.pop().kill()
+            foreign.append(node.foreign_process())
+            eventually(lambda: _is_judged(node, foreign[-1].pid), "he is told of")
+            foreign.pop().kill()
 
     with beside(come_and_go, stop):
         yield

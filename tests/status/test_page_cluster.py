@@ -21,7 +21,7 @@ from mpsd.model.node_report import (
 )
 from mpsd.model.times import seconds, utc
 from mpsd.status.page.rules.pages import (
-    MOST_LATELY,
+    MOST_RECENT,
     MOST_VIOLATIONS,
     aged,
     cluster_page,
@@ -159,7 +159,7 @@ def test_what_will_never_fit_is_worse_than_what_waits() -> None:
     assert (one.why, one.level) == (Why.TOO_LARGE.value, Level.BAD)
 
 
-def test_faults_and_changes_of_the_last_day_are_what_happened_lately() -> None:
+def test_faults_and_changes_of_the_last_day_are_what_happened_recently() -> None:
     node = in_state(State.WEDGED)
     first, second = node.domains
     second = changed(
@@ -167,15 +167,15 @@ def test_faults_and_changes_of_the_last_day_are_what_happened_lately() -> None:
     )
     node = changed(node, domains=(first, second))
     page = cluster_page(HEAD, [node_parts(node, NOW)], ())
-    assert [(line.what, line.where) for line in page.lately] == [
+    assert [(line.what, line.where) for line in page.recent] == [
         ("MPSFault", "node1 gpu1"),
         ("wedged", "node1 gpu0"),
     ]
     later = node_parts(node, NOW + 100_000.0)
-    assert later.lately == ()
+    assert later.recent == ()
 
 
-def test_what_a_pod_did_marks_its_slice_and_is_what_happened_lately_once() -> None:
+def test_what_a_pod_did_marks_its_slice_and_is_what_happened_recently_once() -> None:
     last = ViolationReport(
         at=utc(NOW - 5), kind="memory_over_grant", action="kill", pod="default/train"
     )
@@ -197,7 +197,7 @@ def test_what_a_pod_did_marks_its_slice_and_is_what_happened_lately_once() -> No
         HEAD, [node_parts(told(cluster_node(held=pods), violations=of_node), NOW)], ()
     )
     assert [one.violations for one in page.gpus[0].slices or ()] == [3, 0, None]
-    assert [(line.what, line.where, line.text) for line in page.lately] == [
+    assert [(line.what, line.where, line.text) for line in page.recent] == [
         ("memory_over_grant", "node1 default/train", "to be ended"),
         ("in_no_pod", "node1", "reported"),
         ("memory_over_grant", "node1 default/thief", "to be ended and evicted"),
@@ -210,20 +210,20 @@ def test_a_tenant_whose_pods_all_break_their_limits_pushes_no_fault_out() -> Non
         own = GrantViolations((ViolationCount(kind="outside_mps", count=1),), last)
         return changed(held(f"thief-{number}", 1), violations=own)
 
-    node = told(cluster_node(held=tuple(map(one, range(MOST_LATELY)))))
+    node = told(cluster_node(held=tuple(map(one, range(MOST_RECENT)))))
     hit = changed(node.domains[0], faults=FaultsReport(1, utc(NOW - 600)), since=None)
     page = cluster_page(
         HEAD, [node_parts(changed(node, domains=(hit, *node.domains[1:])), NOW)], ()
     )
-    assert [line.what for line in page.lately] == ["outside_mps"] * MOST_VIOLATIONS + ["MPSFault"]
+    assert [line.what for line in page.recent] == ["outside_mps"] * MOST_VIOLATIONS + ["MPSFault"]
 
 
 @given(damaged())
 def test_whatever_a_node_tells_is_shown_and_nothing_of_it_twice(thing: object) -> None:
     parts = node_parts(read_mpsnode(thing, MPSNODES_NOW), MPSNODES_NOW)
-    lately = (*parts.lately, *parts.violations)
-    assert len({line.id for line in lately}) == len(lately)
-    assert all(line.where.isprintable() for line in lately)
+    recent = (*parts.recent, *parts.violations)
+    assert len({line.id for line in recent}) == len(recent)
+    assert all(line.where.isprintable() for line in recent)
 
 
 def test_ids_are_there_once_in_each_list_and_a_view_survives_json() -> None:

@@ -12,7 +12,7 @@ from mpsd.model.node_report import SeenViolations, ViolationReport, ViolationsRe
 from mpsd.model.node_view import Canary, Client, DomainView, HeldGrant, NodeView, WaitingRequest
 from mpsd.model.times import utc
 from mpsd.model.violations import Response, ViolationKind
-from mpsd.status.page.rules.pages import MOST_LATELY, MOST_WAITING, node_page
+from mpsd.status.page.rules.pages import MOST_RECENT, MOST_WAITING, node_page
 from mpsd.status.page.rules.view import (
     LISTS,
     Level,
@@ -129,12 +129,12 @@ def test_a_claim_is_told_with_all_its_pods_and_who_is_over_is_all_of_them() -> N
 def test_a_process_that_nobody_granted_anything_has_a_slice_of_its_own(
     *, on_mps: bool, kind: NoteKind
 ) -> None:
-    stranger = Client(identity(77), GPUS[1].uuid, 5 * GIB, on_mps, "miner", None)
-    page = page_of(replace(node(GPUS, []), clients=(stranger,)))
+    foreign = Client(identity(77), GPUS[1].uuid, 5 * GIB, on_mps, "miner", None)
+    page = page_of(replace(node(GPUS, []), clients=(foreign,)))
     assert kinds(page) == [(kind, Level.WARN, "gpu1, pid 77")]
     (one,) = page.gpus[1].slices or ()
     assert (one.holder, one.name, one.memory_mib, one.used_mib, one.pid) == (
-        SliceHolder.STRANGER,
+        SliceHolder.FOREIGN,
         "miner",
         None,
         5 * GIB,
@@ -201,14 +201,14 @@ def test_what_happened_is_told_the_newest_first_and_violations_once() -> None:
         PastEvent(NOW + 2, Reason.MEMORY_OVER_GRANT.value, "default/train", "as the pod was told"),
         PastEvent(NOW + 3, REFUSED, "train", "no single GPU has 7 GiB"),
     ]
-    lately = node_page(status, "gpu-a1", happened).lately
-    assert [line.what for line in lately] == [
+    recent = node_page(status, "gpu-a1", happened).recent
+    assert [line.what for line in recent] == [
         REFUSED,
         ViolationKind.MEMORY_OVER_GRANT.value,
         Reason.READY.value,
     ]
-    assert [line.level for line in lately] == [Level.WARN, Level.WARN, Level.WELL]
-    assert lately[1].text == "uses 9 GiB; ended"
+    assert [line.level for line in recent] == [Level.WARN, Level.WARN, Level.WELL]
+    assert recent[1].text == "uses 9 GiB; ended"
 
 
 def test_nobody_watching_is_as_bad_as_it_gets() -> None:
@@ -219,10 +219,10 @@ def test_nobody_watching_is_as_bad_as_it_gets() -> None:
 
 
 def test_more_than_anybody_reads_is_cut() -> None:
-    happened = [PastEvent(NOW + n, REFUSED, "train", "no room") for n in range(3 * MOST_LATELY)]
-    lately = node_page(node_report(node(GPUS, []), POLICY), "gpu-a1", happened).lately
-    assert len(lately) == MOST_LATELY
-    assert lately[0].at == NOW + 3 * MOST_LATELY - 1
+    happened = [PastEvent(NOW + n, REFUSED, "train", "no room") for n in range(3 * MOST_RECENT)]
+    recent = node_page(node_report(node(GPUS, []), POLICY), "gpu-a1", happened).recent
+    assert len(recent) == MOST_RECENT
+    assert recent[0].at == NOW + 3 * MOST_RECENT - 1
 
 
 def test_what_is_written_by_others_is_on_one_line_and_shows_no_control_characters() -> None:

@@ -126,7 +126,7 @@ def test_what_happened_to_no_pod_or_was_no_warning_keeps_no_pod(what: str) -> No
 def test_the_sentence_is_the_one_that_explain_has_for_the_same_mpsnode() -> None:
     around = own_scene("gpu-a1", down(), POLICY)
     assert isinstance(around, ExplanationContext)
-    assert around.told["gpu-a1"].unreadable == ()
+    assert around.reported["gpu-a1"].unreadable == ()
     assert (
         card(down(), bound()).text
         == explanation_of(read_pod_seen(bound(), POLICY), around).sentence

@@ -90,9 +90,9 @@ def test_a_process_that_the_ledger_does_not_know_is_a_row_of_its_own_and_over(
     on_mps: bool, words: str
 ) -> None:
     top = top_of(seen(300, on_mps=on_mps, of=None)).ordered(Sort.NAME)
-    stranger, holder = top.users
-    assert (stranger.grant, stranger.used_mib, stranger.over) == (None, 300, True)
-    assert words in stranger.name
+    foreign, holder = top.users
+    assert (foreign.grant, foreign.used_mib, foreign.over) == (None, 300, True)
+    assert words in foreign.name
     assert (holder.used_mib, holder.over) == (0, False)
 
 

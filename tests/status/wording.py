@@ -185,9 +185,9 @@ def nodes() -> Iterator[NodeView]:
     ):
         yield node(grants=(held_by("a"),), faults=tuple(faults), faults_total=len(faults))
     yield node(canary=Canary("boot", "580.1", NOW, "", 1, 1, "a context costs 600 MiB"))
-    stranger = replace(client("x", 7), grant=None, on_mps=True)
+    foreign = replace(client("x", 7), grant=None, on_mps=True)
     yield node(
-        clients=(stranger, replace(stranger, on_mps=False, used_mib=None)),
+        clients=(foreign, replace(foreign, on_mps=False, used_mib=None)),
         unknown=("NVML does not answer",),
     )
     yield replace(

@@ -124,12 +124,12 @@ class _FaultEvents:
                 )
                 yield Event(pod_subject(pod), Reason.FAULT, text, hit.ended_at)
 
-    def _of_reasons(self, fault: Fault, known: Reasons, told: Reasons) -> Iterator[Event]:
+    def _of_reasons(self, fault: Fault, known: Reasons, reported: Reasons) -> Iterator[Event]:
         """What Kubernetes says of its causes, which comes after all else: so its time is later."""
-        if all(one.process in known or one.process not in told for one in fault.causes or ()):
+        if all(one.process in known or one.process not in reported for one in fault.causes or ()):
             return
         text = f"MPS domain {self.domain} had a fault at {stamp(fault.at)}"
-        text += f"; {self._ended_before(fault, told)}"
+        text += f"; {self._ended_before(fault, reported)}"
         hit = [self.names[pod] for pod in sorted(fault.pods & self.names.keys())]
         for subject in (self.node, *map(pod_subject, hit)):
             yield Event(subject, Reason.FAULT, text, fault.at + 1)

@@ -244,15 +244,15 @@ def reasons(view: NodeView, ends: ContainerEnds, known: Reasons) -> Reasons:
     """Why the causes of faults ended, where the node knows no more than that, or SIGKILL, and the
     pod's containers ended then for one reason. known: as it was before; pods may be gone."""
     every = chain.from_iterable(domain.record.faults for domain in view.domains)
-    untold = [
+    unexplained = [
         (fault.at, cause)
         for fault in every
         for cause in fault.causes or ()
         if cause.how in ("ended", _KILLED)
     ]
-    names = pod_names(view) if untold else {}
+    names = pod_names(view) if unexplained else {}
     found = {}
-    for at, cause in untold:
+    for at, cause in unexplained:
         pod = names.get(cause.pod or "")
         own = ends.get(pod.uid if pod else cause.pod or "", ())
         near = {end.reason for end in own if abs(end.at - at) <= REASON_S} - {""}

@@ -48,8 +48,8 @@ def bundle_to(output: str | None, program: str, of: str) -> Iterator[Put]:
     folder = f"mpsd-bundle-{plain}-{time.strftime('%Y%m%dT%H%M%SZ', now)}"
     path = Path(output or f"{folder}.tar.gz")
     with _writing(path, program):
-        is_strange = path.is_symlink() or (path.exists() and not path.is_file())
-    if is_strange:
+        is_other = path.is_symlink() or (path.exists() and not path.is_file())
+    if is_other:
         raise _unusable(path, program, "is not a plain file", "name the file to write")
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     former = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))

@@ -64,7 +64,7 @@ def look(survey: NodeSurvey) -> NodeFacts:
     socket = chosen.socket_to_ask
     directory = socket.parent
     agent = _agent(socket)
-    stranger = other_namespace(socket)
+    other = other_namespace(socket)
     answered = ask_driver(survey.nvml, _driver_and_gpus)
     silent = Unknown("the driver does not answer")
     nvml, driver, gpus = (
@@ -91,10 +91,10 @@ def look(survey: NodeSurvey) -> NodeFacts:
         gpus=gpus,
         control_program=control_daemon.program_found(survey.environment),
         run_directory=_run_directory(directory),
-        holder=stranger or run_directory.holder(directory),
-        domains=stranger or domains,
+        holder=other or run_directory.holder(directory),
+        domains=other or domains,
         unreadable=unreadable,
-        daemons=stranger or daemons(survey.simulation),
+        daemons=other or daemons(survey.simulation),
         agent=agent,
         uvm=host.has("dev/nvidia-uvm") if host else skipped,
         default_pipe=host.has("tmp/nvidia-mps") if host else skipped,

@@ -26,7 +26,7 @@ from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.node_report import PodReport
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.operations.lifecycle.rules import emptying as rules
-from mpsd.operations.lifecycle.rules.upgrade import MARK, left_to_others, read_mark
+from mpsd.operations.lifecycle.rules.upgrade import ANNOTATION, left_to_others, read_annotation
 from mpsd.platform.command_line import OUTPUT, flag, option, takes
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
 from mpsd.platform.imports import INTERRUPTED
@@ -179,12 +179,12 @@ async def change_cordon(
     for _attempt in range(_TRIES):
         (thing,) = await mpsnodes(kube, [node])
         before = read_mpsnode(thing, time.time())
-        mark = read_mark(thing)
+        annotation = read_annotation(thing)
         change = cordon_change(before, named, cordon=cordon)
         patch = merge_patch(change, str(thing["metadata"]["resourceVersion"]))
         # an upgrade in progress leaves these to others from now on
-        if mark and not mark.isdisjoint(change.gpus):
-            patch["metadata"]["annotations"] = {MARK: left_to_others(mark, change.gpus)}
+        if annotation and not annotation.isdisjoint(change.gpus):
+            patch["metadata"]["annotations"] = {ANNOTATION: left_to_others(annotation, change.gpus)}
         elif not change.changes:
             return before, change
         with suppress(Conflict):

@@ -36,7 +36,7 @@ from mpsd.operations.lifecycle.rules.upgrade import (
     Object,
     Standing,
     UpgradeStep,
-    read_mark,
+    read_annotation,
 )
 from mpsd.platform.command_line import OUTPUT, flag, option, takes
 from mpsd.platform.console import Format, print_json
@@ -98,7 +98,9 @@ class Upgrade:
         names = list(named)
         if not names:
             begun = [
-                _name(one) for one in await mpsnodes(self.kube, []) if read_mark(one) is not None
+                _name(one)
+                for one in await mpsnodes(self.kube, [])
+                if read_annotation(one) is not None
             ]
             names = sorted({*rules.control_pods(await self._pods(), self.control.uid), *begun})
         if selector:
@@ -112,7 +114,7 @@ class Upgrade:
         for thing in await mpsnodes(self.kube, names) if names else ():
             await self._look_at(thing)
         begun_first = sorted(
-            self.standings.values(), key=lambda one: (one.mark is None, one.node.name)
+            self.standings.values(), key=lambda one: (one.annotation is None, one.node.name)
         )
         self.standings = {one.node.name: one for one in begun_first}
 
@@ -243,7 +245,9 @@ class Upgrade:
         pod = rules.control_pods(pods, self.control.uid).get(name)
         node = read_mpsnode(thing, time.time())
         version = str(thing["metadata"]["resourceVersion"])
-        self.standings[name] = Standing(node, pod, self.control.revision, read_mark(thing), version)
+        self.standings[name] = Standing(
+            node, pod, self.control.revision, read_annotation(thing), version
+        )
         return self.standings[name]
 
     async def _set_image(self) -> None:

@@ -77,7 +77,7 @@ def bearer_token(authorization: str) -> str:
 def is_own_host(host: str) -> bool:
     """Whether a header `Host` names this machine by an IP address or as localhost.
 
-    Any other name may be one that a stranger's web page has let point here (DNS rebinding).
+    Any other name may be one that a foreign web page has let point here (DNS rebinding).
     """
     found = _HOST.fullmatch(host)
     if not found or (found["plain"] or "").lower() == "localhost":

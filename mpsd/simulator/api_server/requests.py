@@ -341,7 +341,7 @@ async def changes(store: Store, watched: Watched) -> AsyncIterator[Object]:
     while True:
         try:
             for change in store.since(position):
-                line = _told(change, watched)
+                line = _event_line(change, watched)
                 if line:
                     yield line
                 position = change.version
@@ -359,7 +359,7 @@ async def changes(store: Store, watched: Watched) -> AsyncIterator[Object]:
                 await store.changed(position)
 
 
-def _told(change: Stored, watched: Watched) -> Object | None:
+def _event_line(change: Stored, watched: Watched) -> Object | None:
     """The line for one change; None where it is of no concern here. What no longer matches is gone
     for this client."""
     key = change.key

@@ -271,7 +271,7 @@ class PodWorker:
         runs = [run for each in containers if (run := self._containers.last_run(self.pod, each))]
         for number, wait_s in ((signal.SIGTERM, grace_s), (signal.SIGKILL, _LONGEST_KILL_S)):
             ends = time.monotonic() + wait_s
-            told: set[ContainerRun] = set()
+            signalled: set[ContainerRun] = set()
             while any(run.may_run for run in runs) and time.monotonic() < ends:
-                told.update(run for run in runs if run not in told and run.signal(number))
+                signalled.update(run for run in runs if run not in signalled and run.signal(number))
                 await asyncio.sleep(self._pace.look_s)

@@ -169,7 +169,7 @@ class PageApi:
         """Until the reader has gone or the feed ends. TimeoutError for a reader that is too
         slow."""
         shown: Shown | None = None  # what it was sent last
-        told_at = 0.0
+        sent_at = 0.0
         while (
             not self._feed.closed
             and request.transport is not None
@@ -179,7 +179,7 @@ class PageApi:
             if news is not None:
                 shown, text = news
                 await _write(stream, b"page", text)
-            elif time.monotonic() - told_at >= BEAT_S:
+            elif time.monotonic() - sent_at >= BEAT_S:
                 await _write(
                     stream,
                     b"beat",
@@ -187,7 +187,7 @@ class PageApi:
                 )
             else:
                 continue
-            told_at = time.monotonic()
+            sent_at = time.monotonic()
 
 
 async def _write(stream: web.StreamResponse, event: bytes, text: bytes) -> None:

@@ -73,8 +73,8 @@ def _named(node: ClusterNode, named: Sequence[str]) -> tuple[str, ...]:
     known = {gpu.label: gpu.uuid for gpu in node.gpus} | {gpu.uuid: gpu.uuid for gpu in node.gpus}
     # also what is there by mistake can be put back
     known |= {one: one for one in node.cordoned if one != ALL}
-    strange = [name for name in dict.fromkeys(named) if name not in known]
-    if strange:
+    unknown = [name for name in dict.fromkeys(named) if name not in known]
+    if unknown:
         has = (
             ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in node.gpus)
             or "none that it has reported"
@@ -83,7 +83,7 @@ def _named(node: ClusterNode, named: Sequence[str]) -> tuple[str, ...]:
         remedy = f"{node.name} has {has}; name one, or {ALL}"
         raise InvalidInput(
             f"node {node.name}",
-            [Problem("gpu-unknown", one, "", message, remedy) for one in strange],
+            [Problem("gpu-unknown", one, "", message, remedy) for one in unknown],
         )
     return tuple(dict.fromkeys(known[name] for name in named))
 

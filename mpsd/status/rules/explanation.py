@@ -144,7 +144,7 @@ def _failed(pod: PodSeen, warning: str) -> Explanation:
 
 
 def _on_node(pod: PodSeen, context: ExplanationContext, warning: str) -> Explanation:
-    node = context.told.get(pod.node)
+    node = context.reported.get(pod.node)
     grant = _grant_of(pod.name.uid, node)
     gpus = _gpus(pod, node, grant)
     labels = tuple(gpu.label for gpu in gpus)

@@ -125,7 +125,7 @@ def _add_gpu(found: _Samples, gpu: GpuReport, status: NodeReport) -> None:
         here = [client for client in status.clients if client.gpu == gpu.uuid]
         found.add(names.GPU_OUTSIDE, sum(not client.on_mps for client in here), labels)
         if status.grants_known:
-            found.add(names.GPU_STRANGERS, sum(client.grant is None for client in here), labels)
+            found.add(names.GPU_FOREIGN, sum(client.grant is None for client in here), labels)
 
 
 def _holder(grant: GrantReport) -> HolderKind:

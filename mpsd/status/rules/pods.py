@@ -319,7 +319,7 @@ class ExplanationContext:
 
     policy: Policy
     now: float
-    told: Mapping[str, ClusterNode]
+    reported: Mapping[str, ClusterNode]
     ledger: Mapping[str, NodeCapacity]
     machines: Mapping[str, KubernetesNode] | None
 

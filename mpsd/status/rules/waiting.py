@@ -261,7 +261,7 @@ def _too_many_clients(
     request: Request, nodes: Sequence[_Candidate], context: ExplanationContext
 ) -> str:
     """Likewise; empty where a node has not reported how many clients its GPUs serve."""
-    reported = [context.told.get(one.node) for one in nodes]
+    reported = [context.reported.get(one.node) for one in nodes]
     sizes = [gpu.promised_clients for node in reported if node for gpu in node.gpus]
     if request.clients is None or None in reported or None in sizes:
         return ""

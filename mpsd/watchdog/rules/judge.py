@@ -100,7 +100,7 @@ class JudgedShare:
     is_kept: bool
 
 
-def strangers(view: WatchdogView, resource: str) -> Iterator[ProcessFinding]:
+def foreign_processes(view: WatchdogView, resource: str) -> Iterator[ProcessFinding]:
     """The processes on GPUs that they were not granted, and those outside MPS, as far as what was
     granted is known. resource: what a pod must hold."""
     for client in view.clients:
@@ -261,8 +261,8 @@ class WatchdogVerdict:
 def judge(view: WatchdogView, memory: Memory, policy: Policy) -> tuple[WatchdogVerdict, Memory]:
     """What is wrong now and was not reported yet, and what the next scan needs."""
     state = _Judgement(view, memory, policy)
-    for stranger in strangers(view, policy.resources.memory):
-        state.note(stranger)
+    for foreign in foreign_processes(view, policy.resources.memory):
+        state.note(foreign)
     by_share = view.by_share()
     for (share, clients), held in zip(by_share.items(), limits_held(view, by_share), strict=True):
         state.check_share(share, clients, held)

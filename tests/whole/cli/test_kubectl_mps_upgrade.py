@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.operations.lifecycle.rules.upgrade import MARK
+from mpsd.operations.lifecycle.rules.upgrade import ANNOTATION
 from mpsd.platform.kube import MPS_NODES, PatchKind, Resource
 from tests.cli.cluster_world import ClusterWorld
 from tests.mpsnodes import mpsnode
@@ -40,9 +40,9 @@ def nodes(world: ClusterWorld) -> Iterator[PlayedNodes]:
         yield played
 
 
-def mark(world: ClusterWorld, node: str) -> str | None:
+def annotation(world: ClusterWorld, node: str) -> str | None:
     found = world.ask(lambda kube: kube.get(MPS_NODES, node))["metadata"].get("annotations", {})
-    return str(found[MARK]) if MARK in found else None
+    return str(found[ANNOTATION]) if ANNOTATION in found else None
 
 
 def test_each_node_is_emptied_upgraded_and_put_back_before_the_next(
@@ -65,7 +65,7 @@ def test_each_node_is_emptied_upgraded_and_put_back_before_the_next(
     assert (said.code, said.output.count(" on 2 nodes\n")) == (0, 1), said.errors
     assert control_images(world) == {"gpu-a1": NEW, "gpu-a2": NEW}
     assert (world.cordoned("gpu-a1"), world.cordoned("gpu-a2")) == ([], [A2[0]])
-    assert (mark(world, "gpu-a1"), mark(world, "gpu-a2")) == (None, None)
+    assert (annotation(world, "gpu-a1"), annotation(world, "gpu-a2")) == (None, None)
     for node in ("gpu-a1", "gpu-a2"):
         own = [one for one in nodes.history if one.startswith(node)]
         ended = own.index(f"{node}: control pod ended")
@@ -99,7 +99,7 @@ def test_who_is_still_there_stops_it_and_the_same_command_goes_on(
     )
     assert "same command again; to go back: kubectl mps undrain gpu-a1\n" in stopped.errors
     assert control_images(world) == {"gpu-a1": OLD, "gpu-a2": OLD}
-    assert mark(world, "gpu-a1") == ",".join(sorted(A1))
+    assert annotation(world, "gpu-a1") == ",".join(sorted(A1))
     world.kubectl_mps("cordon", "gpu-a1", "gpu1")  # somebody wants that one for himself meanwhile
     on = world.kubectl_mps("upgrade", "gpu-a1", "--evict")
     assert on.code == 0, on.errors

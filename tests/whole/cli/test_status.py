@@ -39,8 +39,8 @@ def test_the_ledger_and_who_uses_what_are_shown(served: Machine) -> None:
     queued = served.run("--gpu-mem 23 --wait", "true")
     eventually(lambda: served.queue == [queued.pid], "it waits")
     environment = {"MPSD_SIMULATION": str(served.simulation.folder), "CUDA_VISIBLE_DEVICES": "0"}
-    stranger = served.start([served.program("sim-cuda"), "hold"], environment)
-    stranger.heard("ready")
+    foreign = served.start([served.program("sim-cuda"), "hold"], environment)
+    foreign.heard("ready")
 
     as_json = status(served, "-o", "json")
     as_text = status(served)
@@ -62,7 +62,7 @@ def test_the_ledger_and_who_uses_what_are_shown(served: Machine) -> None:
     assert "20 GiB" in grant_row
     assert "sim-cuda alloc=1000 hold" in grant_row
     assert f"pid {queued.pid} waits for 23 GiB: true" in text
-    assert f"pid {stranger.pid} uses " in text
+    assert f"pid {foreign.pid} uses " in text
     assert "beside MPS, without limits" in text
     assert node["gpus"][1]["uuid"] in answered(status(served, "-o", "wide"))
     assert yaml.safe_load(answered(status(served, "-o", "yaml")))["gpus"] == node["gpus"]

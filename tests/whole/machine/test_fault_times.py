@@ -58,7 +58,7 @@ def _faulted(here: AnyMachine) -> Healed:
     seen_s = time.time() - began
     *_earlier, fault = here.record().faults
     assert fault.pids == {program.pid for program in (gone_at_once, bystander, culprit)}
-    assert fault.strangers == ()
+    assert fault.unidentified == ()
     assert (bystander.exit_code(), culprit.exit_code()) == (KILLED, KILLED)
     eventually(lambda: here.record().state == State.READY, "the domain serves")
     ready_s = time.time() - began

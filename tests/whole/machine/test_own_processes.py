@@ -23,7 +23,7 @@ _HOLDS = (
 
 
 @pytest.fixture
-def stranger() -> Iterator[ProcessIdentity]:
+def foreign() -> Iterator[ProcessIdentity]:
     """A process that does not descend from this one: its parent has ended."""
     started = subprocess.run(
         ["sh", "-c", "setsid sleep 600 >/dev/null 2>&1 & echo $!"],
@@ -45,23 +45,23 @@ def stranger() -> Iterator[ProcessIdentity]:
 
 
 def test_what_descends_from_mpsd_and_what_mpsd_descends_from_are_its_own(
-    tmp_path: Path, stranger: ProcessIdentity
+    tmp_path: Path, foreign: ProcessIdentity
 ) -> None:
     with subprocess.Popen(["sleep", "600"]) as child:
         asked = [processes.identity_of(pid) for pid in (os.getpid(), os.getppid(), child.pid)]
         own = [one for one in asked if one]
-        assert OwnProcesses(tmp_path).among([*own, stranger], list) == set(own)
+        assert OwnProcesses(tmp_path).among([*own, foreign], list) == set(own)
         child.kill()
 
 
 def test_servers_and_what_daemons_start_are_its_own(
-    tmp_path: Path, stranger: ProcessIdentity
+    tmp_path: Path, foreign: ProcessIdentity
 ) -> None:
     own = OwnProcesses(tmp_path)
-    assert own.among([stranger], list) == frozenset()
-    assert own.among([stranger], lambda: [record(servers=(stranger.pid,))]) == {stranger}
-    daemon = replace(record(servers=()), daemon=stranger)
-    assert OwnProcesses(tmp_path).among([stranger], lambda: [daemon]) == {stranger}
+    assert own.among([foreign], list) == frozenset()
+    assert own.among([foreign], lambda: [record(servers=(foreign.pid,))]) == {foreign}
+    daemon = replace(record(servers=()), daemon=foreign)
+    assert OwnProcesses(tmp_path).among([foreign], lambda: [daemon]) == {foreign}
 
 
 def test_what_the_holder_of_the_run_directory_starts_is_its_own_even_when_that_ends(

@@ -38,7 +38,7 @@ class Watched:
         """A shell script under a grant of 2 GiB."""
         return self.machine.run("--gpu-mem 2", "sh", "-c", script)
 
-    def stranger(self, *actions: str) -> Program:
+    def foreign(self, *actions: str) -> Program:
         """sim-cuda beside MPS, without a grant."""
         environment = {"MPSD_SIMULATION": str(self.machine.simulation.folder)}
         return self.machine.start([self.machine.program("sim-cuda"), *actions], environment)
@@ -128,11 +128,11 @@ def test_who_may_not_be_ended_is_told_of_and_told_of_again_once_he_is_ended(
 ) -> None:
     watched.set_violations(in_no_pod={"action": "kill"})
     try:
-        stranger = watched.machine.start(["sleep", "600"])
-        shown = watched.card.claim(ContextClaim(stranger.pid, GRAPHICS, MIB))
-        watched.card.claim(ContextClaim(stranger.pid, OUTSIDE_MPS, 100 * MIB))
+        foreign = watched.machine.start(["sleep", "600"])
+        shown = watched.card.claim(ContextClaim(foreign.pid, GRAPHICS, MIB))
+        watched.card.claim(ContextClaim(foreign.pid, OUTSIDE_MPS, 100 * MIB))
         goes_on = (
-            f"pid {stranger.pid} (sleep) has no grant and uses gpu0, which mpsd shares; it runs"
+            f"pid {foreign.pid} (sleep) has no grant and uses gpu0, which mpsd shares; it runs"
             " beside MPS, "
         )
         goes_on += (
@@ -140,9 +140,9 @@ def test_who_may_not_be_ended_is_told_of_and_told_of_again_once_he_is_ended(
             " never ended"
         )
         eventually(lambda: watched.up.logged("violation", message=goes_on), "he is told of")
-        assert stranger.running
-        watched.card.release(shown, stranger.pid)
-        assert stranger.exit_code() == KILLED
+        assert foreign.running
+        watched.card.release(shown, foreign.pid)
+        assert foreign.exit_code() == KILLED
         ended = goes_on.rpartition("; ")[0] + "; it is ended"
         eventually(lambda: watched.up.logged("violation", message=ended), "he is told of again")
     finally:

@@ -34,7 +34,7 @@ _CORDONED: Object = {
     "metadata": {"name": "node1"},
     "spec": {"cordoned": ["all"]},
 }
-_MARKS = {
+_ANNOTATIONS = {
     "mpsd.io/gpu": "GPU-1",
     "ALIYUN_COM_GPU_MEM_IDX": "0",
     "scheduler.framework.gpushare.assigned": "true",
@@ -84,7 +84,7 @@ def _denied(
 
 # What the agent of node1 writes, as it is after the write, and as it was before.
 _WRITES: dict[str, tuple[Object, Object | None]] = {
-    "annotations of a pod": (_annotated(_MARKS), _POD),
+    "annotations of a pod": (_annotated(_ANNOTATIONS), _POD),
     "the status of a node": (
         _patched(_NODE, node_status_patch({"type": "MPSReady"}, "a/b", 2, "now", "")),
         _NODE,

@@ -114,21 +114,21 @@ def test_the_page_has_no_arguments_of_a_program_that_is_in_no_pod(
         "MPSD_SIMULATION": str(cluster.simulation.folder),
         "CUDA_MPS_PIPE_DIRECTORY": str(cluster.folder_of().client),
     }
-    stranger = cluster.start([cluster.program("sim-cuda"), "hold"], environment)
+    foreign = cluster.start([cluster.program("sim-cuda"), "hold"], environment)
     try:
-        stranger.heard("ready")
+        foreign.heard("ready")
         found = eventually(
-            lambda: strangers(over_tls(cluster, "/v1/page", reader)[1]), "it is seen"
+            lambda: foreign_processes(over_tls(cluster, "/v1/page", reader)[1]), "it is seen"
         )
         assert [name.partition(" ")[2] for name in found] == ["[arguments redacted]"]
     finally:
-        stranger.kill()
+        foreign.kill()
 
 
-def strangers(page: str) -> list[str]:
+def foreign_processes(page: str) -> list[str]:
     return [
         one["name"]
         for gpu in json.loads(page)["gpus"]
         for one in gpu["slices"]
-        if one["holder"] == "stranger"
+        if one["holder"] == "foreign"
     ]

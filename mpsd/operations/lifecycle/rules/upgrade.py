@@ -18,7 +18,7 @@ from mpsd.model.times import seconds
 from mpsd.operations.lifecycle.rules.emptying import are_empty, refusals, reports, what_is_left
 from mpsd.status.rules.cordon import holders, holding
 
-MARK = "mpsd.io/cordoned-by-upgrade"
+ANNOTATION = "mpsd.io/cordoned-by-upgrade"
 REVISION = "controller-revision-hash"
 SELECTOR = f"{LABEL}={PRODUCT},{NAME_LABEL}={CONTROL}"  # of the DaemonSet
 ON_DELETE = "OnDelete"
@@ -81,7 +81,7 @@ class Standing:
     #: The newest of the DaemonSet.
     revision: str
     #: The UUIDs that an upgrade has cordoned itself; None where none is under way.
-    mark: frozenset[str] | None
+    annotation: frozenset[str] | None
     #: The MPSNode's resourceVersion.
     version: str = ""
 
@@ -97,7 +97,7 @@ class Standing:
     @property
     def ours(self) -> frozenset[str]:
         """What an upgrade has cordoned and nobody has put back."""
-        return (self.mark or frozenset()).intersection(self.node.cordoned)
+        return (self.annotation or frozenset()).intersection(self.node.cordoned)
 
     @property
     def others(self) -> frozenset[str]:
@@ -132,14 +132,16 @@ def next_step(seen: Standing) -> Decision:
     if pod is None or pod.ending:
         return Decision(UpgradeStep.START, "the old pod ends" if pod else "there is no control pod")
     if not seen.current:
-        if seen.mark is None or seen.uncordoned:
-            mark = seen.ours.union(seen.uncordoned)
-            after = mark.union(seen.node.cordoned)
-            return Decision(UpgradeStep.DRAIN, patch=_patch(seen, after, ",".join(sorted(mark))))
+        if seen.annotation is None or seen.uncordoned:
+            annotation = seen.ours.union(seen.uncordoned)
+            after = annotation.union(seen.node.cordoned)
+            return Decision(
+                UpgradeStep.DRAIN, patch=_patch(seen, after, ",".join(sorted(annotation)))
+            )
         if are_empty(seen.node, seen.gpus):
             return Decision(UpgradeStep.REPLACE)
         return Decision(UpgradeStep.DRAIN, what_is_left(seen.node, seen.gpus))
-    if seen.mark is None:
+    if seen.annotation is None:
         return Decision(UpgradeStep.DONE)
     if not pod.ready or pod.started_at is None:
         return Decision(UpgradeStep.START, pod.trouble or "it is not ready yet")
@@ -174,21 +176,21 @@ def _states(domains: Iterable[DomainReport]) -> str:
 # -- what is written -----------------------------------------------------------------------------
 
 
-def _patch(seen: Standing, cordoned: Collection[str], mark: str | None) -> dict[str, Any]:
-    """mark None: the annotation goes."""
-    metadata = {"resourceVersion": seen.version, "annotations": {MARK: mark}}
+def _patch(seen: Standing, cordoned: Collection[str], annotation: str | None) -> dict[str, Any]:
+    """annotation None: it goes."""
+    metadata = {"resourceVersion": seen.version, "annotations": {ANNOTATION: annotation}}
     return {"metadata": metadata, "spec": {"cordoned": sorted(cordoned)}}
 
 
-def read_mark(mpsnode: Mapping[str, Any]) -> frozenset[str] | None:
+def read_annotation(mpsnode: Mapping[str, Any]) -> frozenset[str] | None:
     """What an upgrade has cordoned of this MPSNode; None where none is under way."""
-    text = ((mpsnode.get("metadata") or {}).get("annotations") or {}).get(MARK)
+    text = ((mpsnode.get("metadata") or {}).get("annotations") or {}).get(ANNOTATION)
     return frozenset(filter(None, text.split(","))) if isinstance(text, str) else None
 
 
-def left_to_others(mark: frozenset[str], gpus: Collection[str]) -> str:
+def left_to_others(annotation: frozenset[str], gpus: Collection[str]) -> str:
     """The annotation once another client has decided whether these GPUs are to be used."""
-    return ",".join(sorted(mark.difference(gpus)))
+    return ",".join(sorted(annotation.difference(gpus)))
 
 
 # -- the DaemonSet and its pods: what is missing in an object reads as not there yet -------------
@@ -268,7 +270,7 @@ def is_due(one: Standing, control: ControlSet, image: str | None) -> bool:
     control: as it is now; `one` may have been looked at before it changed.
     """
     is_old = one.pod is None or one.pod.revision != control.revision
-    return is_old or one.mark is not None or sets_image(control, image)
+    return is_old or one.annotation is not None or sets_image(control, image)
 
 
 def sets_image(control: ControlSet, image: str | None) -> bool:

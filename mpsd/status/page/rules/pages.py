@@ -1,4 +1,4 @@
-"""The pages of a node (its status, its pods that do not run yet, what happened there lately) and of
+"""The pages of a node (its status, its pods that do not run yet, recent events) and of
 a cluster.
 
 Every sentence is one of the status or of `kubectl mps explain`; here is decided what is shown
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 
 MOST_WAITING = 200
 MOST_ON_NODE = 200
-MOST_LATELY = 60
-_MOST_STRANGERS = 50
-MOST_VIOLATIONS = 30  # of what happened lately, so that no tenant pushes all else out
+MOST_RECENT = 60
+_MOST_FOREIGN = 50
+MOST_VIOLATIONS = 30  # of what happened recently, so that no tenant pushes all else out
 
 
 def node_page(
@@ -61,15 +61,15 @@ def node_page(
     notes = tuple(_notes(node, wedged_limit_s))
     gpus = tuple(_gpus(node))
     waiting = (*cards, *_waiting(node.waiting[:MOST_WAITING]))
-    lately = view.newest(_lately(node, happened, since))[:MOST_LATELY]
-    return PageView(view.VERSION, head, notes, (), gpus, waiting, lately)
+    recent = view.newest(_recent(node, happened, since))[:MOST_RECENT]
+    return PageView(view.VERSION, head, notes, (), gpus, waiting, recent)
 
 
 def _gpus(node: NodeReport) -> Iterator[view.GpuCard]:
     domains = {domain.name: domain for domain in node.domains}
-    holder = view.SliceHolder.STRANGER
+    holder = view.SliceHolder.FOREIGN
     for row in served_gpus(node):
-        strangers = [one for one in node.clients or () if one.grant is None and one.gpu == row.uuid]
+        foreign = [one for one in node.clients or () if one.grant is None and one.gpu == row.uuid]
         theirs = (
             Slice(
                 gpu=one.gpu,
@@ -80,7 +80,7 @@ def _gpus(node: NodeReport) -> Iterator[view.GpuCard]:
                 clients=1,
                 pid=one.pid,
             )
-            for one in strangers[:_MOST_STRANGERS]
+            for one in foreign[:_MOST_FOREIGN]
         )
         card = view.gpu_card(
             row,
@@ -121,17 +121,17 @@ def _notes(node: NodeReport, wedged_limit_s: float | None) -> Iterator[Note]:
             who = shortened((name, *grant.names[1:]), 1)
             yield Note(f"over {grant.id}", Level.WARN, NoteKind.OVER, who, ", ".join(over))
     labels = {gpu.uuid: gpu.label for gpu in node.gpus}
-    for one in [one for one in node.clients or () if one.grant is None][:_MOST_STRANGERS]:
+    for one in [one for one in node.clients or () if one.grant is None][:_MOST_FOREIGN]:
         kind = NoteKind.WITHOUT_GRANT if one.on_mps else NoteKind.OUTSIDE_MPS
         where = f"{labels.get(one.gpu, one.gpu)}, pid {one.pid}"
         yield Note(
-            f"stranger {one.gpu} {one.pid}", Level.WARN, kind, where, view.shown_text(one.command)
+            f"foreign {one.gpu} {one.pid}", Level.WARN, kind, where, view.shown_text(one.command)
         )
     for place, what in enumerate(node.unknown):
         yield Note(f"unknown {place}", Level.BAD, NoteKind.UNKNOWN, "", view.shown_text(what))
 
 
-# -- what happened lately ------------------------------------------------------------------------
+# -- what happened recently ------------------------------------------------------------------------
 
 
 def last_warnings(happened: Iterable[PastEvent]) -> Mapping[str, str]:
@@ -147,7 +147,7 @@ def _level(what: str) -> Level:
     return Level.WARN if what == REFUSED or Reason(what).is_warning else Level.WELL
 
 
-def _lately(node: NodeReport, happened: Iterable[PastEvent], since: float) -> Iterator[EventLine]:
+def _recent(node: NodeReport, happened: Iterable[PastEvent], since: float) -> Iterator[EventLine]:
     """What one thing did is one line, from whoever knows best how it ended."""
     for one in happened:
         if one.what not in VIOLATION_REASONS:
@@ -189,8 +189,8 @@ def own_scene(node: str, view: NodeView, policy: Policy) -> "ExplanationContext"
     from mpsd.status.rules.pods import ExplanationContext
 
     status = mpsnode_status(node_report(replace(view, waiting=()), policy), {})
-    told = read_mpsnode({"metadata": {"name": node}, "status": status}, view.now)
-    return ExplanationContext(policy, view.now, {node: told}, {}, None)
+    reported = read_mpsnode({"metadata": {"name": node}, "status": status}, view.now)
+    return ExplanationContext(policy, view.now, {node: reported}, {}, None)
 
 
 def pods_here(
@@ -216,12 +216,12 @@ def pods_here(
 
 @dataclass(frozen=True, slots=True)
 class NodeParts:
-    """What is shown of one node. violations: what of that happened lately was done by programs."""
+    """What is shown of one node. violations: what of the recent events programs did."""
 
     card: view.NodeCard
     notes: tuple[Note, ...]
     gpus: tuple[view.GpuCard, ...]
-    lately: tuple[EventLine, ...]
+    recent: tuple[EventLine, ...]
     violations: tuple[EventLine, ...]
 
 
@@ -257,7 +257,7 @@ def node_parts(node: ClusterNode, now: float, wedged_limit_s: float | None = Non
     card = view.NodeCard(name, worst, node.stale, node.reported_at, driver, version, cordoned)
     violations = {line.id: line for line in _reported_violations(node, now)}
     return NodeParts(
-        card, notes, gpus, tuple(_reported_lately(node, now)), tuple(violations.values())
+        card, notes, gpus, tuple(_reported_events(node, now)), tuple(violations.values())
     )
 
 
@@ -270,13 +270,13 @@ def cluster_page(
     """waiting: of pods, as `pod_card` makes them; the head says how many there are beside these."""
     parts = list(nodes)
     violations = view.newest(line for node in parts for line in node.violations)[:MOST_VIOLATIONS]
-    lately = view.newest([*violations, *(line for node in parts for line in node.lately)])[
-        :MOST_LATELY
+    recent = view.newest([*violations, *(line for node in parts for line in node.recent)])[
+        :MOST_RECENT
     ]
     every_note = (*notes, *(note for node in parts for note in node.notes))
     cards = tuple(node.card for node in parts)
     gpus = tuple(gpu for node in parts for gpu in node.gpus)
-    return view.PageView(view.VERSION, head, every_note, cards, gpus, tuple(waiting), lately)
+    return view.PageView(view.VERSION, head, every_note, cards, gpus, tuple(waiting), recent)
 
 
 def no_mpsnode(node: str) -> Note:
@@ -304,7 +304,7 @@ def _node_notes(node: ClusterNode, now: float, wedged_limit_s: float | None) -> 
     yield from view.no_daemon_notes(node.gpus)
 
 
-def _reported_lately(node: ClusterNode, now: float) -> Iterator[EventLine]:
+def _reported_events(node: ClusterNode, now: float) -> Iterator[EventLine]:
     """What an MPSNode still reports of a day: faults, and domains whose state has changed after
     they first served."""
     for domain in node.domains:

@@ -62,12 +62,12 @@ class SliceHolder(StrEnum):
     POD = "pod"
     CONTAINER = "container"
     PROGRAM = "program"
-    STRANGER = "stranger"  # a process on the GPU that has no grant
+    FOREIGN = "foreign"  # a process on the GPU that has no grant
 
 
 class Slice(CardReport, frozen=True, omit_defaults=False, kw_only=True):
     """What one holder has of one GPU; memory_mib None: not reported, or nothing was granted
-    (STRANGER)."""
+    (FOREIGN)."""
 
     id: str
     holder: SliceHolder
@@ -75,7 +75,7 @@ class Slice(CardReport, frozen=True, omit_defaults=False, kw_only=True):
     name: str
     thread_percent: int | None = None
     clients: int | None = None
-    #: Of a program or a stranger.
+    #: Of a program or a foreign process.
     pid: int | None = None
     #: Its holder is gone, though not all of its processes.
     ended: bool = False
@@ -209,11 +209,11 @@ class PageView:
     nodes: tuple[NodeCard, ...]
     gpus: tuple[GpuCard, ...]
     waiting: tuple[WaitingCard, ...]
-    lately: tuple[EventLine, ...]
+    recent: tuple[EventLine, ...]
 
 
 # the fields of a view whose entries have ids
-LISTS = ("notes", "nodes", "gpus", "waiting", "lately")
+LISTS = ("notes", "nodes", "gpus", "waiting", "recent")
 
 
 def level_of(state: str | None) -> Level:
@@ -234,7 +234,7 @@ def gpu_card(
     known = None if slices is None else tuple(slices)
     level = level_of(gpu.state)
     if level is Level.WELL and any(
-        one.over or one.holder is SliceHolder.STRANGER for one in known or ()
+        one.over or one.holder is SliceHolder.FOREIGN for one in known or ()
     ):
         level = Level.WARN
     reported = asdict(gpu)

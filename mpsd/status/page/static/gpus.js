@@ -67,7 +67,7 @@ function fillSlice(part, one, whole, hit) {
   const unknown = one.usedMiB === null;
   fill.style.width = unknown ? "100%" : `${Math.min(100, (100 * one.usedMiB) / Math.max(1, mib))}%`;
   part.classList.toggle("unknown", unknown);
-  part.classList.toggle("over", one.over || one.holder === "stranger");
+  part.classList.toggle("over", one.over || one.holder === "foreign");
   part.classList.toggle("dim", Boolean(hit) && !sliceMatches(one));
   say(tag, mib / whole > 0.1 ? one.name.slice(one.name.indexOf("/") + 1) : "");
 }
@@ -120,10 +120,10 @@ function fillRow(row, one) {
   const [, use, threads, clients] = row.children, { name, chip } = row.parts;
   own(name, one.name);
   name.title = one.others.join(", ");
-  const said = [one.holder === "stranger" && t("holder.stranger"), one.over && t("slice.over"), one.ended && t("slice.ended"), one.violations && t("slice.violations", { n: one.violations }), one.pid !== null && t("pid", { n: one.pid }),
+  const said = [one.holder === "foreign" && t("holder.foreign"), one.over && t("slice.over"), one.ended && t("slice.ended"), one.violations && t("slice.violations", { n: one.violations }), one.pid !== null && t("pid", { n: one.pid }),
     one.claim && t("slice.claim", { claim: one.claim }), one.others.length > 0 && t("slice.shared", { n: one.others.length })];
   const words = said.filter(Boolean);
-  const bad = one.over || one.holder === "stranger";
+  const bad = one.over || one.holder === "foreign";
   say(chip, words.join(", "));
   chip.hidden = !words.length;
   chip.className = bad || one.ended || one.violations ? "chip mark" : "muted";

@@ -1,6 +1,6 @@
 // What the server has told, and which of it is searched for.
 
-const LISTS = ["notes", "nodes", "gpus", "waiting", "lately"];
+const LISTS = ["notes", "nodes", "gpus", "waiting", "recent"];
 const told = { head: null, lists: Object.fromEntries(LISTS.map((name) => [name, new Map()])) };
 const RANK = { bad: 0, warn: 1, well: 2 };
 let epoch = 0; // another one, and every element is made anew: the language, or what is searched for

@@ -56,7 +56,7 @@ function asks(one) {
   return what.length ? t("waiting.asks", { what: what.join(", ") }) : "";
 }
 
-function fillLately(line, one) {
+function fillRecent(line, one) {
   const words = WORDS[language];
   const chip = words[`event.${one.what}`] ?? words[`state.${one.what}`] ?? one.what;
   fillLine(line, one.level, { name: one.where, chip, since: one.at, ago: true, text: one.text });
@@ -87,9 +87,9 @@ function showLines() {
   say(at("waiting-away"), pods ? podsAway(pods) : "");
   at("waiting-away").hidden = !pods?.away;
   at("waiting-elsewhere").hidden = !pods;
-  const lately = list("lately").filter((one) => matches(one, one.where, one.what, one.text)).sort((one, other) => other.at - one.at);
-  lines("lately", lately, makeLine, fillLately);
-  at("lately-none").hidden = lately.length > 0;
-  say(at("lately-none"), t(terms.length ? "found.none" : "lately.none"));
-  return notes.length * (terms.length > 0) + waiting.length + lately.length;
+  const recent = list("recent").filter((one) => matches(one, one.where, one.what, one.text)).sort((one, other) => other.at - one.at);
+  lines("recent", recent, makeLine, fillRecent);
+  at("recent-none").hidden = recent.length > 0;
+  say(at("recent-none"), t(terms.length ? "found.none" : "recent.none"));
+  return notes.length * (terms.length > 0) + waiting.length + recent.length;
 }

@@ -6,10 +6,10 @@ from tests.status.pod_worlds import pod
 
 
 def test_only_what_differs_is_written_on_the_very_pod() -> None:
-    marks = PodAnnotations(
+    annotations = PodAnnotations(
         pod("a"), {"mpsd.io/gpu": "GPU-0", "theirs": "1"}, {"mpsd.io/gpu": "GPU-1", "other": "2"}
     )
-    assert marks.patch == {
+    assert annotations.patch == {
         "metadata": {"uid": "uid-of-a", "annotations": {"mpsd.io/gpu": "GPU-1", "other": "2"}}
     }
 
@@ -19,5 +19,5 @@ def test_nothing_is_missing_where_all_is_there() -> None:
 
 
 def test_a_pod_of_unknown_uid_is_known_by_its_name() -> None:
-    marks = PodAnnotations(PodName("default", "a", ""), {}, {"a": "1"})
-    assert marks.patch == {"metadata": {"annotations": {"a": "1"}}}
+    annotations = PodAnnotations(PodName("default", "a", ""), {}, {"a": "1"})
+    assert annotations.patch == {"metadata": {"annotations": {"a": "1"}}}
