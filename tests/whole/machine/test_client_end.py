@@ -204,6 +204,7 @@ async def test_a_client_is_stopped_and_recorded_until_its_time_is_over(world: Wo
     eventually(lambda: world.is_stopped, "it is stopped")
     assert [path.stat().st_mode & 0o777 for path in world.recorded] == [0o600]
     assert world.lives
+    assert end._task
     end._task.cancel()
     await asyncio.gather(end._task, return_exceptions=True)
     assert world.is_stopped, "an mpsd that ends leaves it to the next"
@@ -211,6 +212,7 @@ async def test_a_client_is_stopped_and_recorded_until_its_time_is_over(world: Wo
 
 def test_the_next_mpsd_goes_on_with_a_recorded_end(world: World) -> None:
     world.put_on_gpu()
+
     async def begun_only() -> None:
         world.ends().begin(world.asked())._task.cancel()
 
