@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 
 from mpsd.kubelet.rules.gpu_choice import GPU
@@ -137,18 +136,6 @@ async def test_a_pod_that_fills_the_gpu_it_is_bound_to_already_is_bound(world: W
         await scheduler.sees_free(0)
         assert await scheduler.bind(pod) == ""
         await scheduler.die()
-
-
-async def test_versions_that_went_back_stop_no_bind(world: World) -> None:
-    """As after a restore of etcd: what is known has a version that the server will not reach for
-    long."""
-    await world.add_node()
-    scheduler = await world.scheduler()
-    known = scheduler.ledger.known("node1")
-    assert known
-    assert known.reported
-    known.take_watched(replace(known.reported, version="999999"), world.clock())
-    assert await scheduler.bind(await world.add_pod("a", 7)) == ""
 
 
 async def test_unused_gpus_are_reserved_to_be_joined_and_kept_from_others_until_they_are(

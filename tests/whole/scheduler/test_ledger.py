@@ -3,67 +3,10 @@ server."""
 
 import pytest
 
-from mpsd.kubelet.rules.gpu_choice import GPU
 from mpsd.platform.kube import PatchKind
 from mpsd.scheduler.bind import BindFailure
-from mpsd.scheduler.rules.capacity import AssignmentSource
 from tests.whole.scheduler.between import Cut, between
-from tests.whole.scheduler.world import GIB, MPS_NODES, NODES, PODS, World, uuid
-
-
-async def test_pods_of_other_schedulers_count(world: World) -> None:
-    await world.add_node()
-    scheduler = await world.scheduler()
-    await world.add_pod("said", 7, node="node1", annotations={GPU: uuid("node1", 1)})
-    await scheduler.sees_free(23, 16)
-    await world.add_pod("unsaid", 5, node="node1")
-    await scheduler.sees_free(23, 11)
-    assert {one.pod.name: one.source for one in scheduler.node().taken} == {
-        "said": AssignmentSource.BOUND,
-        "unsaid": AssignmentSource.GUESSED,
-    }
-    assert {pod.name.name for pod in scheduler.ledger.pods_on("node1")} == {"said", "unsaid"}
-
-
-async def test_a_granted_pod_needs_no_promise_any_more(world: World) -> None:
-    await world.add_node()
-    scheduler = await world.scheduler()
-    assert await scheduler.bind(await world.add_pod("a", 7)) == ""
-    assert await scheduler.bind(await world.add_pod("b", 7)) == ""
-    a, b = await world.pod("a"), await world.pod("b")
-    assert set(await world.reservations()) == {a["metadata"]["uid"], b["metadata"]["uid"]}
-    await world.tell("node1", a)
-    c = await world.add_pod("c", 7)
-    assert await scheduler.bind(c) == ""
-    assert set(await world.reservations()) == {b["metadata"]["uid"], c["metadata"]["uid"]}
-    assert scheduler.free() == [2, 23]
-
-
-async def test_the_room_of_a_pod_that_ends_is_free(world: World) -> None:
-    await world.add_node()
-    scheduler = await world.scheduler()
-    assert await scheduler.bind(await world.add_pod("a", 7)) == ""
-    await world.end_pod("a")
-    await scheduler.sees_free(23, 23)
-    b = await world.add_pod("b", 7)
-    assert await scheduler.bind(b) == ""
-    assert list(await world.reservations()) == [b["metadata"]["uid"]]
-
-
-async def test_a_promise_to_a_pod_that_nobody_binds_ends(world: World) -> None:
-    await world.add_node()
-    uid = (await world.add_pod("a", 7))["metadata"]["uid"]
-    await world.reserve(uid, "a", 7)
-    scheduler = await world.scheduler()
-    await scheduler.sees_free(16, 23)
-    assert set(scheduler.ledger.reserved_for(uid)) == {"node1"}
-    assert [room.memory_mib for room in scheduler.ledger.reserved_for(uid)["node1"].rooms] == [
-        23 * GIB
-    ] * 2
-    world.pass_time(149)
-    assert scheduler.free() == [16, 23]
-    world.pass_time(2)
-    assert scheduler.free() == [23, 23]
+from tests.whole.scheduler.world import MPS_NODES, NODES, PODS, World
 
 
 @pytest.mark.parametrize("became", ["deleted", "finished", "made anew"])
@@ -143,18 +86,3 @@ async def test_a_node_that_is_gone_takes_no_pods(world: World) -> None:
     await world.kube.delete(NODES, "node1")
     await world.end_pod("a")
     await scheduler.sees(lambda: scheduler.ledger.known("node1") is None, "nothing of it is kept")
-
-
-async def test_what_says_nothing_of_room_writes_no_row(world: World) -> None:
-    await world.add_node()
-    scheduler = await world.scheduler()
-    row = scheduler.node()
-    known = scheduler.ledger.known("node1")
-    assert known
-    assert known.reported
-    version = known.reported.version
-    await world.tell("node1", used_mib=4711)
-    await scheduler.sees(
-        lambda: known.reported and known.reported.version != version, "it is heard of"
-    )
-    assert scheduler.node() is row
