@@ -4,7 +4,8 @@ themselves."""
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -279,13 +280,19 @@ def _grant(pod: Object, node: str) -> Object:
     }
 
 
+@asynccontextmanager
+async def in_cluster(api: SimulatedApi, folder: Path) -> AsyncIterator[World]:
+    world = World(api, api.kubeconfig(folder))
+    try:
+        await world.kube.create(CRDS, _DEFINITION)
+        yield world
+    finally:
+        await world.close()
+
+
 def run(api: SimulatedApi, folder: Path, test: Callable[[World], Awaitable[None]]) -> None:
     async def main() -> None:
-        world = World(api, api.kubeconfig(folder))
-        try:
-            await world.kube.create(CRDS, _DEFINITION)
+        async with in_cluster(api, folder) as world:
             await test(world)
-        finally:
-            await world.close()
 
     asyncio.run(main())
