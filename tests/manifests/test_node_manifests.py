@@ -277,7 +277,7 @@ def test_a_role_that_nobody_has_until_an_operator_binds_it_may_read_and_nothing_
 ) -> None:
     (rule,) = named(place, "ClusterRole", "mpsd-reader")["rules"]
     assert rule == {
-        "nonResourceURLs": ["/", "/metrics", "/v1/node", "/v1/page", "/v1/page/changes"],
+        "nonResourceURLs": ["/", "/metrics", "/v1/node", "/v1/page"],
         "verbs": ["get"],
     }
     bindings = of_kind(place, "ClusterRoleBinding")

@@ -27,7 +27,9 @@ class PlayedSite:
 
 
 @contextmanager
-def played(first: PageView, beside: Mapping[str, Handler] | None = None) -> Iterator[PlayedSite]:
+def played(
+    first: PageView | None, beside: Mapping[str, Handler] | None = None
+) -> Iterator[PlayedSite]:
     """beside: more routes of the same server."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)

@@ -2,16 +2,13 @@
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
 from dataclasses import replace
-from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
 import pytest
 from selenium.common.exceptions import JavascriptException
 from selenium.webdriver.common.keys import Keys
 
-from mpsd.status.page.feed import MOST_READERS
 from mpsd.status.page.rules.view import PageView, PodsHeard
 from tests.model.worlds import GPUS
 from tests.page.browser import DESKTOP, PHONE, Browser, axe
@@ -45,7 +42,7 @@ def test_eight_gpus_with_forty_clients_each_are_drawn_from_one_document_and_one_
             "return document.querySelectorAll('.bar:not(.threads) .slice').length === 320",
             "320 slices",
         )
-        assert [urlsplit(url).path for url in window.asked()] == ["/", "/v1/page/changes"]
+        assert [urlsplit(url).path for url in window.asked()][:2] == ["/", "/v1/page"]
         assert window.script("return performance.getEntriesByName('first view').length") == 1
         assert (
             window.script("return performance.getEntriesByType('navigation')[0].transferSize")
@@ -60,7 +57,7 @@ def test_nothing_is_asked_of_any_other_host_and_nothing_is_complained_of(
     shown(window, night, 4)
     asked = [url for url in window.asked() if not url.startswith("data:")]
     assert {urlsplit(url).netloc for url in asked} == {urlsplit(night.url).netloc}
-    assert {urlsplit(url).path for url in asked} == {"/", "/v1/page/changes"}
+    assert {urlsplit(url).path for url in asked} == {"/", "/v1/page"}
     assert window.complaints() == []
 
 
@@ -131,27 +128,17 @@ def test_a_node_beside_a_kubelet_says_which_of_its_pods_wait_since_when_and_wher
     )
 
 
-def test_a_page_too_many_says_what_to_do_and_comes_alive_when_another_is_closed(
-    window: Browser, night: PlayedSite
+def test_a_refusal_is_shown_with_its_reason_and_the_page_comes_alive_once_it_is_over(
+    window: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    where = urlsplit(night.url).netloc
-    with ExitStack() as opened:
-        connections = [
-            opened.enter_context(closing(HTTPConnection(where, timeout=30)))
-            for _place in range(MOST_READERS)
-        ]
-        for connection in connections:
-            connection.request("GET", "/v1/page/changes")
-            assert connection.getresponse().readline() == b"event: page\n"
-        window.open(night.url)
-        window.until(
-            "return document.getElementById('link-text').textContent.includes('429')",
-            "it is refused",
-        )
-        assert f"this machine reads the page {MOST_READERS} times already" in window.text("#link")
-        assert "close a page that nobody looks at" in window.text("#link")
-    window.until("return document.body.className === 'live'", "it is live", within_s=30)
-    assert window.text("#waiting-title") == "Waiting for a GPU (2)"
+    monkeypatch.setattr("mpsd.status.page.server._FIRST_VIEW_S", 0.2)
+    with played(None) as site:
+        window.open(site.url)
+        refused = "return document.getElementById('link-text').textContent"
+        window.until(f"{refused}.includes('503 nothing is known yet')", "it is refused")
+        site.show(troubled(time.time()))
+        window.until("return document.body.className === 'live'", "it is live")
+        assert window.text("#waiting-title") == "Waiting for a GPU (2)"
 
 
 def test_what_is_not_known_is_a_question_mark_and_never_zero(window: Browser) -> None:

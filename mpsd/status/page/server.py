@@ -1,27 +1,24 @@
-"""The page, and what it shows: `GET /`, `GET /v1/page` and, as it changes, `GET /v1/page/changes`.
+"""The page, and what it shows: `GET /` and `GET /v1/page`, which the page asks again and again.
 
 It only looks, and a reader who is gone, slow or one too many costs nobody else anything.
 """
 
 import asyncio
 import base64
-import contextlib
 import gzip
 import hashlib
 import json
-import time
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-import msgspec
 from aiohttp import web
 
 from mpsd.model.problem import shown_name
 from mpsd.platform.listener import Handler, asker
-from mpsd.status.page.feed import MOST_READERS, PageFeed, Shown, TooManyReaders, ViewSource
-from mpsd.status.page.rules.view import PageView
+from mpsd.status.page.feed import PageFeed, ViewSource
 
 _LANGUAGES = ("en", "zh")
 # in this order
@@ -80,8 +77,8 @@ def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
 
 
-BEAT_S = 15.0  # between two signs of life on a stream
-_LOOK_S = 1.0  # how soon a reader who has gone is noticed
+MOST_ANSWERS = 32  # under way at a time
+MOST_OF_ASKER = 8  # of these, so that nobody keeps all others out
 _SLOW_S = 10.0  # that a reader may need to take what it is sent
 _FIRST_VIEW_S = 10.0
 _HEADERS = {
@@ -89,6 +86,7 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
+    "Vary": "Accept-Encoding",
 }
 
 
@@ -97,22 +95,11 @@ class PageApi:
 
     def __init__(self, source: ViewSource) -> None:
         self._feed = PageFeed(source)
+        self._under_way: Counter[str] = Counter()  # answers, by who asked
 
     @property
     def routes(self) -> Mapping[str, Handler]:
-        return {
-            "GET /": self._page,
-            "GET /v1/page": self._view,
-            "GET /v1/page/changes": self._changes,
-        }
-
-    @property
-    def readers(self) -> int:
-        return self._feed.readers
-
-    @property
-    def shown(self) -> PageView | None:
-        return self._feed.view
+        return {"GET /": self._page, "GET /v1/page": self._view}
 
     async def start(self) -> None:
         """Nothing is done before somebody reads."""
@@ -120,91 +107,55 @@ class PageApi:
     async def stop(self) -> None:
         await self._feed.close()
 
-    async def _page(self, request: web.Request) -> web.Response:
-        zipped = "gzip" in request.headers.get("Accept-Encoding", "")
+    async def _page(self, request: web.Request) -> web.StreamResponse:
         file = page()
-        headers = _HEADERS | {"Content-Security-Policy": file.policy, "Vary": "Accept-Encoding"}
-        headers |= {"Content-Encoding": "gzip"} if zipped else {}
-        body = file.zipped if zipped else file.html
-        return web.Response(body=body, content_type="text/html", charset="utf-8", headers=headers)
+        policy = {"Content-Security-Policy": file.policy}
+        return await _sent(request, "text/html", file.html, file.zipped, policy)
 
-    async def _view(self, request: web.Request) -> web.Response:
-        """429 or 503 where too many read, 503 where nothing is known within the deadline."""
-        reader = asker(request)
+    async def _view(self, request: web.Request) -> web.StreamResponse:
+        """304 where the reader has it; 429 or 503 where too many ask, 503 where nothing is known
+        within the deadline."""
+        who = asker(request)
+        if self._under_way[who] >= MOST_OF_ASKER:
+            why = f"{shown_name(who)} waits for {MOST_OF_ASKER} answers already"
+            return _refused(f"{why}; close a page that nobody looks at, or try again later", 429)
+        if self._under_way.total() >= MOST_ANSWERS:
+            return _refused(f"{MOST_ANSWERS} answers are under way already; try again later")
+        self._under_way[who] += 1
         try:
-            async with self._feed.reading(reader):
-                await self._feed.news(None, _FIRST_VIEW_S)
-                view = self._feed.view
-        except TooManyReaders as full:
-            return _too_many(reader, full.own)
-        if view is None:
-            return _refused("nothing is known yet")
-        answer = web.Response(
-            body=msgspec.json.encode(view) + b"\n",
-            content_type="application/json",
-            headers=_HEADERS,
-        )
-        answer.enable_compression()
-        return answer
-
-    async def _changes(self, request: web.Request) -> web.StreamResponse:
-        """Server-sent events: `page` with everything or what has changed, and `beat` where nothing
-        has."""
-        stream = web.StreamResponse(headers=_HEADERS | {"X-Accel-Buffering": "no"})
-        stream.content_type = "text/event-stream"
-        reader = asker(request)
-        transport = request.transport
-        try:
-            async with self._feed.reading(reader, transport.abort if transport else None):
-                await stream.prepare(request)
-                with contextlib.suppress(ConnectionError, TimeoutError):
-                    await self._tell(stream, request)
-        except TooManyReaders as full:
-            return _too_many(reader, full.own)
-        if request.transport and not self._feed.closed:
-            request.transport.abort()  # what a slow reader has not taken yet is not kept for it
-        return stream
-
-    async def _tell(self, stream: web.StreamResponse, request: web.Request) -> None:
-        """Until the reader has gone or the feed ends. TimeoutError for a reader that is too
-        slow."""
-        shown: Shown | None = None  # what it was sent last
-        sent_at = 0.0
-        while (
-            not self._feed.closed
-            and request.transport is not None
-            and not request.transport.is_closing()
-        ):
-            news = await self._feed.news(shown, _LOOK_S)
-            if news is not None:
-                shown, text = news
-                await _write(stream, b"page", text)
-            elif time.monotonic() - sent_at >= BEAT_S:
-                await _write(
-                    stream,
-                    b"beat",
-                    msgspec.json.encode(self._feed.view.head if self._feed.view else None),
-                )
-            else:
-                continue
-            sent_at = time.monotonic()
+            view = await self._feed.latest(_FIRST_VIEW_S)
+            if view is None:
+                return _refused("nothing is known yet")
+            tag = {"ETag": view.tag}
+            if request.headers.get("If-None-Match") == view.tag:
+                return web.Response(status=304, headers=_HEADERS | tag)
+            return await _sent(request, "application/json", view.text, view.zipped, tag)
+        finally:
+            self._under_way[who] -= 1
+            self._under_way += Counter()  # forgets who has none
 
 
-async def _write(stream: web.StreamResponse, event: bytes, text: bytes) -> None:
-    async with asyncio.timeout(_SLOW_S):
-        await stream.write(b"event: " + event + b"\ndata: " + text + b"\n\n")
-
-
-def _too_many(reader: str, own: int) -> web.Response:
-    """429 for a reader who has places already. Who has fewer than another gets one of those."""
-    if own:
-        times = "once" if own == 1 else f"{own} times"
-        said = (
-            f"{shown_name(reader)} reads the page {times} already, of {MOST_READERS} that may"
-            " in all"
-        )
-        return _refused(f"{said}; close a page that nobody looks at, or try again later", 429)
-    return _refused(f"{MOST_READERS} read the page already; close one of them, or try again later")
+async def _sent(
+    request: web.Request, kind: str, text: bytes, zipped: bytes, headers: Mapping[str, str]
+) -> web.StreamResponse:
+    """The answer, which a reader who takes too long does not get."""
+    answer = web.StreamResponse(headers={**_HEADERS, **headers})
+    answer.content_type = kind
+    answer.charset = "utf-8"
+    body = text
+    if "gzip" in request.headers.get("Accept-Encoding", ""):
+        body = zipped
+        answer.headers["Content-Encoding"] = "gzip"
+    answer.content_length = len(body)
+    try:
+        async with asyncio.timeout(_SLOW_S):
+            await answer.prepare(request)
+            await answer.write(body)
+            await answer.write_eof()
+    except (ConnectionError, TimeoutError):
+        if request.transport:
+            request.transport.abort()  # what it has not taken yet is not kept for it
+    return answer
 
 
 def _refused(why: str, status: int = 503) -> web.Response:

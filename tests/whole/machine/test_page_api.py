@@ -4,10 +4,9 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
-from dataclasses import replace
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
 
 import aiohttp
 import pytest
@@ -15,14 +14,27 @@ import pytest
 from mpsd.platform.listener import Listener, ListenerSettings
 from mpsd.platform.settings import ListenAddress
 from mpsd.status.page import server
-from mpsd.status.page.feed import MOST_READERS
 from mpsd.status.page.rules.view import PageView
-from mpsd.status.page.server import PageApi
+from mpsd.status.page.server import MOST_OF_ASKER, PageApi
 from tests.model.worlds import GPUS
 from tests.page_worlds import GIB, Played, crowd, granted, node, page_of
 
 DEADLINE_S = 30.0
-Event = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    text: str
+
+    @property
+    def tag(self) -> str:
+        return self.headers["ETag"]
+
+    @property
+    def gpus(self) -> list[str]:
+        return [gpu["label"] for gpu in json.loads(self.text)["gpus"]]
 
 
 class Site:
@@ -50,8 +62,10 @@ class Site:
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}{path}"
 
-    async def open(self, opened: AsyncExitStack) -> aiohttp.ClientResponse:
-        return await opened.enter_async_context(self.session.get(self.url("/v1/page/changes")))
+    async def ask(self, tag: str = "") -> Answer:
+        headers = {"If-None-Match": tag} if tag else {}
+        async with self.session.get(self.url("/v1/page"), headers=headers) as answer:
+            return Answer(answer.status, answer.headers, await answer.text())
 
 
 def on_site(first: PageView | None, test: Callable[[Site], Awaitable[None]]) -> None:
@@ -67,13 +81,6 @@ def on_site(first: PageView | None, test: Callable[[Site], Awaitable[None]]) -> 
     asyncio.run(main())
 
 
-async def events(answer: aiohttp.ClientResponse) -> AsyncIterator[Event]:
-    while line := await answer.content.readline():
-        name = line.decode().removeprefix("event: ").strip()
-        data = (await answer.content.readuntil(b"\n\n")).decode().removeprefix("data: ")
-        yield name, json.loads(data)
-
-
 async def until(condition: Callable[[], object], what: str) -> None:
     began = time.monotonic()
     while not condition():
@@ -81,158 +88,81 @@ async def until(condition: Callable[[], object], what: str) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_a_reader_is_told_everything_first_and_then_what_has_changed() -> None:
+def test_a_change_is_seen_by_its_tag_and_the_very_same_view_is_not_sent_again() -> None:
     async def test(site: Site) -> None:
-        async with AsyncExitStack() as opened:
-            told = events(await site.open(opened))
-            name, whole = await anext(told)
-            assert (name, whole["whole"], len(whole["put"]["gpus"])) == ("page", True, 2)
-
-            site.source.show(
-                page_of(
-                    node(GPUS, [granted(GPUS[0], "train", GIB), granted(GPUS[1], "other", 2 * GIB)])
-                )
-            )
-            name, change = await anext(told)
-
-            assert (name, change["whole"], change["gone"]) == ("page", False, {})
-            assert [gpu["label"] for gpu in change["put"]["gpus"]] == ["gpu1"]
-            assert [one["name"] for one in change["put"]["gpus"][0]["slices"]] == ["default/other"]
+        first = await site.ask()
+        assert (first.status, first.gpus) == (200, ["gpu0", "gpu1"])
+        assert (await site.ask(first.tag)).status == 304
+        site.source.show(page_of(node(GPUS[:1], [])))
+        second = first
+        while second.tag == first.tag:
+            second = await site.ask(first.tag)
+        assert (second.status, second.gpus) == (200, ["gpu0"])
 
     on_site(page_of(node(GPUS, [granted(GPUS[0], "train", GIB)])), test)
-
-
-def test_what_is_gone_is_told_by_its_id() -> None:
-    async def test(site: Site) -> None:
-        async with AsyncExitStack() as opened:
-            told = events(await site.open(opened))
-            _name, whole = await anext(told)
-            (note,) = whole["put"]["notes"]
-            site.source.show(page_of(node(GPUS, [])))
-            _name, change = await anext(told)
-            assert change["gone"] == {"notes": [note["id"]]}
-
-    on_site(page_of(replace(node(GPUS, []), unknown=("NVML says nothing",))), test)
-
-
-def test_a_view_that_differs_in_nothing_but_the_time_is_not_told(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(server, "BEAT_S", 1.0)
-    first = page_of(node(GPUS, []))
-
-    async def test(site: Site) -> None:
-        async with AsyncExitStack() as opened:
-            told = events(await site.open(opened))
-            await anext(told)
-            later = replace(first, head=replace(first.head, at=first.head.at + 7))
-            site.source.show(later)
-            name, head = await anext(told)
-            while head["at"] == first.head.at:
-                assert name == "beat"
-                name, head = await anext(told)
-            assert (name, head["at"]) == ("beat", later.head.at)
-
-    on_site(first, test)
-
-
-def test_who_comes_later_is_told_when_it_was_seen_last_though_nothing_has_changed() -> None:
-    first = page_of(node(GPUS, []))
-    later = replace(first, head=replace(first.head, at=first.head.at + 300))
-
-    async def test(site: Site) -> None:
-        async with AsyncExitStack() as opened:
-            _name, whole = await anext(events(await site.open(opened)))
-            assert whole["head"]["at"] == first.head.at
-            site.source.show(later)
-            await until(lambda: site.api.shown is later, "it is seen anew")
-            _name, whole = await anext(events(await site.open(opened)))
-            assert whole["head"]["at"] == later.head.at
-
-    on_site(first, test)
 
 
 def test_all_readers_share_one_look_and_it_ends_with_the_last_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("mpsd.status.page.feed._LINGER_S", 0.1)
-
     async def test(site: Site) -> None:
         assert site.source.looks == 0
-        async with AsyncExitStack() as opened:
-            readers = [events(await site.open(opened)) for _reader in range(8)]
-            firsts = [await anext(reader) for reader in readers]
-            assert all(first == firsts[0] for first in firsts)
-            assert site.source.is_open
-            began, looks = time.monotonic(), site.source.looks
-            await until(lambda: site.source.looks > looks + 1, "it goes on looking")
-            passed_s = time.monotonic() - began
-            assert site.source.looks - looks <= 2 * passed_s + 2  # twice a second, whoever reads
+        firsts = await asyncio.gather(*(site.ask() for _reader in range(MOST_OF_ASKER)))
+        assert {one.tag for one in firsts} == {firsts[0].tag}
+        assert site.source.is_open
+        began, looks = time.monotonic(), site.source.looks
+        await until(lambda: site.source.looks > looks + 1, "it goes on looking")
+        passed_s = time.monotonic() - began
+        assert site.source.looks - looks <= 2 * passed_s + 2  # twice a second, whoever reads
+        monkeypatch.setattr("mpsd.status.page.feed._LINGER_S", 0.1)
         await until(lambda: not site.source.is_open, "nobody reads, so nobody looks")
 
     on_site(page_of(crowd(2, 4)), test)
 
 
-def test_one_reader_too_many_is_told_so_and_comes_in_when_another_has_gone() -> None:
+def test_who_waits_for_many_answers_gets_no_more_until_one_is_there() -> None:
     async def test(site: Site) -> None:
-        async with AsyncExitStack() as opened:
-            for _reader in range(MOST_READERS - 1):
-                await anext(events(await site.open(opened)))
-            last = await site.session.get(site.url("/v1/page/changes"))
-            await anext(events(last))
-            for path in ("/v1/page/changes", "/v1/page"):
-                async with site.session.get(site.url(path)) as refused:
-                    assert refused.status == 429
-                    said = await refused.text()
-                    assert said.startswith(
-                        f"this machine reads the page {MOST_READERS} times already, of 32 that may"
-                    )
-                    assert "close a page that nobody looks at" in said
-                    # its place is for those who read metrics
-                    assert refused.headers["Connection"] == "close"
-            last.close()
-            while True:
-                async with site.session.get(site.url("/v1/page")) as answer:
-                    if answer.status == 200:
-                        break
-                await asyncio.sleep(0.05)
+        asked = [asyncio.create_task(site.ask()) for _reader in range(MOST_OF_ASKER + 1)]
+        done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        (refused,) = [one.result() for one in done]
+        assert refused.status == 429
+        assert refused.text.startswith(f"this machine waits for {MOST_OF_ASKER} answers already")
+        # its place is for those who read metrics
+        assert refused.headers["Connection"] == "close"
+        site.source.show(page_of(node(GPUS, [])))
+        assert {one.status for one in await asyncio.gather(*waiting)} == {200}
+        assert (await site.ask()).status == 200
 
-    on_site(page_of(node(GPUS, [])), test)
+    on_site(None, test)
 
 
-def test_a_stop_ends_every_stream_at_once() -> None:
+def test_a_stop_ends_what_waits_for_a_view() -> None:
     async def test(site: Site) -> None:
-        async with AsyncExitStack() as opened:
-            readers = [events(await site.open(opened)) for _reader in range(4)]
-            for reader in readers:
-                await anext(reader)
-            await site.stop()
-            for reader in readers:
-                with pytest.raises(StopAsyncIteration):
-                    await anext(reader)
-            assert not site.source.is_open
+        waiting = asyncio.create_task(site.ask())
+        await until(lambda: site.source.is_open, "it waits")
+        await site.stop()
+        assert (await waiting).status == 503
+        assert not site.source.is_open
 
-    on_site(page_of(node(GPUS, [])), test)
+    on_site(None, test)
 
 
-def test_a_reader_who_takes_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readers_who_take_nothing_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_SLOW_S", 0.5)
 
     async def test(site: Site) -> None:
-        with socket.socket() as lazy:
-            lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            lazy.connect(("127.0.0.1", site.port))
-            lazy.sendall(b"GET /v1/page/changes HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            # as fast as it is looked at; megabytes until the kernel takes no more
-            for round_ in range(10_000):
-                site.source.show(page_of(crowd(8, 40, used_mib=round_)))
-                await asyncio.sleep(0.02)
-                if not site.api.readers:
-                    break
-            assert site.api.readers == 0
+        assert (await site.ask()).status == 200
+        with ExitStack() as opened:
+            for _place in range(MOST_OF_ASKER):
+                lazy = opened.enter_context(socket.socket())
+                lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                lazy.connect(("127.0.0.1", site.port))
+                lazy.sendall(b"GET /v1/page HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            statuses = [(await site.ask()).status]
+            while statuses[-1] != 200 or 429 not in statuses:
+                statuses.append((await site.ask()).status)
 
-    monkeypatch.setattr("mpsd.status.page.feed.SHORTEST_PAUSE_S", 0.01)
-    on_site(page_of(crowd(8, 40)), test)
+    on_site(page_of(crowd(64, 200)), test)  # megabytes, of which the kernel takes but a part
 
 
 def test_the_page_is_one_file_that_no_cache_keeps_and_that_may_ask_nobody_else() -> None:

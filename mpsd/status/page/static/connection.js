@@ -1,59 +1,45 @@
-// The stream of changes: opened again for as long as the page is, and its loss said at once.
+// Asks for the view again and again for as long as the page is open, and says at once when no answer comes.
 
-const SILENT_MS = 40_000, LONGEST_PAUSE_MS = 10_000;
+const PAUSE_MS = 1000, SHARE = 10, LONGEST_PAUSE_MS = 10_000, SILENT_MS = 30_000;
 const link = { state: "connecting", lostAt: null, why: "" };
+let tag = ""; // of the view that was taken last
 
 async function follow() {
-  for (let failures = 0; ; failures++) {
+  for (let failures = 0; ;) {
+    const began = Date.now();
     try {
-      await stream(() => { failures = 0; });
+      await ask();
+      failures = 0;
+      live();
     } catch (error) {
-      link.why = error.reason ?? "";
+      failures++;
+      lost(error.reason ?? "");
     }
-    lost();
-    await new Promise((go) => setTimeout(go, Math.min(LONGEST_PAUSE_MS, 500 * 2 ** failures)));
+    const pause = failures ? 500 * 2 ** failures : Math.max(PAUSE_MS, SHARE * (Date.now() - began));
+    await new Promise((go) => setTimeout(go, Math.min(LONGEST_PAUSE_MS, pause)));
   }
 }
 
-/** One connection, from its beginning to its end. */
-async function stream(heard) {
-  const gaveUp = new AbortController();
-  let silence = setTimeout(() => gaveUp.abort(), SILENT_MS);
-  try {
-    const answer = await fetch("v1/page/changes", { signal: gaveUp.signal, cache: "no-store", headers: { Accept: "text/event-stream" } });
-    if (!answer.ok) throw Object.assign(new Error(), { reason: `${answer.status} ${(await answer.text()).trim()}` });
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-    for (let rest = ""; ;) {
-      const { value, done } = await reader.read();
-      if (done) return;
-      clearTimeout(silence);
-      silence = setTimeout(() => gaveUp.abort(), SILENT_MS);
-      const events = (rest + value).split("\n\n");
-      rest = events.pop();
-      for (const event of events) {
-        hear(event);
-        heard();
-      }
-    }
-  } finally {
-    clearTimeout(silence);
-  }
+async function ask() {
+  const headers = tag ? { "If-None-Match": tag } : {};
+  const answer = await fetch("v1/page", { signal: AbortSignal.timeout(SILENT_MS), cache: "no-store", headers });
+  if (answer.status === 304) return;
+  if (!answer.ok) throw Object.assign(new Error(), { reason: `${answer.status} ${(await answer.text()).trim()}` });
+  take(await answer.json());
+  tag = answer.headers.get("ETag") ?? "";
 }
 
-function hear(event) {
-  const [name, data] = event.split("\n").map((line) => line.slice(line.indexOf(": ") + 2));
-  if (name === "page") take(JSON.parse(data));
-  else if (name === "beat") takeHead(JSON.parse(data));
+function live() {
   if (link.state === "lost") say(at("said"), t("said.back"));
   Object.assign(link, { state: "live", lostAt: null, why: "" });
   soon();
 }
 
-function lost() {
+function lost(why) {
   if (link.lostAt === null) {
     link.lostAt = Date.now() / 1000;
-    if (told.head) say(at("said"), t("said.lost"));
+    if (view.head) say(at("said"), t("said.lost"));
   }
-  link.state = "lost";
+  Object.assign(link, { state: "lost", why });
   soon();
 }

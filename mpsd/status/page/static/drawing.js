@@ -1,6 +1,6 @@
 // Draws what is known when anything has changed, and listens to who reads.
 
-/** how: `for`, `ago`, `told`. */
+/** how: `for`, `ago`, `reported`. */
 function stamp(time, since, how) {
   time.hidden = since === null;
   if (since === null) return time.removeAttribute("data-since");
@@ -13,7 +13,7 @@ function stamp(time, since, how) {
 function tick(time) {
   const words = age(now() - Number(time.dataset.since));
   const how = time.dataset.how;
-  say(time, t(how === "told" ? "node.told" : how, { age: words }));
+  say(time, t(how === "reported" ? "node.reported" : how, { age: words }));
 }
 
 let drawn = 0;
@@ -25,7 +25,7 @@ function draw() {
   showVerdict();
   const found = showLines() + showGpus();
   say(at("found"), terms.length ? (found ? t("found", { n: found }) : t("found.none")) : "");
-  if (told.head && !performance.getEntriesByName("first view").length) performance.mark("first view");
+  if (view.head && !performance.getEntriesByName("first view").length) performance.mark("first view");
   if (focused?.isConnected && focused !== document.activeElement) focused.focus({ preventScroll: true });
 }
 

@@ -103,7 +103,7 @@ function fillTable(parts, gpu, slices) {
   parts.none.hidden = slices.length > 0;
   say(parts.none, t(gpu.slices ? "slices.none" : "slices.unknown"));
   say(summary, t("slices", { n: slices.length }));
-  made.open = opened.get(gpu.id) ?? (terms.length ? some && !gpuMatches(gpu) : told.head.scope === "node" && slices.length <= 6);
+  made.open = opened.get(gpu.id) ?? (terms.length ? some && !gpuMatches(gpu) : view.head.scope === "node" && slices.length <= 6);
   if (!made.open || !slices.length) return;
   keyed(parts.head, ["holder", "holder.used", "holder.threads", "holder.clients"], () => el("th", { scope: "col" }), (cell, key) => say(cell, t(key)), (key) => key);
   const hit = terms.length > 0 && !gpuMatches(gpu);

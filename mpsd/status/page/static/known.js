@@ -1,30 +1,25 @@
-// What the server has told, and which of it is searched for.
+// What the server has reported, and which of it is searched for.
 
 const LISTS = ["notes", "nodes", "gpus", "waiting", "recent"];
-const told = { head: null, lists: Object.fromEntries(LISTS.map((name) => [name, new Map()])) };
+const view = { head: null, lists: Object.fromEntries(LISTS.map((name) => [name, new Map()])) };
 const RANK = { bad: 0, warn: 1, well: 2 };
 let epoch = 0; // another one, and every element is made anew: the language, or what is searched for
 let clockAhead = -Infinity; // seconds by which the server's clock is ahead of this browser's
 
-function take(message) {
-  if (message.whole) for (const name of LISTS) told.lists[name].clear();
+/** What has not changed stays the same object, and is not drawn again. */
+function take(answer) {
   for (const name of LISTS) {
-    const list = told.lists[name];
-    for (const one of message.gone[name] ?? []) list.delete(one);
-    for (const one of message.put[name]) list.set(one.id, one);
+    const before = view.lists[name];
+    view.lists[name] = new Map(answer[name].map((one) => [one.id, unchanged(before.get(one.id), one)]));
   }
-  if (message.whole) clockAhead = -Infinity;
-  takeHead(message.head);
+  view.head = answer.head;
+  if (link.state !== "live") clockAhead = -Infinity;
+  clockAhead = Math.max(clockAhead, view.head.at - Date.now() / 1000);
 }
 
-function takeHead(head) {
-  if (!head) return;
-  told.head = head;
-  clockAhead = Math.max(clockAhead, head.at - Date.now() / 1000);
-}
-
+const unchanged = (before, now) => (JSON.stringify(before) === JSON.stringify(now) ? before : now);
 const now = () => Date.now() / 1000 + (Number.isFinite(clockAhead) ? clockAhead : 0);
-const list = (name) => [...told.lists[name].values()];
+const list = (name) => [...view.lists[name].values()];
 const natural = new Intl.Collator("en", { numeric: true });
 const worstFirst = (one, other) => RANK[one.level] - RANK[other.level];
 

@@ -64,8 +64,8 @@ function fillRecent(line, one) {
 
 /** How many wait; null where that is not known. */
 function waitingCount() {
-  const pods = told.head?.pods;
-  return pods?.away && pods.since === null ? null : told.lists.waiting.size + (told.head?.waiting_more ?? 0);
+  const pods = view.head?.pods;
+  return pods?.away && pods.since === null ? null : view.lists.waiting.size + (view.head?.waiting_more ?? 0);
 }
 
 function podsAway({ away, since }) {
@@ -79,7 +79,7 @@ function showLines() {
   lines("notes", notes, makeLine, fillNote);
   const waiting = list("waiting").filter((one) => matches(one, one.name, one.why, one.text));
   waiting.sort((one, other) => one.place - other.place || worstFirst(one, other) || natural.compare(one.name, other.name));
-  const more = told.head?.waiting_more ?? 0, pods = told.head?.pods;
+  const more = view.head?.waiting_more ?? 0, pods = view.head?.pods;
   at("waiting-part").hidden = waitingCount() === 0 && !pods;
   say(at("waiting-title"), `${t("waiting")} (${known(waitingCount())})${more ? ` – ${t("waiting.unlisted", { n: more })}` : ""}`);
   lines("waiting", waiting, makeLine, fillWaiting);

@@ -19,7 +19,7 @@ function fillNode(box, { node, gpus, open }) {
   if (node.cordoned) words.push(t("node.cordoned", { what: node.cordoned }));
   if (node.reported_at === null) words.push(t("node.never"));
   say(parts.meta, words.join(" · "));
-  stamp(parts.time, node.reported_at, "told");
+  stamp(parts.time, node.reported_at, "reported");
   parts.minis.setAttribute("aria-label", words[0]);
   keyed(parts.minis, gpus, () => el("span", { class: "mini" }, el("i"), el("i")), fillMini);
   parts.made.open = opened.get(node.id) ?? open;
@@ -33,7 +33,7 @@ function fillMini(box, gpu) {
 }
 
 function showGpus() {
-  const cluster = told.head?.scope === "cluster";
+  const cluster = view.head?.scope === "cluster";
   const gpus = list("gpus").filter(gpuShown).sort(byGpu);
   const box = at("gpus");
   box.className = cluster ? "" : "grid";

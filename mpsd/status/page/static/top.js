@@ -3,7 +3,7 @@
 const AGED_S = { node: 30, cluster: 75 };
 
 function showLink() {
-  const { head } = told;
+  const { head } = view;
   const values = { at: clock(link.lostAt ?? 0), age: age(Date.now() / 1000 - (link.lostAt ?? 0)), why: link.why };
   const kind = link.state === "lost" ? (link.why ? "refused" : "lost") : link.state;
   say(at("link-text"), t(`link.${kind}`, values));
@@ -27,7 +27,7 @@ function sum(gpus, field) {
 }
 
 function showVerdict() {
-  const { head } = told, gpus = list("gpus"), notes = list("notes");
+  const { head } = view, gpus = list("gpus"), notes = list("notes");
   const count = (level) => notes.filter((note) => note.level === level).length;
   const worst = count("bad") ? "bad" : count("warn") ? "warn" : "well";
   let level = worst, title = t(`verdict.${worst}`, { n: count(worst) });
@@ -45,7 +45,7 @@ function showVerdict() {
 
 function figures(gpus) {
   const waiting = waitingCount();
-  const serves = (gpu) => gpu.state === "ready" && !told.lists.nodes.get(gpu.node)?.stale;
+  const serves = (gpu) => gpu.state === "ready" && !view.lists.nodes.get(gpu.node)?.stale;
   const words = t("verdict.figures", {
     ready: gpus.filter(serves).length, gpus: gpus.length,
     granted: gib(sum(gpus, "grantedMiB")), promised: gib(sum(gpus, "promisedMiB")), used: gib(sum(gpus, "usedMiB")),
