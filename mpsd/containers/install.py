@@ -1,9 +1,5 @@
-"""`mpsd install` and `mpsd uninstall`: add the runtime mpsd to docker, containerd or podman, and
-take it out again.
-
---root stands for /, so a path that is written into a file never begins with it. What is shown is
-what is done.
-"""
+"""`mpsd install` and `mpsd uninstall`: the runtime mpsd in docker's, containerd's or podman's
+files. --root stands for /, so no path written into a file begins with it."""
 
 import os
 import shlex
@@ -44,11 +40,8 @@ _DRY_RUN = flag("--dry-run", help="Show every step and difference, and change no
 
 
 class _Installation:
-    """The launcher and the configuration of one engine, below a root. OSError; InvalidInput where
-    one cannot be used.
-
-    launcher: its path as it is written into files.
-    """
+    """The launcher (its path as written into files) and one engine's file. OSError,
+    InvalidInput."""
 
     def __init__(self, engine: Engine, launcher: str, config: str | None, root: str) -> None:
         for flag_name, path in (("--to", launcher), ("--config", config)):
@@ -82,8 +75,7 @@ class _Installation:
         self.configuration = CONFIGURATIONS[engine](self.subject, launcher)
 
     def engines_beside(self) -> list[Engine]:
-        """The other engines whose configuration names the launcher, or cannot be read, and so
-        may."""
+        """Other engines whose configuration names the launcher, or cannot be read."""
         return [other for other in Engine if other != self.engine and self._is_named_by(other)]
 
     def here(self, path: str) -> Path:
@@ -119,8 +111,8 @@ _WOULD = _DONE | {
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What is done. to_do: commands for afterwards. users: containers that use mpsd. refused: why
-    nothing is done, empty where something is."""
+    """to_do: commands for afterwards. users: containers that use mpsd. refused: why nothing is
+    done, or empty."""
 
     verb: str
     engine: Engine
@@ -154,8 +146,7 @@ class _Report:
 
 
 def _perform(report: _Report, output: Format) -> None:
-    """Makes the changes and reports each after it is made. OSError,
-    engine_files.ChangedMeanwhile."""
+    """Makes and reports each change. OSError, engine_files.ChangedMeanwhile."""
     for one in report.changes:
         if not report.dry_run:
             engine_files.perform(one)

@@ -1,9 +1,5 @@
-"""The admission rules for a container without Kubernetes that requests a GPU, and what goes into
-its bundle.
-
-A rule here has the name and the mode (`limits/policy.yaml`) of the rule for pods; it looks at the
-bundle.
-"""
+"""The admission rules for a container's bundle, named as those for pods (`limits/policy.yaml`), and
+what goes into the bundle."""
 
 import re
 from collections.abc import Iterator
@@ -118,12 +114,8 @@ def _ruled(request: HostContainerRequest, policy: Policy, driver: str) -> Iterat
 def container_answer(
     grant: Grant, around: NodeConditions, messages: tuple[str, ...] = (), *, with_gate: bool
 ) -> ContainerAnswer:
-    """What goes into the bundle of a container with a grant: the same as kubelet is given for a
-    pod's.
-
-    with_gate: whether gates can be made here; without one, a container that is started while its
-    domain does not serve comes up without a GPU.
-    """
+    """What goes into a container's bundle: what kubelet is given for a pod. with_gate: without one,
+    a container that starts while its domain does not serve has no GPU."""
     size = (grant.domain, grant.gpus, grant.memory_mib, grant.thread_percent)
     given = memory_answer(Allocation(*size), around)
     return ContainerAnswer(

@@ -1,7 +1,4 @@
-"""`mpsd set`: a grant with other values, and what its user reads about the change.
-
-What is refused changes nothing, and the refusal has what is free.
-"""
+"""`mpsd set`: a grant with other values, and what its user reads. A refusal has what is free."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,11 +20,8 @@ One = TypeVar("One", bound=Grant)
 def changed(
     grant: One, change: GrantChangeRequest, view: NodeView, policy: Policy
 ) -> One | tuple[Problem, ...]:
-    """The grant with the change, or everything that prevents it.
-
-    Running programs keep the percentage, and the limit of MPS, that they started with; the watchdog
-    and the ledger use the grant's.
-    """
+    """The grant with the change, or all that prevents it. Running programs keep the percentage and
+    MPS's limit; the watchdog and the ledger use the grant's."""
     targets = [part for part in grant.parts if change.gpu in (None, part.gpu)]
     context = _ChangeContext(grant, change, view, policy)
     problems = tuple(_invalid(grant, change, targets)) or tuple(context.missing(targets))
@@ -146,16 +140,14 @@ class _ChangeContext:
         )
 
     def cap(self, parts: Sequence[GpuShare]) -> int:
-        """The one percentage that MPS has for all GPUs of a program: the smallest that is asked
-        for."""
+        """MPS's percentage for all GPUs of a program: the smallest that is asked for."""
         if self._change.percent is None and self._change.weight is None:
             return self._grant.thread_percent
         no_share = _WHOLE if self._grant.container else self._policy.requests.default_thread_percent
         return min(part.reserved_percent or no_share for part in parts)
 
     def problems(self, old: GpuShare, new: GpuShare, thread_percent: int) -> Iterator[Problem]:
-        """Why this GPU cannot give the new part in the old one's place. thread_percent: what the
-        grant gets."""
+        """Why this GPU cannot give the new part for the old one. thread_percent: the grant's."""
         gpu = self._gpus[new.gpu]
         change = self._change
         with_own = "free for this grant, including what it has"
