@@ -49,18 +49,12 @@ class _Installation:
                 path.startswith("/") and not path.endswith("/") and path.isprintable()
             )
             if not is_plain or ".." in (path or "").split("/"):
-                message = "is not an absolute path"
                 remedy = f"write it from / on, such as {LAUNCHER}"
-                raise InvalidInput(
-                    "settings", [Problem("setting", flag_name, shown(path), message, remedy)]
-                )
+                raise _wrong(flag_name, shown(path), "is not an absolute path", remedy)
         self.root = Path(root).absolute()
         if not self.root.is_dir():
-            message = "is not an existing folder"
-            remedy = "make it, or name another"
-            raise InvalidInput(
-                "settings", [Problem("setting", "--root", printable(root, 4096), message, remedy)]
-            )
+            folder = printable(root, 4096)
+            raise _wrong("--root", folder, "is not an existing folder", "make it, or name another")
         self.engine = engine
         self.launcher = launcher
         self.launcher_file = self._find(launcher)
@@ -93,20 +87,17 @@ class _Installation:
         return engine_files.find(self.here(path), self.root)
 
     def _taken(self, message: str, remedy: str) -> InvalidInput:
-        return InvalidInput(
-            str(self.here(self.launcher)),
-            [Problem("launcher-taken", "the file", "", message, remedy)],
-        )
+        problem = Problem("launcher-taken", "the file", "", message, remedy)
+        return InvalidInput(str(self.here(self.launcher)), [problem])
+
+
+def _wrong(flag_name: str, value: str, message: str, remedy: str) -> InvalidInput:
+    return InvalidInput("settings", [Problem("setting", flag_name, value, message, remedy)])
 
 
 # -- the report: text has the same contents as JSON ----------------------------------------------
 
 _DONE = {"create": "written", "change": "changed", "remove": "removed", "keep": "unchanged"}
-_WOULD = _DONE | {
-    "create": "would be written",
-    "change": "would be changed",
-    "remove": "would be removed",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +159,9 @@ def _perform(report: _Report, output: Format) -> None:
 
 
 def _print_change(change: FileChange, *, dry_run: bool) -> None:
-    done = (_WOULD if dry_run else _DONE)[change.action]
+    done = _DONE[change.action]
+    if dry_run and change.action != "keep":
+        done = f"would be {done}"
     kept = f"; backup: {change.backup}" if change.backup else ""
     spare = f"; {change.spare} is now the same and is removed too" if change.spare else ""
     _print(f"{change.file} ({change.what}): {done}{kept}{spare}")
@@ -290,11 +283,8 @@ def _launcher_text(here: _Installation, next_runtime: str, log: str, run_dir: st
 
 def _to_do(here: _Installation, configuration: FileChange) -> list[str]:
     """What makes the engine read its configuration again."""
-    return (
-        [here.configuration.reload]
-        if here.configuration.reload and configuration.action != "keep"
-        else []
-    )
+    reload = here.configuration.reload
+    return [reload] if reload and configuration.action != "keep" else []
 
 
 @takes(
@@ -353,19 +343,15 @@ def _uninstall_report(here: _Installation, run_dir: str | None, *, dry_run: bool
     configuration = engine_files.with_spare(
         here.file.changed(f"{here.engine}'s configuration", after)
     )
+    launcher_change = here.launcher_file.changed("the launcher", None)
     if others := here.engines_beside():
-        what = (
-            f"the launcher, which {' and '.join(others)} {'needs' if len(others) == 1 else 'need'}"
-        )
+        need = "needs" if len(others) == 1 else "need"
+        what = f"the launcher, which {' and '.join(others)} {need}"
         launcher_change = here.launcher_file.changed(what, here.launcher_file.text)
-    else:
-        launcher_change = here.launcher_file.changed("the launcher", None)
     chosen = settings(run_directory=run_dir)
-    socket = (
-        here.here(str(SYSTEM_DIRECTORY / chosen.socket.name))
-        if chosen.by_default
-        else chosen.socket
-    )
+    socket = chosen.socket
+    if chosen.by_default:
+        socket = here.here(str(SYSTEM_DIRECTORY / chosen.socket.name))
     using = users(socket, here.root, here.launcher)
     changes = [configuration, launcher_change]
     return _Report(

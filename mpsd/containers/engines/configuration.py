@@ -133,11 +133,9 @@ class Configuration(ABC):
         paths = self._paths(entry)
         if paths != [self.launcher]:
             (path,) = paths if len(paths) == 1 else [paths]
-            remedy = (
-                f"take it out of the file, or name it: --to {path}"
-                if isinstance(path, str)
-                else "take it out"
-            )
+            remedy = "take it out of the file"
+            if isinstance(path, str):
+                remedy += f", or name it: --to {path}"
             where = ".".join((*self._keys(document), RUNTIME, *self.inside))
             raise self._refused(where, shown(path), f"is not the launcher {self.launcher}", remedy)
 
@@ -181,11 +179,8 @@ class _Docker(Configuration):
     def _document(self, text: str) -> _Document:
         """An empty file has the same contents as {}."""
         try:
-            document = (
-                json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
-                if text.strip()
-                else {}
-            )
+            found = text if text.strip() else "{}"
+            document = json.loads(found, object_pairs_hook=_once, parse_constant=_no_number)
         except json.JSONDecodeError as error:
             where = f"line {error.lineno}, column {error.colno}"
             raise self._refused(where, "", f"is not JSON: {error.msg}", self.repair) from None
@@ -193,30 +188,25 @@ class _Docker(Configuration):
             message = "is nested too deep" if isinstance(error, RecursionError) else str(error)
             raise self._refused("the file", "", message, self.repair) from None
         if not isinstance(document, dict):
-            raise self._refused(
-                "the file", shown(document), "is not an object", "write { } around its contents"
-            )
+            remedy = "write { } around its contents"
+            raise self._refused("the file", shown(document), "is not an object", remedy)
         return document
 
     def _written(self, document: _Document, like: str) -> str:
         """With the indentation and end of `like`; empty: as docker's own documents."""
         found = re.match(r"\s*\{[^\S\n]*\r?\n([ \t]+)\S", like)
-        indent = (
-            found[1]
-            if found
-            else None
-            if "\n" not in like.strip() and like.strip() not in {"", "{}"}
-            else "  "
-        )
+        is_one_line = "\n" not in like.strip() and like.strip() not in {"", "{}"}
+        indent = None if is_one_line else "  "
+        if found:
+            indent = found[1]
         try:
             text = json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False)
             # half of a pair, which only an escape can write
             if any("\ud800" <= char <= "\udfff" for char in text):
                 text = json.dumps(document, indent=indent)
         except ValueError:
-            raise self._refused(
-                "the file", "", "has a number beyond all bounds", self.repair
-            ) from None
+            message = "has a number beyond all bounds"
+            raise self._refused("the file", "", message, self.repair) from None
         return text + (like[len(like.rstrip()) :] if like.strip() else "\n")
 
 

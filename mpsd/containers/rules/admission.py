@@ -13,25 +13,15 @@ from mpsd.model.grants import Grant
 from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem, shown
 
+_NOT_ABSOLUTE = "is not an absolute path"
 _IPC_UNNEEDED = 580  # the driver from which on clients need not share the host's IPC namespace
 
 # What engines give every container unasked; it has these in the bounding set, and the device cgroup
 # holds it. Source: https://github.com/moby/moby/blob/master/daemon/pkg/oci/caps/defaults.go
 _GIVEN_TO_ALL = frozenset(
     {
-        *(
-            "CHOWN",
-            "DAC_OVERRIDE",
-            "FSETID",
-            "FOWNER",
-            "MKNOD",
-            "NET_RAW",
-            "SETGID",
-            "SETUID",
-            "SETFCAP",
-            "SETPCAP",
-        ),
-        *("NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE"),
+        *("CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "MKNOD", "NET_RAW", "SETGID", "SETUID"),
+        *("SETFCAP", "SETPCAP", "NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE"),
     }
 )
 
@@ -59,32 +49,17 @@ def container_findings(request: HostContainerRequest, policy: Policy, driver: st
 
 def _malformed(request: HostContainerRequest) -> Iterator[Problem]:
     if not request.root.startswith("/"):
-        yield Problem(
-            "container-root",
-            "--root",
-            shown(request.root),
-            "is not an absolute path",
-            "write it from / on",
-        )
+        root = shown(request.root)
+        yield Problem("container-root", "--root", root, _NOT_ABSOLUTE, "write it from / on")
     # What runc makes a folder of, so that it never leads out of its root.
     if not re.fullmatch(r"[A-Za-z0-9_+.-]{1,255}", request.id) or not request.id.strip("."):
         remedy = "write at most 255 letters, digits, _, +, - and ."
-        yield Problem(
-            "container-id",
-            "the container's id",
-            shown(request.id),
-            "is not a valid container id",
-            remedy,
-        )
+        message = "is not a valid container id"
+        yield Problem("container-id", "the container's id", shown(request.id), message, remedy)
     if request.oom_script and not request.oom_script.startswith("/"):
         remedy = "write the absolute path of a program in the container, without arguments"
-        yield Problem(
-            "oom-script-path",
-            OOM_SCRIPT,
-            shown(request.oom_script),
-            "is not an absolute path",
-            remedy,
-        )
+        script = shown(request.oom_script)
+        yield Problem("oom-script-path", OOM_SCRIPT, script, _NOT_ABSOLUTE, remedy)
 
 
 def _ruled(request: HostContainerRequest, policy: Policy, driver: str) -> Iterator[Problem]:
@@ -93,9 +68,8 @@ def _ruled(request: HostContainerRequest, policy: Policy, driver: str) -> Iterat
     if found := tuple(dict.fromkeys(name for name in names if name in blocked)):
         message = "with these a container can bypass its limits"
         remedy = "create it without --privileged and without --cap-add of these"
-        yield Problem(
-            RuleId.CAPABILITIES, "its set of capabilities", shown(", ".join(found)), message, remedy
-        )
+        where = "its set of capabilities"
+        yield Problem(RuleId.CAPABILITIES, where, shown(", ".join(found)), message, remedy)
     if request.host_root:
         message = "may be root on this machine, and so can end other programs on a GPU"
         remedy = "create it with --user, or in a user namespace"
@@ -106,9 +80,8 @@ def _ruled(request: HostContainerRequest, policy: Policy, driver: str) -> Iterat
     is_old = not (major.isascii() and major.isdecimal()) or int(major) < _IPC_UNNEEDED
     if is_old and not request.host_ipc and policy.admission.host_ipc is not HostIPC.OFF:
         message = f"MPS clients need the host's IPC namespace with driver {driver}"
-        yield Problem(
-            RuleId.HOST_IPC_MISSING, "its IPC namespace", "", message, "create it with --ipc=host"
-        )
+        remedy = "create it with --ipc=host"
+        yield Problem(RuleId.HOST_IPC_MISSING, "its IPC namespace", "", message, remedy)
 
 
 def container_answer(
