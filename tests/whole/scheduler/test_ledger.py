@@ -3,15 +3,11 @@ server."""
 
 from pathlib import Path
 
-import pytest
-
 from mpsd.kubelet.rules.gpu_choice import GPU
-from mpsd.platform.kube import PatchKind
 from mpsd.scheduler.bind import BindFailure
 from mpsd.scheduler.rules.capacity import AssignmentSource
 from tests.simulated_api import SimulatedApi
-from tests.whole.scheduler.between import Cut, between
-from tests.whole.scheduler.world import GIB, MPS_NODES, NODES, PODS, World, run, uuid
+from tests.whole.scheduler.world import GIB, MPS_NODES, NODES, World, run, uuid
 
 
 def test_pods_of_other_schedulers_count(api: SimulatedApi, tmp_path: Path) -> None:
@@ -77,45 +73,6 @@ def test_a_promise_to_a_pod_that_nobody_binds_ends(api: SimulatedApi, tmp_path: 
         assert scheduler.free() == [16, 23]
         world.pass_time(2)
         assert scheduler.free() == [23, 23]
-
-    run(api, tmp_path, test)
-
-
-@pytest.mark.parametrize("became", ["deleted", "finished", "made anew"])
-def test_a_promise_to_a_pod_that_ended_while_no_scheduler_ran_ends_at_once(
-    api: SimulatedApi, tmp_path: Path, became: str
-) -> None:
-    async def test(world: World) -> None:
-        await world.add_node()
-        await world.reserve((await world.add_pod("a", 7))["metadata"]["uid"], "a", 7)
-        if became == "finished":
-            done = {"status": {"phase": "Succeeded"}}
-            await world.kube.patch(
-                PODS, "a", done, PatchKind.STRATEGIC, "default", subresource="status"
-            )
-        else:
-            await world.end_pod("a")
-        if became == "made anew":
-            await world.add_pod("a", 7)
-        scheduler = await world.scheduler()
-        await scheduler.sees_free(23, 23)
-
-    run(api, tmp_path, test)
-
-
-def test_a_promise_counts_whose_pod_the_server_tells_nothing_of(
-    api: SimulatedApi, tmp_path: Path
-) -> None:
-    async def test(world: World) -> None:
-        await world.add_node()
-        await world.reserve("7", "never-seen", 7)
-        with between(world.kubeconfig) as (here, kube):
-            here.cut_at(Cut(0, done=False, lost=True))
-            scheduler = await world.scheduler(kube)
-            await scheduler.sees(here.reached.is_set, "it has asked")
-            assert here.calls == ["GET pods"]
-            assert scheduler.free() == [16, 23]
-            await scheduler.die()
 
     run(api, tmp_path, test)
 
