@@ -29,7 +29,7 @@ from mpsd.status.rules.pods import (
 )
 from tests.model.worlds import POLICY
 from tests.mpsnodes import anything
-from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, requests, uuid
+from tests.status.cluster_worlds import GIB, cluster_node, held, requests, uuid
 from tests.status.cluster_worlds import ledger as any_ledger
 
 
@@ -64,7 +64,7 @@ def scene(
 ) -> ExplanationContext:
     """machines: those of the nodes, none of them special, where not said."""
     told = {one.name: one for one in nodes if isinstance(one, ClusterNode)}
-    ledger = {name: node_capacity(one, "", (), (), TERMS) for name, one in told.items()}
+    ledger = {name: node_capacity(one, "", (), (), POLICY) for name, one in told.items()}
     ledger |= {one.node: one for one in nodes if isinstance(one, NodeCapacity)}
     known = [machine(name) for name in ledger] if machines is None else machines
     return ExplanationContext(POLICY, 100.0, told, ledger, {one.name: one for one in known})

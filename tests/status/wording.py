@@ -31,7 +31,7 @@ from tests.model.worlds import NOW, POLICY, grant, identity, waiting
 from tests.mpsnodes import NAMES, mpsnode
 from tests.mpsnodes import NOW as THEN
 from tests.status import test_cordon_change, test_grant_named, test_violation_lines
-from tests.status.cluster_worlds import TERMS, cluster_node, held, reserved
+from tests.status.cluster_worlds import cluster_node, held, reserved
 from tests.status.pod_worlds import client, node
 from tests.status.pod_worlds import held as held_by
 from tests.status.test_mpsnode import CAUSES
@@ -88,7 +88,7 @@ def without_a_node() -> Iterator[Explanation]:
         replace(read_pod_seen(pod(), POLICY), claim=SeenClaim("", None, lacking)), usual
     )
     yield from (explanation_of(one, usual) for one in with_impossible_claims())
-    yield told(pod(), scene(node_capacity(cluster_node(), "", (), (reserved("train", 7),), TERMS)))
+    yield told(pod(), scene(node_capacity(cluster_node(), "", (), (reserved("train", 7),), POLICY)))
     yield from (told(pod(), usual), told(pod(status=unscheduled), usual))
     for names in ((), ("node1",), ("node1", "node2")):
         yield told(pod(), scene(machines=tuple(map(machine, names))))

@@ -42,7 +42,7 @@ from mpsd.platform.kube import (
 )
 from mpsd.platform.kube_access import namespace_of_user
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
-from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, Terms, node_capacity
+from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, node_capacity
 from mpsd.scheduler.rules.reservations import KEY, Reservation, read_reservations
 from mpsd.status.cluster import PolicyInForce, mpsnodes, policy_in_force
 from mpsd.status.cluster_answers import ClusterAccess
@@ -225,7 +225,6 @@ async def look_for_room(
         ),
     )
     now = time.time()
-    terms = Terms(in_force.policy, in_force.clients)
     bound: dict[str, list[SharedPod]] = {}
     for pod in pending or ():
         bound.setdefault(pod.node, []).append(pod)
@@ -238,7 +237,7 @@ async def look_for_room(
         reserved = _reservations(thing, node.name, pending)
         reported[node.name] = node
         ledger[node.name] = node_capacity(
-            node, placement, bound.get(node.name, ()), reserved, terms
+            node, placement, bound.get(node.name, ()), reserved, in_force.policy
         )
     return ExplanationContext(in_force.policy, now, reported, ledger, machines), pending or ()
 

@@ -1,43 +1,8 @@
 """What one scheduler knows of every GPU, whoever put the pods there and whatever became of the API
 server."""
 
-import pytest
-
-from mpsd.platform.kube import PatchKind
 from mpsd.scheduler.bind import BindFailure
-from tests.whole.scheduler.between import Cut, between
-from tests.whole.scheduler.world import MPS_NODES, NODES, PODS, World
-
-
-@pytest.mark.parametrize("became", ["deleted", "finished", "made anew"])
-async def test_a_promise_to_a_pod_that_ended_while_no_scheduler_ran_ends_at_once(
-    world: World, became: str
-) -> None:
-    await world.add_node()
-    await world.reserve((await world.add_pod("a", 7))["metadata"]["uid"], "a", 7)
-    if became == "finished":
-        done = {"status": {"phase": "Succeeded"}}
-        await world.kube.patch(
-            PODS, "a", done, PatchKind.STRATEGIC, "default", subresource="status"
-        )
-    else:
-        await world.end_pod("a")
-    if became == "made anew":
-        await world.add_pod("a", 7)
-    scheduler = await world.scheduler()
-    await scheduler.sees_free(23, 23)
-
-
-async def test_a_promise_counts_whose_pod_the_server_tells_nothing_of(world: World) -> None:
-    await world.add_node()
-    await world.reserve("7", "never-seen", 7)
-    with between(world.kubeconfig) as (here, kube):
-        here.cut_at(Cut(0, done=False, lost=True))
-        scheduler = await world.scheduler(kube)
-        await scheduler.sees(here.reached.is_set, "it has asked")
-        assert here.calls == ["GET pods"]
-        assert scheduler.free() == [16, 23]
-        await scheduler.die()
+from tests.whole.scheduler.world import MPS_NODES, NODES, World
 
 
 async def test_a_scheduler_that_lost_its_watches_lists_again(world: World) -> None:

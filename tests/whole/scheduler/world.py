@@ -59,7 +59,7 @@ class Scheduler:
     ) -> None:
         self.policy = POLICY
         self.kube = through or open_kube(kubeconfig)
-        self.ledger = ClusterLedger(self.kube, lambda: self.policy, 48, now=clock, **how)
+        self.ledger = ClusterLedger(self.kube, lambda: self.policy, now=clock, **how)
         self.binder = Binder(self.kube, self.ledger)
         self._task = asyncio.create_task(self.ledger.run())
 
