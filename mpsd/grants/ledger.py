@@ -125,8 +125,7 @@ class MarkedProcess:
 
 def marked_processes() -> Mapping[str, Sequence[MarkedProcess]]:
     """By the grant that it was started under, every process that lives outside containers, the
-    oldest first. Whoever starts a process in a container chooses what it is started with, so that
-    proves nothing of others."""
+    oldest first: what a process in a container is started with proves nothing."""
     found: dict[str, list[MarkedProcess]] = {}
     here = containers.pid_namespace("self")
     for pid in (int(path.name) for path in Path("/proc").glob("[0-9]*")):
@@ -173,8 +172,7 @@ class GrantableGpus:
     ) -> ProgramGrant | None:
         """The grant that these processes, of this domain, were started under: at least as much as
         they can use. None where its holder was not started with its limit, or where that does not
-        fit beside the other grants, so that it was changed since. The share of the threads that it
-        reserved is not to be seen: it was its cap at the most, and what the others leave."""
+        fit beside the other grants. It reserves its cap of the threads, or what the others leave."""
         limits = [limit_in(one.variables) for one in marked]
         policy = self.policy()
         holder = marked[0].process

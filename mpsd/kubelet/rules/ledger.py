@@ -109,9 +109,7 @@ def by_devices(journal: Journal) -> dict[frozenset[str], JournalEntry]:
 
 def served(resource: Kind, held: Held, journal: Journal, pods: Pods) -> frozenset[ContainerName]:
     """The containers that have their devices of this resource, according to kubelet or the journal.
-    An entry does not count where kubelet has given one of its devices to another pod: it named the
-    wrong pod. If it counted, every second of several identical pods that start together would
-    appear to be served already."""
+    An entry does not count where kubelet has given one of its devices to another pod."""
     listed = frozenset(one.container for one in held if one.of(resource))
     noted = [
         entry
@@ -133,7 +131,6 @@ def corrected(
     journal: Journal, asked_with: Journal, held: Held, pods: Pods
 ) -> tuple[JournalEntry, ...]:
     """The entries, each with the container to which kubelet has by now given exactly its devices.
-    So a pod keeps what it holds while kubelet, which forgets at a restart, lists nothing.
     asked_with: the entries that existed when kubelet was asked; its answer says nothing about later
     ones."""
     listed = {(min(ids), len(ids)): one for one in held for ids in (one.memory, one.percent) if ids}
@@ -154,8 +151,8 @@ def still_needed(
     journal: Journal, held: Held, pods: Pods, not_before: float
 ) -> tuple[JournalEntry, ...]:
     """The entries of pods that exist or of devices that are held, the oldest first. pods: all of
-    this node that ask for a GPU, so do not call it while the API is unavailable. not_before:
-    seconds since 1970; later entries stay, since kubelet and the API may not know of them yet."""
+    this node that ask for a GPU. not_before: seconds since 1970; later entries stay, since kubelet
+    and the API may not know of them yet."""
     known = by_name(pods)
     in_use = {device_id for one in held for device_id in (*one.memory, *one.percent)}
     kept: list[JournalEntry] = []
@@ -366,8 +363,7 @@ def _with_init_containers(grant: Grant, pod: NodePod | None) -> Grant:
 def by_cgroup(grants: Iterable[Grant], pods: Pods) -> dict[str, str]:
     """From each uid that a pod's cgroups may have to the id of the pod's grant. The uid of a static
     pod comes from an annotation, which every user may write, so it counts only where one pod alone
-    has it: otherwise a pod could have its processes judged by another pod's grant. A grant without
-    a uid has no processes that can be identified."""
+    has it."""
     known = tuple(pods)
     ids = {grant.pod.uid: grant.id for grant in grants if grant.pod and grant.pod.uid}
     claims = Counter(pod.static_uid for pod in known)
@@ -383,10 +379,9 @@ def by_cgroup(grants: Iterable[Grant], pods: Pods) -> dict[str, str]:
 def without_devices(
     pods: Pods, held: Held, listed: Collection[PodKey], journal: Journal
 ) -> tuple[NodePod, ...]:
-    """The pods that run and ask for GPU memory, but hold none according to kubelet and the journal.
-    A kubelet that has just started, with an old status of its node and no plugin registered yet,
-    was observed to run pods without calling Allocate; such a pod has no limit. listed: the pods in
-    kubelet's list; of others it does not know yet what they hold."""
+    """The pods that run and ask for GPU memory, but hold none according to kubelet and the journal:
+    a kubelet without a registered plugin was observed to run pods without calling Allocate. listed:
+    the pods in kubelet's list; of others it does not know yet what they hold."""
     have = {container.pod_key for container in served("memory", held, journal, pods)}
     running = [pod for pod in pods if pod.phase == "Running" and not pod.terminating]
     asking = [
@@ -416,10 +411,9 @@ def ungranted(
     unallocated: Collection[str],
     policy: Policy,
 ) -> dict[str, PodName]:
-    """The pods that certainly hold no grant, by the uid of their cgroups: a process of theirs on a
-    GPU is a violation. Such a process is ended, so any doubt keeps a pod out. What a pod asks for
-    never changes, and its uid is the API's: the uid in a static pod's annotation does not count.
-    unallocated: the uids of pods that have been without their devices for PATIENCE_S."""
+    """The pods that certainly hold no grant, by the uid that the API has: a process of theirs on a
+    GPU is a violation, and is ended, so any doubt keeps a pod out. unallocated: the uids of pods
+    that have been without their devices for PATIENCE_S."""
     asking = [row for row in rows if row.requests]
     have = {container.pod_key for container in served("memory", held, journal, asking)}
     may_have_one = _asking_for_gpus({row.asked for row in rows}, policy)
