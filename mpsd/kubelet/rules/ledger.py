@@ -111,20 +111,16 @@ def served(resource: Kind, held: Held, journal: Journal, pods: Pods) -> frozense
     """The containers that have their devices of this resource, according to kubelet or the journal.
     An entry does not count where kubelet has given one of its devices to another pod."""
     listed = frozenset(one.container for one in held if one.of(resource))
-    noted = [
-        entry
-        for entry in journal
-        if entry.resource == resource and entry.pod and entry.pod not in listed
-    ]
-    known = by_name(pods) if noted else {}
-    noted = [entry for entry in noted if entry.names_one_of(known)]
-    owners = {device_id: one.pod for one in held for device_id in one.of(resource)} if noted else {}
-    right = (
-        entry
-        for entry in noted
-        if {owners[one] for one in entry.ids if one in owners} <= {entry.pod_key}
-    )
-    return listed | {entry.pod for entry in right if entry.pod}
+    owners = {device_id: one.pod for one in held for device_id in one.of(resource)}
+    known = by_name(pods)
+    found = set(listed)
+    for entry in journal:
+        if entry.resource != resource or not entry.pod or not entry.names_one_of(known):
+            continue
+        holders = {owners.get(device_id, entry.pod_key) for device_id in entry.ids}
+        if holders <= {entry.pod_key}:
+            found.add(entry.pod)
+    return frozenset(found)
 
 
 def corrected(
@@ -133,13 +129,10 @@ def corrected(
     """The entries, each with the container to which kubelet has by now given exactly its devices.
     asked_with: the entries that existed when kubelet was asked; its answer says nothing about later
     ones."""
-    listed = {(min(ids), len(ids)): one for one in held for ids in (one.memory, one.percent) if ids}
-    noted = [((min(entry.ids), len(entry.ids)), entry) for entry in asked_with if entry.ids]
-    doubtful = {key for key, entry in noted if key in listed and listed[key].pod != entry.pod_key}
     known = by_name(pods)
-    holders = {ids: listed[key].container for key in doubtful for ids in listed[key].sets}
+    holders = {ids: one.container for one in held for ids in one.sets}
     right: dict[int, JournalEntry] = {}
-    for ids, entry in by_devices([entry for key, entry in noted if key in doubtful]).items():
+    for ids, entry in by_devices(asked_with).items():
         container = holders.get(ids)
         pod = known.get(container.pod_key) if container else None
         if pod and entry.pod_key != pod.key:
@@ -226,11 +219,7 @@ def _holdings(
 
 def _claimed(key: PodKey, ids: Collection[str], owners: dict[str, PodKey]) -> Collection[str]:
     """Those of the devices that had no owner; this pod becomes it."""
-    new = (
-        ids
-        if owners.keys().isdisjoint(ids)
-        else [device_id for device_id in ids if device_id not in owners]
-    )
+    new = [device_id for device_id in ids if device_id not in owners]
     owners.update(dict.fromkeys(new, key))
     return new
 
