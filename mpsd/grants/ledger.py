@@ -83,10 +83,8 @@ def living(folder: Path) -> list[str]:
         try:
             grant = _read(path)
         except records.UnreadableRecord as error:
-            found.append(
-                f"the holder of grant {_id_of(path)}, whose record cannot be read ({path}:"
-                f" {error.reason})"
-            )
+            why = f"whose record cannot be read ({path}: {error.reason})"
+            found.append(f"the holder of grant {_id_of(path)}, {why}")
             continue
         if grant and (
             processes.is_alive(process_of(grant.holder)) or _others_live(grant, programs)
@@ -125,8 +123,7 @@ class MarkedProcess:
 
 def marked_processes() -> Mapping[str, Sequence[MarkedProcess]]:
     """By the grant that it was started under, every process that lives outside containers, the
-    oldest first. Whoever starts a process in a container chooses what it is started with, so that
-    proves nothing of others."""
+    oldest first: what a process in a container is started with proves nothing."""
     found: dict[str, list[MarkedProcess]] = {}
     here = containers.pid_namespace("self")
     for pid in (int(path.name) for path in Path("/proc").glob("[0-9]*")):
@@ -155,14 +152,10 @@ class GrantableGpus:
         """The domain that all these processes were given; None where they disagree, or name none of
         this machine."""
         pipes = {one.variables.get(PIPE_DIRECTORY) for one in marked}
-        return next(
-            (
-                one
-                for one in self.domains.now
-                if pipes == {str(DomainFolder(run_directory / one.name).client)}
-            ),
-            None,
-        )
+        for one in self.domains.now:
+            if pipes == {str(DomainFolder(run_directory / one.name).client)}:
+                return one
+        return None
 
     def rebuilt(
         self,
@@ -173,8 +166,7 @@ class GrantableGpus:
     ) -> ProgramGrant | None:
         """The grant that these processes, of this domain, were started under: at least as much as
         they can use. None where its holder was not started with its limit, or where that does not
-        fit beside the other grants, so that it was changed since. The share of the threads that it
-        reserved is not to be seen: it was its cap at the most, and what the others leave."""
+        fit beside the other grants. It reserves its cap of threads, or what the others leave."""
         limits = [limit_in(one.variables) for one in marked]
         policy = self.policy()
         holder = marked[0].process
@@ -183,11 +175,9 @@ class GrantableGpus:
             for one in marked
             for uuid in one.variables.get(CUDA_VISIBLE_DEVICES, "").split(",")
         }
-        gpus = (
-            domain.gpus
-            if len(domain.gpus) == 1
-            else tuple(uuid for uuid in domain.gpus if uuid in named)
-        )
+        gpus = domain.gpus
+        if len(gpus) > 1:
+            gpus = tuple(uuid for uuid in gpus if uuid in named)
         if limits[0] is None or not gpus:
             return None
         memory_mib = max(limit.memory_mib for limit in limits if limit)
@@ -349,13 +339,8 @@ class LocalGrants:
     def end(self, grant: Grant) -> None:
         if grant.container:
             reason = "not created" if grant.id in self._not_made else "its processes have ended"
-            self._log.info(
-                "released",
-                grant=grant.id,
-                container=grant.container.id,
-                gpus=grant.gpus,
-                reason=reason,
-            )
+            about = {"container": grant.container.id, "gpus": grant.gpus, "reason": reason}
+            self._log.info("released", grant=grant.id, **about)
         kept = self._grants.get(grant.id)
         for made in kept.cgroups if isinstance(kept, ProgramGrant) else ():
             self._programs.remove(made)  # before its record is
@@ -403,11 +388,9 @@ class LocalGrants:
 
     def _held(self, grant: KeptGrant) -> HeldGrant:
         alive = self._is_held(grant)
-        own = (
-            next((made.path for made in grant.cgroups), "")
-            if isinstance(grant, ProgramGrant)
-            else None
-        )
+        own = None
+        if isinstance(grant, ProgramGrant):
+            own = next((made.path for made in grant.cgroups), "")
         return HeldGrant(grant, alive, not alive and _others_live(grant, self._programs), own)
 
     def has_cgroup(self, grant_id: str) -> bool:
@@ -420,11 +403,9 @@ class LocalGrants:
         """The program that holds it, and whoever else is in the cgroup that mpsd made for it; none
         that has ended."""
         found = {one for made in grant.cgroups for one in self._programs.processes_in(made)}
-        return (
-            frozenset(found | {grant.holder})
-            if processes.is_alive(grant.holder)
-            else frozenset(found)
-        )
+        if processes.is_alive(grant.holder):
+            found.add(grant.holder)
+        return frozenset(found)
 
     def _is_held(self, grant: KeptGrant) -> bool:
         if isinstance(grant, ContainerGrant) and not grant.holder.is_made:
@@ -440,12 +421,10 @@ class LocalGrants:
     def of_container(self, name: HostContainerName) -> tuple[ContainerGrant, bool] | None:
         """What this container holds, and whether it still counts as living."""
         self.settle()
-        found = (
-            one
-            for one in self._containers()
-            if (one.holder.root, one.holder.id) == (name.root, name.id)
-        )
-        return next(((grant, self._is_held(grant)) for grant in found), None)
+        for grant in self._containers():
+            if (grant.holder.root, grant.holder.id) == (name.root, name.id):
+                return grant, self._is_held(grant)
+        return None
 
     def _containers(self) -> Iterator[ContainerGrant]:
         return (
@@ -490,10 +469,9 @@ class LocalGrants:
         """Whether a container that is being made is over, as this caller reports: it was started by
         the very runtime that makes it, as its hooks are, and the state is gone."""
         with contextlib.suppress(containers.StateUnknown):
-            is_hook = (
-                processes.parent_of(caller) == grant.holder.process.pid and not grant.holder.is_made
-            )
-            return is_hook and containers.first_process(grant.holder.root, grant.holder.id) is None
+            holder = grant.holder
+            is_hook = processes.parent_of(caller) == holder.process.pid and not holder.is_made
+            return is_hook and containers.first_process(holder.root, holder.id) is None
         return False
 
     def close(self) -> None:
@@ -502,10 +480,8 @@ class LocalGrants:
             self._forget_watch(grant_id)
 
     def _file(self, grant: KeptGrant) -> Path:
-        return (
-            self._folder
-            / f"{grant.id}{_CONTAINER if isinstance(grant, ContainerGrant) else '.json'}"
-        )
+        ending = _CONTAINER if isinstance(grant, ContainerGrant) else ".json"
+        return self._folder / f"{grant.id}{ending}"
 
 
 class Ledger(Protocol):

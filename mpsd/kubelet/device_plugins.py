@@ -3,8 +3,7 @@ the threads.
 
 Kubelet names no pod when it asks for devices, so the container is guessed here, and checked before
 it starts. What is allocated is in the journal before kubelet is answered, and no container starts
-before its domain's servers are known to accept a client of its size. That the percents on each GPU
-add up is checked where the memory's container starts.
+before its domain's servers are known to accept a client of its size.
 """
 
 import asyncio

@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
 import grpc
 
@@ -73,23 +73,23 @@ class Plugin(Protocol):
         retries."""
 
 
-class _Stream:
-    """The lists of devices that one kubelet reads. It ends while the next list is waited for, never
-    in a write: gRPC breaks a call that returns with one under way."""
+class _Stream(Generic[Value]):
+    """The values that one kubelet reads. It ends while the next one is waited for, never in a
+    write: gRPC breaks a call that returns with one under way."""
 
-    def __init__(self, lists: AsyncIterator[tuple[Device, ...]]) -> None:
-        self._lists = lists
-        self._waiting: asyncio.Timeout | None = None  # while no list is waited for
+    def __init__(self, values: AsyncIterator[Value]) -> None:
+        self._values = values
+        self._waiting: asyncio.Timeout | None = None  # None while no value is waited for
         self._ended = False
 
-    async def next(self) -> tuple[Device, ...] | None:
-        """The next list, or None where there is no other."""
+    async def next(self) -> Value | None:
+        """The next value, or None where there is no other."""
         if self._ended:
             return None
         self._waiting = waiting = asyncio.timeout(None)
         try:
             async with waiting:
-                return await anext(self._lists, None)
+                return await anext(self._values, None)
         except TimeoutError:
             if not waiting.expired():
                 raise
@@ -103,8 +103,8 @@ class _Stream:
         self._ended = True
 
     async def close(self) -> None:
-        if isinstance(self._lists, AsyncGenerator):
-            await self._lists.aclose()
+        if isinstance(self._values, AsyncGenerator):
+            await self._values.aclose()
 
 
 class SocketServer:
@@ -115,6 +115,7 @@ class SocketServer:
         self._stop_within_s = stop_within_s
         self._server: grpc.aio.Server | None = None  # while it does not serve
         self._socket: SocketIdentity | None = None  # likewise
+        self.streams: set[_Stream[Any]] = set()  # those that kubelet reads now
 
     @property
     def reachable(self) -> bool:
@@ -141,18 +142,34 @@ class SocketServer:
             raise KubeletUnavailable(
                 f"cannot create a socket in {self._path.parent}: {error}"
             ) from None
-        self._server, self._socket = server, identity_of(self._path)
+        self._server = server
+        self._socket = identity_of(self._path)
+        self.streams = set()  # what an earlier start served may not have ended yet
 
-    async def stop(self, end_streams: Callable[[], None]) -> None:
-        """Lets the calls under way end, and removes the socket if it is still ours. end_streams:
-        called before."""
+    async def send(
+        self, values: AsyncIterator[Value], write: Callable[[Value], Awaitable[None]]
+    ) -> None:
+        """Writes one value after the other, until there is none or the server stops."""
+        stream = _Stream(values)
+        self.streams.add(stream)
+        try:
+            while (value := await stream.next()) is not None:
+                await write(value)
+        finally:
+            self.streams.discard(stream)
+            await stream.close()
+
+    async def stop(self) -> None:
+        """Ends the streams, lets the calls under way end, and removes the socket if it is still
+        ours."""
         server = self._server
         self._server = None
         if self.reachable:
             self._path.unlink(missing_ok=True)
         self._socket = None
         if server is not None:
-            end_streams()
+            for stream in self.streams:
+                stream.end()
             await server.stop(self._stop_within_s)
 
 
@@ -171,7 +188,6 @@ class PluginServer(services.DevicePluginServicer):
 
     def __post_init__(self) -> None:
         self._socket = SocketServer(self.folder / self.endpoint, self.stop_within_s)
-        self._streams: set[_Stream] = set()
 
     @property
     def reachable(self) -> bool:
@@ -180,24 +196,16 @@ class PluginServer(services.DevicePluginServicer):
     @property
     def watchers(self) -> int:
         """How many streams of devices kubelet reads now; 0 some seconds after `register` means to
-        register again. Kubelet finds its plugins by resource name (handler.go of its device
-        manager): one that is slow to see the end of our last stream closes the new one instead."""
-        return len(self._streams)
+        register again."""
+        return len(self._socket.streams)
 
     async def start(self) -> None:
         await self._socket.start(
             lambda server: services.add_DevicePluginServicer_to_server(self, server)
         )
-        self._streams = set()  # what an earlier start served may not have ended yet
 
     async def stop(self) -> None:
-        """Ends every stream of devices, then as `SocketServer` does."""
-
-        def end() -> None:
-            for stream in self._streams:
-                stream.end()
-
-        await self._socket.stop(end)
+        await self._socket.stop()
 
     async def GetDevicePluginOptions(  # noqa: N802
         self, _request: wire.Empty, _context: _Context
@@ -205,20 +213,17 @@ class PluginServer(services.DevicePluginServicer):
         return client.OPTIONS
 
     async def ListAndWatch(self, _request: wire.Empty, context: _Context) -> None:  # noqa: N802
-        stream = _Stream(self.plugin.devices())
-        self._streams.add(stream)
+        async def write(devices: tuple[Device, ...]) -> None:
+            listed = [
+                wire.Device(ID=one.id, health="Healthy" if one.healthy else "Unhealthy")
+                for one in devices
+            ]
+            await context.write(wire.ListAndWatchResponse(devices=listed))
+
         try:
-            while (devices := await stream.next()) is not None:
-                listed = [
-                    wire.Device(ID=one.id, health="Healthy" if one.healthy else "Unhealthy")
-                    for one in devices
-                ]
-                await context.write(wire.ListAndWatchResponse(devices=listed))
+            await self._socket.send(self.plugin.devices(), write)
         except Exception as error:
             await _refuse(error, context)
-        finally:
-            self._streams.discard(stream)
-            await stream.close()
 
     async def GetPreferredAllocation(  # noqa: N802
         self, request: wire.PreferredAllocationRequest, context: _Context

@@ -245,11 +245,14 @@ class Watchable(Generic[Value]):
             self._replaced.set()
             self._replaced = asyncio.Event()
 
-    async def follow(self) -> AsyncIterator[Value]:
+    async def follow(self, again_s: float | None = None) -> AsyncIterator[Value]:
+        """again_s: after so many seconds without a change the value comes again; None for never."""
         while True:
             replaced = self._replaced
             yield self._value
-            await replaced.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(again_s):
+                    await replaced.wait()
 
 
 class Throttle:

@@ -71,15 +71,10 @@ def find_gpus(
     all."""
     every = tuple(rooms)
     group = together(every)
-    each = only is None
-    fitting = by_preference(
-        (
-            room
-            for room in every
-            if (each or room.gpu.uuid in (only or ())) and room.holds(request, policy)
-        ),
-        policy,
-    )
+    fitting = [room for room in every if room.holds(request, policy)]
+    if only is not None:
+        fitting = [room for room in fitting if room.gpu.uuid in only]
+    fitting = by_preference(fitting, policy)
     for room in fitting:
         beside = [other for other in fitting if group[other.gpu.uuid] == group[room.gpu.uuid]]
         if len(beside) >= request.gpus:
@@ -156,29 +151,25 @@ def apart(rooms: Sequence[GpuCapacity]) -> str:
     parts = [room.gpu.label for room in rooms if room.gpu.instance]
     fixed = [room.gpu.label for room in rooms if room.holders is None and not room.gpu.instance]
     ordinals = sorted(room.gpu.ordinal for room in rooms if not room.gpu.instance)
-    found = [f"{_are(free)} unused"] if free else []
-    found += (
-        [f"{_are(used)} in use by others, and GPUs are joined only while nobody uses them"]
-        if used
-        else []
-    )
-    found += (
-        [f"{_are(fixed)} not joined on demand; `domains` in the policy can list {ordinals}"]
-        if fixed
-        else []
-    )
-    found += (
-        [f"MIG instances are not joined, since a CUDA program sees one at most: {', '.join(parts)}"]
-        if parts
-        else []
-    )
+    found = []
+    if free:
+        found.append(f"{_are(free)} unused")
+    if used:
+        why = "in use by others, and GPUs are joined only while nobody uses them"
+        found.append(f"{_are(used)} {why}")
+    if fixed:
+        why = f"not joined on demand; `domains` in the policy can list {ordinals}"
+        found.append(f"{_are(fixed)} {why}")
+    if parts:
+        why = "MIG instances are not joined, since a CUDA program sees one at most"
+        found.append(f"{why}: {', '.join(parts)}")
     return "; ".join(found)
 
 
 def _are(labels: Sequence[str]) -> str:
-    return (
-        f"{labels[0]} is" if len(labels) == 1 else f"{', '.join(labels[:-1])} and {labels[-1]} are"
-    )
+    if len(labels) == 1:
+        return f"{labels[0]} is"
+    return f"{', '.join(labels[:-1])} and {labels[-1]} are"
 
 
 def _left(request: Request, room: GpuCapacity, policy: Policy) -> str:

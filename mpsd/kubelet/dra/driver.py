@@ -132,11 +132,8 @@ class ClaimDriver:
                 "delete the pods that have them, or serve claims here again so that kubelet can end"
                 " them"
             )
-            self._log.warning(
-                "claims not served",
-                claims=claims,
-                reason=f"they keep their GPUs until then; {remedy}",
-            )
+            reason = f"they keep their GPUs until then; {remedy}"
+            self._log.warning("claims not served", claims=claims, reason=reason)
 
     def _keep(self, claims: Mapping[str, PreparedClaim]) -> None:
         """OSError where it cannot be written; then nothing has changed."""
@@ -200,21 +197,15 @@ class ClaimDriver:
         for old in rules.replaced_by(claim, self._claims.values()):
             self._path(old.uid).unlink(missing_ok=True)
             self._keep_one(old)
-            self._log.info(
-                "unprepared",
-                claim=str(old),
-                uid=old.uid,
-                reason="deleted, and another has its name",
-            )
+            reason = "deleted, and another has its name"
+            self._log.info("unprepared", claim=str(old), uid=old.uid, reason=reason)
         others = [held.grant for held in self._ledger.view.held]
         wrong = rules.other_claim_of(claim, self._claims.values())
         if before := self._claims.get(uid):
             again = rules.taken_up(before, claim)
-            wrong = wrong or (
-                ""
-                if again
-                else f"{claim} was allocated anew, and processes that had it before still run"
-            )
+            if not again:
+                why = f"{claim} was allocated anew, and processes that had it before still run"
+                wrong = wrong or why
             claim = again or claim
         else:
             wrong = wrong or rules.why_no_room(claim, others, self._node, self._policy())
@@ -235,10 +226,9 @@ class ClaimDriver:
         deadline = time.monotonic() + (
             0 if self._policy().gpu_priority.by == "none" else _API_LAG_S
         )
-        while (
-            not {row.identity for row in rows}.issuperset(claim.pods)
-            and time.monotonic() < deadline
-        ):
+        while not {row.identity for row in rows}.issuperset(claim.pods):
+            if time.monotonic() >= deadline:
+                break
             await asyncio.sleep(_LOOK_AGAIN_S)
             rows = self._ledger.rows
         return rules.with_priority(claim, rows, self._policy())
@@ -298,9 +288,8 @@ class ClaimDriver:
                 owner = cdi.owner_of(self._place.driver, path.name)
                 if owner and owner not in self._claims:
                     path.unlink(missing_ok=True)
-                    self._log.info(
-                        "CDI file removed", file=str(path), reason="its claim is not prepared"
-                    )
+                    reason = "its claim is not prepared"
+                    self._log.info("CDI file removed", file=str(path), reason=reason)
 
     # -- what kubelet does not tell ---------------------------------------------------------------
 
@@ -329,21 +318,15 @@ class ClaimDriver:
             (row.identity.namespace, name) for row in self._ledger.rows for name in row.claims
         }:
             with suppress(NotFound):
-                uid = str(
-                    (await self._kube.get(RESOURCE_CLAIMS, name, namespace))
-                    .get("metadata", {})
-                    .get("uid")
-                )
+                thing = await self._kube.get(RESOURCE_CLAIMS, name, namespace)
+                uid = str(thing.get("metadata", {}).get("uid"))
                 if claim := await self._restored(namespace, name, uid):
                     found[uid] = claim
         self._keep(found)
         if self._place.driver:
             self._sweep_files()
-        self._log.info(
-            "journal written again",
-            claims=len(found),
-            reason="the API has named the claims of this node",
-        )
+        reason = "the API has named the claims of this node"
+        self._log.info("journal written again", claims=len(found), reason=reason)
         self._log_unserved()
 
     async def _restored(self, namespace: str, name: str, uid: str) -> PreparedClaim | None:

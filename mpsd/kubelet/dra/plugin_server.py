@@ -1,5 +1,4 @@
-"""Serves kubelet's DRA plugin API (v1, and v1beta1 for older kubelets) and the health of the
-devices, on one socket.
+"""Serves kubelet's DRA plugin API and the health of the devices, on one socket.
 
 Kubelet finds the socket in its plugins_registry by itself, also after it has restarted, so nothing
 is registered from here. Sources: k8s.io/kubelet/pkg/apis, dra/v1, dra-health/v1alpha1 and
@@ -8,8 +7,7 @@ pluginregistration/v1.
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -31,8 +29,7 @@ from mpsd.platform.event_loop import Watchable
 from mpsd.platform.kube import KubeError
 from mpsd.platform.logs import logger
 
-_OLDER = "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"  # with the messages of v1
-_VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth")
+_VERSIONS = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 _LOOK_S = 0.5
 _RETRY_S = 1.0
 _STOP_S = 2.0
@@ -64,7 +61,6 @@ class DraServer(
         self._path = folder / f"{driver}-reg.sock"
         self._claims = claims
         self._socket = SocketServer(self._path, _STOP_S)
-        self._ended = asyncio.Event()
         self._log = logger(role="DRA driver")
         self.health = Watchable[tuple[DeviceHealth, ...]](())
         self.trouble = _UNREGISTERED  # empty once kubelet has taken it
@@ -75,7 +71,6 @@ class DraServer(
         self.trouble = _UNREGISTERED
         while True:
             try:
-                self._ended = asyncio.Event()
                 await self._socket.start(self._add)
                 while self._socket.reachable:  # noqa: ASYNC110  a file of another process
                     await asyncio.sleep(_LOOK_S)
@@ -86,32 +81,12 @@ class DraServer(
                 self.trouble = str(error)
                 await asyncio.sleep(_RETRY_S)
             finally:
-                await self._socket.stop(self._ended.set)
+                await self._socket.stop()
 
     def _add(self, server: grpc.aio.Server) -> None:
         registration_services.add_RegistrationServicer_to_server(self, server)
         services.add_DRAPluginServicer_to_server(self, server)
         health_services.add_DRAResourceHealthServicer_to_server(self, server)
-        older = {
-            name: grpc.unary_unary_rpc_method_handler(
-                answer, asked.FromString, answered.SerializeToString
-            )
-            for name, answer, asked, answered in (
-                (
-                    "NodePrepareResources",
-                    self.NodePrepareResources,
-                    wire.NodePrepareResourcesRequest,
-                    wire.NodePrepareResourcesResponse,
-                ),
-                (
-                    "NodeUnprepareResources",
-                    self.NodeUnprepareResources,
-                    wire.NodeUnprepareResourcesRequest,
-                    wire.NodeUnprepareResourcesResponse,
-                ),
-            )
-        }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_OLDER, older),))
 
     # -- registration -----------------------------------------------------------------------------
 
@@ -155,12 +130,7 @@ class DraServer(
             ]
             return wire.NodePrepareResourceResponse(devices=devices)
 
-        answers = {
-            asked.uid: await self._answered(
-                prepare(asked), asked, lambda why: wire.NodePrepareResourceResponse(error=why)
-            )
-            for asked in request.claims
-        }
+        answers = await self._answers(request, prepare, wire.NodePrepareResourceResponse)
         return wire.NodePrepareResourcesResponse(claims=answers)
 
     async def NodeUnprepareResources(  # noqa: N802
@@ -170,53 +140,34 @@ class DraServer(
             await self._claims.unprepare(asked.uid)
             return wire.NodeUnprepareResourceResponse()
 
-        answers = {
-            asked.uid: await self._answered(
-                unprepare(asked), asked, lambda why: wire.NodeUnprepareResourceResponse(error=why)
-            )
-            for asked in request.claims
-        }
+        answers = await self._answers(request, unprepare, wire.NodeUnprepareResourceResponse)
         return wire.NodeUnprepareResourcesResponse(claims=answers)
 
-    async def _answered(
-        self, answer: Awaitable[Any], asked: wire.Claim, error_for: Callable[[str], Any]
-    ) -> Any:
-        """The answer for one claim; with what went wrong in its error, which kubelet shows in the
-        pod's events."""
-        try:
-            return await answer
-        except _EXPECTED as error:
-            why = " ".join(str(error).split()) or type(error).__name__
-            self._log.warning("claim deferred", claim=f"{asked.namespace}/{asked.name}", reason=why)
-            return error_for(why)
+    async def _answers(
+        self, request: Any, answer: Callable[[wire.Claim], Awaitable[Any]], refused: Any
+    ) -> dict[str, Any]:
+        """By uid, the answer for each claim; where it went wrong, `refused` with the reason, which
+        kubelet shows in the pod's events."""
+        answers = {}
+        for claim in request.claims:
+            try:
+                answers[claim.uid] = await answer(claim)
+            except _EXPECTED as error:
+                why = " ".join(str(error).split()) or type(error).__name__
+                name = f"{claim.namespace}/{claim.name}"
+                self._log.warning("claim deferred", claim=name, reason=why)
+                answers[claim.uid] = refused(error=why)
+        return answers
 
     # -- health -----------------------------------------------------------------------------------
 
     async def NodeWatchResources(  # noqa: N802
         self, _request: health_wire.NodeWatchResourcesRequest, context: _Context
     ) -> None:
-        ended = self._ended
-        changes = self.health.follow()
-        news = asyncio.ensure_future(anext(changes))
-        stop = asyncio.ensure_future(ended.wait())
-        listed: Sequence[DeviceHealth] = ()
-        try:
-            while not ended.is_set():
-                await asyncio.wait(
-                    (news, stop), timeout=_HEALTH_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                if news.done():
-                    listed = news.result()
-                    news = asyncio.ensure_future(anext(changes))
-                if not ended.is_set():
-                    await context.write(_health(listed))
-        finally:
-            stop.cancel()
-            news.cancel()
-            with suppress(asyncio.CancelledError, StopAsyncIteration):
-                await news
-            if isinstance(changes, AsyncGenerator):
-                await changes.aclose()
+        async def write(devices: Sequence[DeviceHealth]) -> None:
+            await context.write(_health(devices))
+
+        await self._socket.send(self.health.follow(_HEALTH_S), write)
 
 
 def _health(devices: Sequence[DeviceHealth]) -> health_wire.NodeWatchResourcesResponse:

@@ -88,13 +88,12 @@ class SlicePublisher:
                     self.trouble = ""
                     if wanted is self._wanted:
                         self._written.set()
-                except Conflict:  # the copy is behind, or somebody else wrote
-                    await asyncio.sleep(_RETRY_S)
-                    self._news.set()
                 except KubeError as error:
-                    if self.trouble != str(error):
-                        self._log.warning("ResourceSlice not written", reason=str(error))
-                    self.trouble = str(error)
+                    # after a conflict the copy is behind, or somebody else wrote
+                    if not isinstance(error, Conflict):
+                        if self.trouble != str(error):
+                            self._log.warning("ResourceSlice not written", reason=str(error))
+                        self.trouble = str(error)
                     await asyncio.sleep(_RETRY_S)
                     self._news.set()
         finally:

@@ -2,10 +2,8 @@
 answer to kubelet.
 
 A device is one unit of a GPU's memory, `<UUID>/<n>`, or one percent of the threads of any GPU,
-`percent/<n>`. An id is a pure function of UUID and number, so it means the same after a restart or
-reboot. The ids alone say which GPU and how much memory a container gets, so a wrong guess at the
-pod can never lift a memory limit; and the answer holds a container to its grant whether or not
-admission has seen the pod.
+`percent/<n>`. The ids alone say which GPU and how much memory a container gets, so a wrong guess at
+the pod can never lift a memory limit.
 """
 
 import re

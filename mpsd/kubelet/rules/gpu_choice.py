@@ -67,10 +67,9 @@ def annotations_for(
     pod: NodePod, held: Sequence[ContainerDevices], gpus: Sequence[Gpu], policy: Policy, at_ns: int
 ) -> dict[str, str]:
     """All annotations of mpsd for a pod that holds these devices; {} for one that holds none. What
-    kubelet gave replaces what a scheduler chose: it names no pod when it asks for devices, so of
-    pods that are alike one may have got those of another. held: of any containers; those of other
-    pods are passed over. at_ns: nanoseconds since 1970 when the devices were allocated, used where
-    the pod has no time of its own yet. v1 has no form for a pod with several GPUs."""
+    kubelet gave replaces what a scheduler chose. at_ns: nanoseconds since 1970 when the devices
+    were allocated, used where the pod has no time of its own yet. v1 has no form for several
+    GPUs."""
     own = [one for one in held if one.pod == (pod.namespace, pod.name)]
     units = _by_gpu({device_id for one in own for device_id in one.memory}, gpus)
     if not units:
@@ -219,10 +218,9 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class SharedPod:
-    """A pod of the cluster as a scheduler needs it, of which there are tens of thousands. request:
-    on each of its GPUs, when it holds most. node: empty where it is not bound. choice: the
-    annotations that name its GPUs, those that are there. created: RFC 3339. finished: it holds
-    nothing any more. terminating: its deletion was requested, and it still holds what it has."""
+    """A pod of the cluster as a scheduler needs it. request: on each of its GPUs, when it holds
+    most. node: empty where it is not bound. choice: its annotations that name GPUs. created: RFC
+    3339. finished: it holds nothing any more. terminating: its deletion was requested."""
 
     name: PodName
     request: Request

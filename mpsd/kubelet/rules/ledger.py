@@ -109,40 +109,30 @@ def by_devices(journal: Journal) -> dict[frozenset[str], JournalEntry]:
 
 def served(resource: Kind, held: Held, journal: Journal, pods: Pods) -> frozenset[ContainerName]:
     """The containers that have their devices of this resource, according to kubelet or the journal.
-    An entry does not count where kubelet has given one of its devices to another pod: it named the
-    wrong pod. If it counted, every second of several identical pods that start together would
-    appear to be served already."""
+    An entry does not count where kubelet has given one of its devices to another pod."""
     listed = frozenset(one.container for one in held if one.of(resource))
-    noted = [
-        entry
-        for entry in journal
-        if entry.resource == resource and entry.pod and entry.pod not in listed
-    ]
-    known = by_name(pods) if noted else {}
-    noted = [entry for entry in noted if entry.names_one_of(known)]
-    owners = {device_id: one.pod for one in held for device_id in one.of(resource)} if noted else {}
-    right = (
-        entry
-        for entry in noted
-        if {owners[one] for one in entry.ids if one in owners} <= {entry.pod_key}
-    )
-    return listed | {entry.pod for entry in right if entry.pod}
+    owners = {device_id: one.pod for one in held for device_id in one.of(resource)}
+    known = by_name(pods)
+    found = set(listed)
+    for entry in journal:
+        if entry.resource != resource or not entry.pod or not entry.names_one_of(known):
+            continue
+        holders = {owners.get(device_id, entry.pod_key) for device_id in entry.ids}
+        if holders <= {entry.pod_key}:
+            found.add(entry.pod)
+    return frozenset(found)
 
 
 def corrected(
     journal: Journal, asked_with: Journal, held: Held, pods: Pods
 ) -> tuple[JournalEntry, ...]:
     """The entries, each with the container to which kubelet has by now given exactly its devices.
-    So a pod keeps what it holds while kubelet, which forgets at a restart, lists nothing.
     asked_with: the entries that existed when kubelet was asked; its answer says nothing about later
     ones."""
-    listed = {(min(ids), len(ids)): one for one in held for ids in (one.memory, one.percent) if ids}
-    noted = [((min(entry.ids), len(entry.ids)), entry) for entry in asked_with if entry.ids]
-    doubtful = {key for key, entry in noted if key in listed and listed[key].pod != entry.pod_key}
     known = by_name(pods)
-    holders = {ids: listed[key].container for key in doubtful for ids in listed[key].sets}
+    holders = {ids: one.container for one in held for ids in one.sets}
     right: dict[int, JournalEntry] = {}
-    for ids, entry in by_devices([entry for key, entry in noted if key in doubtful]).items():
+    for ids, entry in by_devices(asked_with).items():
         container = holders.get(ids)
         pod = known.get(container.pod_key) if container else None
         if pod and entry.pod_key != pod.key:
@@ -154,8 +144,8 @@ def still_needed(
     journal: Journal, held: Held, pods: Pods, not_before: float
 ) -> tuple[JournalEntry, ...]:
     """The entries of pods that exist or of devices that are held, the oldest first. pods: all of
-    this node that ask for a GPU, so do not call it while the API is unavailable. not_before:
-    seconds since 1970; later entries stay, since kubelet and the API may not know of them yet."""
+    this node that ask for a GPU. not_before: seconds since 1970; later entries stay, since kubelet
+    and the API may not know of them yet."""
     known = by_name(pods)
     in_use = {device_id for one in held for device_id in (*one.memory, *one.percent)}
     kept: list[JournalEntry] = []
@@ -229,11 +219,7 @@ def _holdings(
 
 def _claimed(key: PodKey, ids: Collection[str], owners: dict[str, PodKey]) -> Collection[str]:
     """Those of the devices that had no owner; this pod becomes it."""
-    new = (
-        ids
-        if owners.keys().isdisjoint(ids)
-        else [device_id for device_id in ids if device_id not in owners]
-    )
+    new = [device_id for device_id in ids if device_id not in owners]
     owners.update(dict.fromkeys(new, key))
     return new
 
@@ -366,8 +352,7 @@ def _with_init_containers(grant: Grant, pod: NodePod | None) -> Grant:
 def by_cgroup(grants: Iterable[Grant], pods: Pods) -> dict[str, str]:
     """From each uid that a pod's cgroups may have to the id of the pod's grant. The uid of a static
     pod comes from an annotation, which every user may write, so it counts only where one pod alone
-    has it: otherwise a pod could have its processes judged by another pod's grant. A grant without
-    a uid has no processes that can be identified."""
+    has it."""
     known = tuple(pods)
     ids = {grant.pod.uid: grant.id for grant in grants if grant.pod and grant.pod.uid}
     claims = Counter(pod.static_uid for pod in known)
@@ -383,10 +368,9 @@ def by_cgroup(grants: Iterable[Grant], pods: Pods) -> dict[str, str]:
 def without_devices(
     pods: Pods, held: Held, listed: Collection[PodKey], journal: Journal
 ) -> tuple[NodePod, ...]:
-    """The pods that run and ask for GPU memory, but hold none according to kubelet and the journal.
-    A kubelet that has just started, with an old status of its node and no plugin registered yet,
-    was observed to run pods without calling Allocate; such a pod has no limit. listed: the pods in
-    kubelet's list; of others it does not know yet what they hold."""
+    """The pods that run and ask for GPU memory, but hold none according to kubelet and the journal:
+    a kubelet without a registered plugin was observed to run pods without calling Allocate. listed:
+    the pods in kubelet's list; of others it does not know yet what they hold."""
     have = {container.pod_key for container in served("memory", held, journal, pods)}
     running = [pod for pod in pods if pod.phase == "Running" and not pod.terminating]
     asking = [
@@ -416,10 +400,9 @@ def ungranted(
     unallocated: Collection[str],
     policy: Policy,
 ) -> dict[str, PodName]:
-    """The pods that certainly hold no grant, by the uid of their cgroups: a process of theirs on a
-    GPU is a violation. Such a process is ended, so any doubt keeps a pod out. What a pod asks for
-    never changes, and its uid is the API's: the uid in a static pod's annotation does not count.
-    unallocated: the uids of pods that have been without their devices for PATIENCE_S."""
+    """The pods that certainly hold no grant, by the uid that the API has: a process of theirs on a
+    GPU is a violation, and is ended, so any doubt keeps a pod out. unallocated: the uids of pods
+    that have been without their devices for PATIENCE_S."""
     asking = [row for row in rows if row.requests]
     have = {container.pod_key for container in served("memory", held, journal, asking)}
     may_have_one = _asking_for_gpus({row.asked for row in rows}, policy)

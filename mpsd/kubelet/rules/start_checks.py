@@ -174,9 +174,8 @@ def _devices(start: _Start) -> _Checked:
 
 def _given_twice(start: _Start) -> _Checked:
     """Kubelet may give devices twice: it forgets what it is about to give if it looks for ended
-    pods meanwhile. UpdateAllocatedDevices of its pkg/kubelet/cm/devicemanager/manager.go, which
-    every List of PodResources and every Allocate begins with. Of two pods with one device, the one
-    that received it last is evicted."""
+    pods meanwhile (UpdateAllocatedDevices of its pkg/kubelet/cm/devicemanager/manager.go). Of two
+    pods with one device, the one that received it last is evicted."""
     own = set(start.starting.memory)
     last = start.given_at(start.starting)
     for one in start.node.held:

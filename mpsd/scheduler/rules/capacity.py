@@ -96,7 +96,9 @@ def node_capacity(
     for one in taken:
         for uuid in dict.fromkeys(one.gpus):
             on.setdefault(uuid, []).append(one)
-    totals = {row.uuid: _whole_units(row.promised_mib or 0, policy) for row in node.gpus}
+    # Kubelet gives whole units, so the rest of a card cannot be requested.
+    unit_mib = policy.resources.memory_unit_mib
+    totals = {row.uuid: (row.promised_mib or 0) // unit_mib * unit_mib for row in node.gpus}
     free = [
         _room(row, names[row.uuid], totals[row.uuid], on.get(row.uuid, ()), policy)
         for row in node.gpus
@@ -223,12 +225,6 @@ def _joining(node: ClusterNode, taken: Iterable[Taken]) -> Mapping[str, str]:
                 one.gpus, f"kept for pod {one.pod}, for which {labels} are joined"
             )
     return found
-
-
-def _whole_units(mib: int, policy: Policy) -> int:
-    """Kubelet gives whole units, so the rest of a card cannot be requested."""
-    unit_mib = policy.resources.memory_unit_mib
-    return mib // unit_mib * unit_mib
 
 
 def _guessed(pod: SharedPod, rooms: tuple[GpuCapacity, ...], policy: Policy) -> Taken:

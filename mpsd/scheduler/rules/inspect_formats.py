@@ -1,8 +1,6 @@
 """gpushare's formats: the tables of `kubectl inspect cgpu`, and the answers to /inspect.
 
 Every number is in whole units of the memory resource, rounded down, as kubelet counts its devices.
-The tables have the format of the output in Alibaba's guide to MPS under ACK, and of gpushare's
-other outputs where it has none.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -25,13 +25,9 @@ def victims(
     nothing helps, or where nobody has to go. preemptor: pods of a lower priority give way to it.
 
     pods: those of the node that ledger knows. proposed: uids, kept whatever they are, since they
-    may stand in the way of something else that the request wants, such as CPU. A pod that goes, or
-    has gone while its node has not reported yet that its devices are back, gives room without our
-    help: where that is enough, nobody is added.
-
-    For a request of one GPU no other choice adds fewer; among such, the highest priority that has
-    to go is the lowest that it can be. For one of several GPUs they are found GPU by GPU, so that
-    there may be a choice of fewer.
+    may stand in the way of something else that the request wants, such as CPU. The room of pods
+    that go already counts. For a request of one GPU no other choice adds fewer, and the highest
+    priority that has to go is as low as it can be; for several they are found GPU by GPU.
     """
     known = set(proposed)
     there = tuple(pods)

@@ -4,11 +4,10 @@ They are written into an annotation of the node's MPSNode, with the resourceVers
 capacity was counted: of two schedulers that would give away the same GPU, one gets a conflict and
 counts again.
 
-Once written, a reservation stays on its GPUs until it ends: two schedulers may be asked to bind the
-same pod, and the first may have bound it by now. It ends when something irreversible has been seen
-(kubelet gave the pod its GPUs, the pod has ended or is bound elsewhere), or after LONGEST_S if the
-pod has not been seen bound. Ages are by the reader's own clock from when it first saw the
-reservation: clocks of two machines are never compared.
+Once written, a reservation stays on its GPUs until something irreversible has been seen (kubelet
+gave the pod its GPUs, the pod has ended or is bound elsewhere), or for LONGEST_S if the pod has not
+been seen bound. Ages are by the reader's own clock from when it first saw the reservation: clocks
+of two machines are never compared.
 """
 
 from collections.abc import Callable, Iterable

@@ -191,9 +191,7 @@ class ClaimCluster(Cluster):
         self, pod: PodCgroupHere, uid: str, *actions: str, until: str = "ready"
     ) -> Program:
         """sim-cuda as a container of this pod runs it with the claim, once it has said so much."""
-        _of_before, made = json.loads((self.cdi / f"{DRIVER}-claim-{uid}.json").read_text())[
-            "devices"
-        ]
+        (made,) = json.loads((self.cdi / f"{DRIVER}-claim-{uid}.json").read_text())["devices"]
         edits = made["containerEdits"]
         given = dict(text.split("=", 1) for text in edits["env"])
         folders = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}

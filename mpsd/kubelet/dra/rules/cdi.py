@@ -49,7 +49,7 @@ def started_with(spec: object, variable: str = THREAD_PERCENT) -> int | None:
 
 def spec_of(driver: str, claim: PreparedClaim, answer: Answer) -> Mapping[str, Any]:
     """What the container runtime gives to a container with any device of the claim, beside those
-    that `answer.cdi` names. The first has the name that kubelet knows from an agent of before."""
+    that `answer.cdi` names."""
     edits: dict[str, Any] = {
         "env": [f"{name}={value}" for name, value in answer.environment.items()],
         "deviceNodes": [
@@ -69,7 +69,6 @@ def spec_of(driver: str, claim: PreparedClaim, answer: Answer) -> Mapping[str, A
         "cdiVersion": _VERSION,
         "kind": f"{driver}/{_CLASS}",
         "devices": [
-            {"name": name, "containerEdits": edits}
-            for name in (claim.uid, *(f"{claim.uid}-{one.device}" for one in claim.devices))
+            {"name": f"{claim.uid}-{one.device}", "containerEdits": edits} for one in claim.devices
         ],
     }

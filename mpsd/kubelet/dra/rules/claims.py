@@ -64,11 +64,9 @@ class ClaimGrant(Grant):
 @dataclass(frozen=True, slots=True)
 class PreparedClaim:
     """A claim that has its grant on this node, as the journal keeps it. memory_mib,
-    reserved_percent: of each GPU. pods: those that the claim was reserved for when it was prepared,
-    and those that came to it since. at: seconds since
-    1970. left: kubelet has given it up, and it counts until no process of its pods lives. priority:
-          None where it was
-    given none."""
+    reserved_percent: of each GPU. pods: those that it was reserved for, now or later. at: seconds
+    since 1970. left: kubelet has given it up, and it counts until no process of its pods lives.
+    priority: None where it was given none."""
 
     uid: str
     namespace: str
@@ -419,8 +417,7 @@ def _below_reservation(taken: _Taken, percent: int, path: str) -> Iterator[Probl
 def why_no_room(
     claim: PreparedClaim, others: Iterable[Grant], node: ClaimNode, policy: Policy
 ) -> str:
-    """Why the claim cannot have its grant beside the others; empty where it can. The scheduler
-    knows claims alone, and another may be the last to leave."""
+    """Why the claim cannot have its grant beside the others; empty where it can."""
     domain_of = {uuid: domain.name for domain in node.domains for uuid in domain.gpus}
     gpus = [gpu for gpu in node.gpus if gpu.uuid in claim.gpus and gpu.uuid in domain_of]
     for room in rooms(gpus, domain_of, others, policy):
@@ -468,8 +465,7 @@ def other_claim_of(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> s
 def replaced_by(
     claim: PreparedClaim, prepared: Iterable[PreparedClaim]
 ) -> tuple[PreparedClaim, ...]:
-    """Those of its name, which are deleted, as they are once they have left: without its pods,
-    which only had come to them by the name."""
+    """The deleted claims of its name, as they have left: without the pods of this one."""
     return tuple(
         replace(old, left=True, pods=tuple(pod for pod in old.pods if pod not in claim.pods))
         for old in prepared
@@ -499,8 +495,7 @@ def claim_holders(
 
 
 def refreshed(before: PreparedClaim, pods: Iterable[PodName]) -> PreparedClaim:
-    """A claim that was prepared already, with the pods that have come to it. What it holds does not
-    change while it is prepared."""
+    """A prepared claim with the pods that have come to it; what it holds does not change."""
     return replace(before, pods=tuple(dict.fromkeys((*before.pods, *pods))))
 
 

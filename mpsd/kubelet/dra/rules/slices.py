@@ -172,9 +172,8 @@ def _capacity(
 
 
 def _attributes(gpu: Gpu, domain: str, driver: str) -> dict[str, dict[str, str | int]]:
-    """What CEL selectors can ask for; what is not known is left out. Those of a MIG instance have
-    the names that NVIDIA's driver gives them (GetDevice of its deviceinfo.go,
-    github.com/NVIDIA/k8s-dra-driver-gpu)."""
+    """What CEL selectors can ask for; what is not known is left out. Names of a MIG instance's:
+    deviceinfo.go of github.com/NVIDIA/k8s-dra-driver-gpu."""
     compute = gpu.capability.compute_capability
     architecture = _ARCHITECTURES.get(compute) or _ARCHITECTURES.get(compute.partition(".")[0], "")
     texts = {
