@@ -16,13 +16,12 @@ from mpsd.agent.rules.decide import (
     Refuse,
     SetLimit,
     decide,
-    is_tried,
+    is_open,
     stages,
     why_closed,
 )
 from mpsd.agent.rules.node_events import REFUSED, VIOLATION_REASONS, node_events
 from mpsd.grants.ledger import Ledger
-from mpsd.model.domain import SERVING
 from mpsd.model.events import Event, PastEvent
 from mpsd.model.identity import PodName, ProcessIdentity, process_of
 from mpsd.model.node_view import (
@@ -101,17 +100,12 @@ class EventHistory:
         kept.append(new)
 
     def refused(self, request: WaitingRequest, reason: str) -> None:
-        self._refusals.append(
-            (request.holder, PastEvent(time.time(), REFUSED, request.command, reason))
-        )
+        event = PastEvent(time.time(), REFUSED, request.command, reason)
+        self._refusals.append((request.holder, event))
 
     def all(self) -> Sequence[PastEvent]:
-        return (
-            *self._kept,
-            *self._of_pods,
-            *self._violations,
-            *(event for _holder, event in self._refusals),
-        )
+        refusals = [event for _holder, event in self._refusals]
+        return (*self._kept, *self._of_pods, *self._violations, *refusals)
 
 
 def _past(event: Event) -> PastEvent:
@@ -319,9 +313,8 @@ class AgentRole:
         if why := await self.until_allowed(grant.domain, grant.memory_mib, deadline_s):
             async with self.cycle_lock:
                 self._ledger.end(grant)
-            return Refuse(
-                waiting.id, f"its GPUs could not be joined in time: {why}", for_ever=False
-            )
+            reason = f"its GPUs could not be joined in time: {why}"
+            return Refuse(waiting.id, reason, for_ever=False)
         return answer
 
     async def until_allowed(self, domain: str, memory_mib: int, deadline_s: float) -> str:
@@ -342,23 +335,16 @@ class AgentRole:
         under way, the last saw it as it is, and a grant as large is held."""
         ledger = self._ledger.view
         seen = self.view.domain(name) if self.view else None
-        if (
-            seen is None
-            or self.cycle_lock.locked()
-            or ledger.unknown
-            or self.domains.replaced(seen.record)
-        ):
+        if seen is None or self.cycle_lock.locked() or ledger.unknown:
+            return False
+        if self.domains.replaced(seen.record):
             return False
         lasting = (held.grant for held in ledger.held if held.holder_alive)
         is_held = any(grant.domain == name and grant.memory_mib >= memory_mib for grant in lasting)
         if not is_held or seen.record not in self._records.read():
             return False
         now = self._limits.view(seen.record, time.time())
-        return (
-            now.state in SERVING
-            and not is_tried(now, time.time())
-            and now.allowed_mib >= memory_mib
-        )
+        return is_open(now, time.time()) and now.allowed_mib >= memory_mib
 
     async def until_ended(self, grant_id: str, deadline_s: float) -> bool:
         """Waits for the grant's end, with its holder and processes; whether it came."""
@@ -373,13 +359,11 @@ class AgentRole:
         domain = self.view.domain(name) if self.view else None
         if domain is None:
             return f"{name} has no control daemon yet"
-        if domain.state not in SERVING or is_tried(domain, time.time()):
+        if not is_open(domain, time.time()):
             return why_closed(domain)
         if domain.allowed_mib < memory_mib:
-            return (
-                f"{name} has not confirmed a limit of {memory_mib} MiB:"
-                f" {self._troubles.get(name, 'not yet')}"
-            )
+            why = self._troubles.get(name, "not yet")
+            return f"{name} has not confirmed a limit of {memory_mib} MiB: {why}"
         return ""
 
     async def _pause(self, longest_s: float, stop: asyncio.Event) -> None:
@@ -438,12 +422,8 @@ class AgentRole:
             except (ControlFailed, OSError) as error:
                 troubles[domain] = str(error)
                 if self._troubles.get(domain) != str(error):
-                    self._log.warning(
-                        "action failed",
-                        action=type(action).__name__,
-                        domain=domain,
-                        reason=str(error),
-                    )
+                    what = {"action": type(action).__name__, "domain": domain}
+                    self._log.warning("action failed", **what, reason=str(error))
 
     async def _do(self, action: Action) -> None:
         match action:
@@ -462,10 +442,8 @@ class AgentRole:
                     return
                 if joins and not self.domains.form(grant.gpus, self._ledger.view.gpus):
                     return  # decided again in the next cycle
-                if not any(
-                    one.name == grant.domain and {*grant.gpus} <= {*one.gpus}
-                    for one in self.domains.now
-                ):
+                there = [one for one in self.domains.now if one.name == grant.domain]
+                if not any({*grant.gpus} <= {*one.gpus} for one in there):
                     return  # likewise
                 self._ledger.add(grant)
                 self.queue.answer(action)

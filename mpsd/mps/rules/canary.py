@@ -273,12 +273,9 @@ def is_due(
 
 def obstacle(canary: Canary | None, here: CanaryScope, rule: CanaryRule) -> str:
     """Why the domain cannot serve; empty where the canary passed, has not run, or only warns."""
-    if (
-        canary is None
-        or rule is not CanaryRule.REQUIRE
-        or not canary.problem
-        or not _holds(canary, here)
-    ):
+    if canary is None or rule is not CanaryRule.REQUIRE or not _holds(canary, here):
+        return ""
+    if not canary.problem:
         return ""
     return f"the canary failed under driver {canary.driver}: {canary.problem}"
 

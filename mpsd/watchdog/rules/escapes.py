@@ -132,11 +132,8 @@ def reserved_kib(mappings: Iterable[bytes]) -> int:
         stop = int(found[2], 16)
         path = found[4]
         if reserved:  # this is the one behind it
-            return (
-                reserved // 1024
-                if start == end and path.rpartition(b"/")[2].startswith(b"nvidia")
-                else 0
-            )
+            is_drivers = start == end and path.rpartition(b"/")[2].startswith(b"nvidia")
+            return reserved // 1024 if is_drivers else 0
         if start >= _FIRST:
             if start != _FIRST or found[3] != b"---p" or path:
                 return 0

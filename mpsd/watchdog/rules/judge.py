@@ -111,26 +111,19 @@ def _misplaced(client: Client, grant: Grant, view: WatchdogView) -> Iterator[Pro
     label = view.label(client.gpu)
     if client.gpu not in grant.gpus:
         given = ", ".join(map(view.label, grant.gpus))
-        yield ProcessFinding(
-            ViolationKind.WITHOUT_GRANT,
-            client,
-            grant.pod_of(client.pod),
-            f"uses {label}, but was granted {given}",
-        )
+        message = f"uses {label}, but was granted {given}"
+        yield ProcessFinding(ViolationKind.WITHOUT_GRANT, client, grant.pod_of(client.pod), message)
     else:
-        remedy = (
-            "use a GPU that mpsd does not share, since MPS serves CUDA alone"
-            if client.only_draws
-            else _START_ON_MPS
-        )
+        remedy = _START_ON_MPS
+        if client.only_draws:
+            remedy = "use a GPU that mpsd does not share, since MPS serves CUDA alone"
         message = f"uses {label} {_beside(client)}; {remedy}"
         yield ProcessFinding(ViolationKind.OUTSIDE_MPS, client, grant.pod_of(client.pod), message)
 
 
 def _beside(client: Client) -> str:
-    return "beside MPS, without limits" + (
-        ", through a graphics interface (Vulkan, OpenGL)" * client.only_draws
-    )
+    how = ", through a graphics interface (Vulkan, OpenGL)" if client.only_draws else ""
+    return f"beside MPS, without limits{how}"
 
 
 def _ungranted(client: Client, view: WatchdogView, resource: str) -> Iterator[ProcessFinding]:
@@ -270,11 +263,7 @@ class _Judgement:
         self._gpus = {gpu.uuid: gpu for gpu in view.gpus}
         self._before = before
         self._policy = policy
-        listed = (
-            {client.process for client in view.clients}
-            if before.ending
-            else frozenset[ProcessIdentity]()
-        )
+        listed = {client.process for client in view.clients if before.ending}
         left = {
             one: until
             for one, until in before.ending.items()
@@ -363,14 +352,9 @@ class _Judgement:
         counted = [client for client in clients if client.process not in self.ending]
         for client in counted:
             if client.used_mib is None:
-                what = (
-                    f"how much of {self._view.label(gpu)} {named(client)} uses; its memory is not"
-                    " counted"
-                )
-                self._notice(
-                    ("unknown", client.process, gpu),
-                    Notice(gpu, (), None, f"NVML does not report {what}"),
-                )
+                use = f"how much of {self._view.label(gpu)} {named(client)} uses"
+                what = f"NVML does not report {use}; its memory is not counted"
+                self._notice(("unknown", client.process, gpu), Notice(gpu, (), None, what))
             else:
                 used[client.process] = client.used_mib
         before = self._before.within.get((grant.id, gpu), {})
@@ -423,10 +407,8 @@ class _Judgement:
                 " managed memory of a process that hides it, or of a pool; see which of its"
                 " programs use managed memory"
             )
-            self._notice(
-                ("unexplained", "", gpu.uuid),
-                Notice(gpu.uuid, (), Reason.UNEXPLAINED_MEMORY, message),
-            )
+            notice = Notice(gpu.uuid, (), Reason.UNEXPLAINED_MEMORY, message)
+            self._notice(("unexplained", "", gpu.uuid), notice)
 
     def _notice(self, key: _Key, notice: Notice) -> None:
         self._reported[key] = True
@@ -457,12 +439,9 @@ class _Judgement:
         kind = finding.kind
         pod = finding.pod
         grant = self._view.grants.get(client.grant or "")
-        claim = (
-            f" (claim {grant.claim})"
-            if grant and grant.claim and grant.claim not in finding.message
-            else ""
-        )
-        message = f"{finding.message}{claim}"
+        message = finding.message
+        if grant and grant.claim and grant.claim not in message:
+            message += f" (claim {grant.claim})"
         self._violations.append(
             Violation(kind, response, client.gpu, client.grant, pod, client, message, again)
         )
