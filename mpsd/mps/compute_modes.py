@@ -235,12 +235,8 @@ def _released(
             yield Released(record.domain, uuid, name, ReleaseOutcome.LEFT, str(error))
         else:
             files.remove(uuid)
-            yield Released(
-                record.domain,
-                uuid,
-                name,
-                ReleaseOutcome.PUT_BACK if changed else ReleaseOutcome.WAS_SO,
-            )
+            outcome = ReleaseOutcome.PUT_BACK if changed else ReleaseOutcome.WAS_SO
+            yield Released(record.domain, uuid, name, outcome)
 
 
 async def _in_use(folder: DomainFolder, record: DomainRecord, pipe: ControlPipe) -> str:
@@ -248,19 +244,12 @@ async def _in_use(folder: DomainFolder, record: DomainRecord, pipe: ControlPipe)
     try:
         daemon = control_daemon.listener(folder)
         if daemon is None:
-            alive = record.daemon is not None and processes.is_alive(record.daemon)
-            return (
-                f"its control daemon ({record.daemon}) runs and does not listen; end it first"
-                if alive
-                else ""
-            )
+            if record.daemon is None or not processes.is_alive(record.daemon):
+                return ""
+            return f"its control daemon ({record.daemon}) runs and does not listen; end it first"
         servers = await pipe.ask(control_protocol.server_list())
         clients = [pid for each in await pipe.clients(servers) for pid in each]
     except (ControlFailed, OSError) as error:
         return f"its control daemon does not report its clients: {error}; end it first"
-    if clients:
-        return (
-            f"its control daemon ({daemon}) has clients: pid {', '.join(map(str, clients))}; end"
-            " them first"
-        )
-    return ""
+    pids = ", ".join(map(str, clients))
+    return f"its control daemon ({daemon}) has clients: pid {pids}; end them first" if pids else ""

@@ -183,17 +183,13 @@ def settled(
 ) -> Fault:
     """The fault, once all ends near it have been seen."""
     every = tuple(deaths)
-    found = [
-        FaultCause(
-            one.client.process, one.client.command, one.client.pod, one.how, one.client.grant
-        )
-        for one in causes(every, signs)
-    ]
+    found = []
+    for one in causes(every, signs):
+        who = one.client
+        found.append(FaultCause(who.process, who.command, who.pod, one.how, who.grant))
     ended_at = {one.process: one.ended_at for one in fault.hit}
-    hit = [
-        replace(one, ended_at=ended_at.get(one.process))
-        for one in hit_by(signs, every, one_gpu=one_gpu)
-    ]
+    all_hit = hit_by(signs, every, one_gpu=one_gpu)
+    hit = [replace(one, ended_at=ended_at.get(one.process)) for one in all_hit]
     return replace(fault, hit=tuple(hit), causes=tuple(found))
 
 
