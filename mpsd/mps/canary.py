@@ -120,9 +120,8 @@ class DomainCanary(OwnContexts[Canary | None]):
         if policy.memory_cap != "cgroup" or caps is None:
             return ""
         why = caps.why_not(gpu.uuid for gpu in self._setup.gpus)
-        return (
-            f"memory_cap is cgroup, and {why}; set memory_cap: auto, or change that" if why else ""
-        )
+        remedy = "set memory_cap: auto, or change that"
+        return f"memory_cap is cgroup, and {why}; {remedy}" if why else ""
 
     def _tries_caps(self, policy: Policy) -> bool:
         caps = self._setup.caps

@@ -61,10 +61,8 @@ class FoundModes:
 
 
 def why_unknown(error: records.UnreadableRecord, uuid: str) -> str:
-    remedy = (
-        f"set the mode yourself (nvidia-smi -i {uuid} -c DEFAULT), then run `rm"
-        f" {shlex.quote(str(error.path))}`"
-    )
+    by_hand = f"set the mode yourself (nvidia-smi -i {uuid} -c DEFAULT)"
+    remedy = f"{by_hand}, then run `rm {shlex.quote(str(error.path))}`"
     return f"{error.path} cannot be read: {error.reason}; {remedy}"
 
 
@@ -125,9 +123,8 @@ class ComputeModes:
                     self._log.info("compute mode put back", gpu=uuid, mode=mode)
                 self._files.remove(uuid)
             except NvmlFailed as error:
-                self._log.warning(
-                    "compute mode not put back", gpu=uuid, mode=mode, reason=str(error)
-                )
+                about = {"gpu": uuid, "mode": mode}
+                self._log.warning("compute mode not put back", **about, reason=str(error))
                 left[uuid] = mode
         self._kept.change(compute_modes=left)
 
@@ -142,9 +139,8 @@ class ComputeModes:
                     self._files.remove(uuid)
             except records.UnreadableRecord as error:
                 known[uuid] = None
-                self._log.error(
-                    "compute mode left as it is", gpu=uuid, reason=why_unknown(error, uuid)
-                )
+                reason = why_unknown(error, uuid)
+                self._log.error("compute mode left as it is", gpu=uuid, reason=reason)
         return known
 
 

@@ -154,10 +154,7 @@ class DomainFaults:
         else:
             self._clear_s = self._daemon.asked_s
             if read.of_fault:
-                reason = (
-                    "the log reports it, but neither the server nor the ends of its clients"
-                    " confirm it"
-                )
+                reason = "the log reports it, but neither server nor ends of clients confirm it"
                 self._log.warning("fault not recorded", reason=reason, pids=sorted(read.pids))
 
     def _has_vanished(self, signs: FaultSigns) -> bool:

@@ -49,13 +49,10 @@ class Reading:
 def read_on(reading: Reading, line: LogLine) -> Reading:
     if line.event is LogEvent.FAULT:
         return replace(reading, of_fault=True, listing=False)
-    named = line.event is LogEvent.CLIENT_TORN_DOWN or (
-        reading.listing and line.event is LogEvent.PID
-    )
-    pids = reading.pids | {line.pid} if named and line.pid is not None else reading.pids
-    listing = line.event is LogEvent.STICKY_ERRORS or (
-        reading.listing and line.event is LogEvent.PID
-    )
+    is_listed = reading.listing and line.event is LogEvent.PID
+    is_named = is_listed or line.event is LogEvent.CLIENT_TORN_DOWN
+    pids = reading.pids | {line.pid} if is_named and line.pid is not None else reading.pids
+    listing = is_listed or line.event is LogEvent.STICKY_ERRORS
     return replace(reading, pids=pids, listing=listing)
 
 
