@@ -71,9 +71,8 @@ class EventHistory:
         """Adds the events between two views (before: None at first). A refusal is forgotten once
         its process has joined the queue, as `mpsd run --wait` does."""
         queued = [request.holder for request in now.waiting]
-        self._refusals = deque(
-            (one for one in self._refusals if one[0] not in queued), self._refusals.maxlen
-        )
+        kept = [one for one in self._refusals if one[0] not in queued]
+        self._refusals = deque(kept, self._refusals.maxlen)
         for event in node_events(before, now, ""):
             self._keep(event, _past(event))
 
@@ -126,8 +125,7 @@ class DomainLimits:
     settings: Settings
     environment: Mapping[str, str]
     policy: Callable[[], Policy]
-    # By domain, its daemon, and by server and ordinal the limit in force with the time when it was
-    # read back.
+    # by domain, its daemon, and by server and ordinal the limit and when it was read back
     _confirmed: dict[str, tuple[ProcessIdentity | None, _Confirmed]] = field(default_factory=dict)
 
     def view(self, record: DomainRecord, now: float) -> DomainView:
@@ -137,12 +135,8 @@ class DomainLimits:
             confirmed = {}
         self._confirmed[record.domain] = record.daemon, confirmed
         here = {None, *record.servers}
-        fresh = (
-            limit
-            for limit, at in confirmed.values()
-            if limit.server in here and now - at < _CONFIRMED_S
-        )
-        return DomainView(record, frozenset(fresh))
+        recent = [limit for limit, at in confirmed.values() if now - at < _CONFIRMED_S]
+        return DomainView(record, frozenset([one for one in recent if one.server in here]))
 
     async def set(self, domain: str, limit: ServerLimit, now: float) -> bool:
         """False where it was only set again. ControlFailed where it cannot be set and read back."""
@@ -224,8 +218,7 @@ class AgentRole:
         self._shortages = Shortages(self._log)
         self._wake = wake
         self._next_cycle = asyncio.Event()  # set at the end of the cycle that begins next
-        # Held while it looks, decides and acts: what a cycle decides by must stay the same until it
-        # has acted.
+        # held while it looks, decides and acts: what it decides by must stay the same until then
         self.cycle_lock = asyncio.Lock()
         self._run_directory = settings.run_directory
         self._records = DomainRecords(settings.run_directory, self._log)

@@ -132,8 +132,7 @@ def _in_ledger(run_directory: Path) -> list[ContainerUser]:
 
 
 # -- names: docker and podman pass only ids to their runtimes ------------------------------------
-# Source: https://docs.docker.com/reference/api/engine/ (GET /containers/json), which podman's
-# service answers too.
+# Source: https://docs.docker.com/reference/api/engine/ (GET /containers/json); podman has it too.
 
 
 class _NamedContainer(msgspec.Struct, rename="pascal"):

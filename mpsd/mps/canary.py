@@ -32,9 +32,7 @@ from mpsd.platform import processes
 from mpsd.platform.logs import Logger
 from mpsd.platform.nvml import NvmlFailed
 
-# A process of its own, so that a driver that hangs or crashes takes nothing of mpsd's with it. By
-# its path, without site-packages or anything of the caller's, so that it starts in a few
-# milliseconds.
+# A process of its own, as a driver may hang or crash; without site-packages it starts in some ms.
 PROGRAM = (sys.executable, "-I", "-S", str(Path(__file__).with_name("cuda_canary.py")))
 
 

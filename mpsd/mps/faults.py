@@ -141,8 +141,7 @@ class DomainFaults:
             return
         signs = FaultSigns(heard_s or processes.boot_time_s(), self._clear_s, read.pids)
         if in_fault:
-            # Whom it lists and who is about to be gone may be its cause, whose end the server has
-            # not noticed.
+            # who is about to be gone may be its cause, whose end the server has not noticed
             here = [who for who in listed.values() if who and not processes.is_ending(who.process)]
             known = {who.process.pid: who for who in here}
             gone = tuple(pid for pid, who in listed.items() if not who)

@@ -163,8 +163,7 @@ class DomainSettling:
             daemon.servers = await pipe.ask(control_protocol.server_list())
             if doubtful or daemon.no_server:
                 await self._until_server_is_up(policy.graces.command_s)
-            # One that was adopted may be in a fault; one that has just been started says nothing of
-            # itself yet.
+            # an adopted one may be in a fault; one just started says nothing of itself yet
             _servers, status = (
                 await daemon.ask_for_health(pipe) if daemon.adopted else ((), ServerStatus.ACTIVE)
             )

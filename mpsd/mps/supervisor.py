@@ -24,8 +24,7 @@ from mpsd.platform.logs import logger
 from mpsd.platform.nvml import Nvml, NvmlFailed
 from mpsd.platform.run_directory import ENDS
 
-# Seconds between two probes that nothing else asked for. A death, and a line in the log, are seen
-# long before.
+# Seconds between two probes that nothing asked for: a death or a line in the log does.
 _PROBE_S = {
     State.READY: 20.0,
     State.FAULT: 0.25,

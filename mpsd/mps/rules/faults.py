@@ -64,8 +64,7 @@ def rest_of(reading: Reading) -> Reading:
 # -- ends of clients -----------------------------------------------------------------------------
 
 BEFORE_S = 0.5  # how long before a fault an end may have caused it
-# how long after it mpsd may see that end: the memory of a killed client was back after 0.05 to 0.07
-# s
+# how long after it mpsd may see that end: a killed client's memory was back after 0.07 s
 LATE_S = 0.1
 # in which all vanish whom a fault hits, where they are gone before anybody can ask the server
 TOGETHER_S = 0.2

@@ -94,8 +94,7 @@ def _lifting(value: str | None, visible: Sequence[str], ordinal: int, held: Clie
             more = bytes_by_ordinal[ordinal] > granted_mib * _MIB
             return f"that exceeds its grant and allows {limit_mib} MiB" if more else ""
         case cuda.Limited() if ordinal > 0:
-            # what mpsd writes names the first device alone: an entry for another could lift every
-            # limit
+            # mpsd's names the first device alone: an entry for another could lift every limit
             return ""
         case cuda.Unset() | cuda.Limited():
             more = held.server_mib > granted_mib
