@@ -16,13 +16,12 @@ from mpsd.agent.rules.decide import (
     Refuse,
     SetLimit,
     decide,
-    is_tried,
+    is_open,
     stages,
     why_closed,
 )
 from mpsd.agent.rules.node_events import REFUSED, VIOLATION_REASONS, node_events
 from mpsd.grants.ledger import Ledger
-from mpsd.model.domain import SERVING
 from mpsd.model.events import Event, PastEvent
 from mpsd.model.identity import PodName, ProcessIdentity, process_of
 from mpsd.model.node_view import (
@@ -72,9 +71,8 @@ class EventHistory:
         """Adds the events between two views (before: None at first). A refusal is forgotten once
         its process has joined the queue, as `mpsd run --wait` does."""
         queued = [request.holder for request in now.waiting]
-        self._refusals = deque(
-            (one for one in self._refusals if one[0] not in queued), self._refusals.maxlen
-        )
+        kept = [one for one in self._refusals if one[0] not in queued]
+        self._refusals = deque(kept, self._refusals.maxlen)
         for event in node_events(before, now, ""):
             self._keep(event, _past(event))
 
@@ -101,17 +99,12 @@ class EventHistory:
         kept.append(new)
 
     def refused(self, request: WaitingRequest, reason: str) -> None:
-        self._refusals.append(
-            (request.holder, PastEvent(time.time(), REFUSED, request.command, reason))
-        )
+        event = PastEvent(time.time(), REFUSED, request.command, reason)
+        self._refusals.append((request.holder, event))
 
     def all(self) -> Sequence[PastEvent]:
-        return (
-            *self._kept,
-            *self._of_pods,
-            *self._violations,
-            *(event for _holder, event in self._refusals),
-        )
+        refusals = [event for _holder, event in self._refusals]
+        return (*self._kept, *self._of_pods, *self._violations, *refusals)
 
 
 def _past(event: Event) -> PastEvent:
@@ -132,8 +125,7 @@ class DomainLimits:
     settings: Settings
     environment: Mapping[str, str]
     policy: Callable[[], Policy]
-    # By domain, its daemon, and by server and ordinal the limit in force with the time when it was
-    # read back.
+    # by domain, its daemon, and by server and ordinal the limit and when it was read back
     _confirmed: dict[str, tuple[ProcessIdentity | None, _Confirmed]] = field(default_factory=dict)
 
     def view(self, record: DomainRecord, now: float) -> DomainView:
@@ -143,12 +135,8 @@ class DomainLimits:
             confirmed = {}
         self._confirmed[record.domain] = record.daemon, confirmed
         here = {None, *record.servers}
-        fresh = (
-            limit
-            for limit, at in confirmed.values()
-            if limit.server in here and now - at < _CONFIRMED_S
-        )
-        return DomainView(record, frozenset(fresh))
+        recent = [limit for limit, at in confirmed.values() if now - at < _CONFIRMED_S]
+        return DomainView(record, frozenset([one for one in recent if one.server in here]))
 
     async def set(self, domain: str, limit: ServerLimit, now: float) -> bool:
         """False where it was only set again. ControlFailed where it cannot be set and read back."""
@@ -230,8 +218,7 @@ class AgentRole:
         self._shortages = Shortages(self._log)
         self._wake = wake
         self._next_cycle = asyncio.Event()  # set at the end of the cycle that begins next
-        # Held while it looks, decides and acts: what a cycle decides by must stay the same until it
-        # has acted.
+        # held while it looks, decides and acts: what it decides by must stay the same until then
         self.cycle_lock = asyncio.Lock()
         self._run_directory = settings.run_directory
         self._records = DomainRecords(settings.run_directory, self._log)
@@ -319,9 +306,8 @@ class AgentRole:
         if why := await self.until_allowed(grant.domain, grant.memory_mib, deadline_s):
             async with self.cycle_lock:
                 self._ledger.end(grant)
-            return Refuse(
-                waiting.id, f"its GPUs could not be joined in time: {why}", for_ever=False
-            )
+            reason = f"its GPUs could not be joined in time: {why}"
+            return Refuse(waiting.id, reason, for_ever=False)
         return answer
 
     async def until_allowed(self, domain: str, memory_mib: int, deadline_s: float) -> str:
@@ -342,23 +328,16 @@ class AgentRole:
         under way, the last saw it as it is, and a grant as large is held."""
         ledger = self._ledger.view
         seen = self.view.domain(name) if self.view else None
-        if (
-            seen is None
-            or self.cycle_lock.locked()
-            or ledger.unknown
-            or self.domains.replaced(seen.record)
-        ):
+        if seen is None or self.cycle_lock.locked() or ledger.unknown:
+            return False
+        if self.domains.replaced(seen.record):
             return False
         lasting = (held.grant for held in ledger.held if held.holder_alive)
         is_held = any(grant.domain == name and grant.memory_mib >= memory_mib for grant in lasting)
         if not is_held or seen.record not in self._records.read():
             return False
         now = self._limits.view(seen.record, time.time())
-        return (
-            now.state in SERVING
-            and not is_tried(now, time.time())
-            and now.allowed_mib >= memory_mib
-        )
+        return is_open(now, time.time()) and now.allowed_mib >= memory_mib
 
     async def until_ended(self, grant_id: str, deadline_s: float) -> bool:
         """Waits for the grant's end, with its holder and processes; whether it came."""
@@ -373,13 +352,11 @@ class AgentRole:
         domain = self.view.domain(name) if self.view else None
         if domain is None:
             return f"{name} has no control daemon yet"
-        if domain.state not in SERVING or is_tried(domain, time.time()):
+        if not is_open(domain, time.time()):
             return why_closed(domain)
         if domain.allowed_mib < memory_mib:
-            return (
-                f"{name} has not confirmed a limit of {memory_mib} MiB:"
-                f" {self._troubles.get(name, 'not yet')}"
-            )
+            why = self._troubles.get(name, "not yet")
+            return f"{name} has not confirmed a limit of {memory_mib} MiB: {why}"
         return ""
 
     async def _pause(self, longest_s: float, stop: asyncio.Event) -> None:
@@ -438,12 +415,8 @@ class AgentRole:
             except (ControlFailed, OSError) as error:
                 troubles[domain] = str(error)
                 if self._troubles.get(domain) != str(error):
-                    self._log.warning(
-                        "action failed",
-                        action=type(action).__name__,
-                        domain=domain,
-                        reason=str(error),
-                    )
+                    what = {"action": type(action).__name__, "domain": domain}
+                    self._log.warning("action failed", **what, reason=str(error))
 
     async def _do(self, action: Action) -> None:
         match action:
@@ -462,10 +435,8 @@ class AgentRole:
                     return
                 if joins and not self.domains.form(grant.gpus, self._ledger.view.gpus):
                     return  # decided again in the next cycle
-                if not any(
-                    one.name == grant.domain and {*grant.gpus} <= {*one.gpus}
-                    for one in self.domains.now
-                ):
+                there = [one for one in self.domains.now if one.name == grant.domain]
+                if not any({*grant.gpus} <= {*one.gpus} for one in there):
                     return  # likewise
                 self._ledger.add(grant)
                 self.queue.answer(action)

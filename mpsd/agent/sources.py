@@ -55,12 +55,12 @@ Question = TypeVar("Question")
 class Refused(Exception):
     """The request is refused. status: of HTTP; for_ever: repeating it will not help."""
 
-    def __init__(self, status: int, *reasons: str, for_ever: bool) -> None:
+    def __init__(self, status: int, *reasons: str, for_ever: bool = False) -> None:
         super().__init__("; ".join(reasons))
         self.answer = json_answer(Refusal(reasons, for_ever), status=status)
 
 
-def known_asker(request: web.Request, why_not: str, *, for_ever: bool) -> Peer:
+def known_asker(request: web.Request, why_not: str, *, for_ever: bool = False) -> Peer:
     """The caller, by the kernel's word. Refused, unless it is root or mpsd's own user."""
     found = peer(request)
     if found is None or found.uid not in {0, os.geteuid()}:

@@ -106,7 +106,7 @@ class ContainersApi:
                 why := await self._agent.until_allowed(held.domain, held.memory_mib, JOIN_S)
             ):
                 # its GPUs may be joined just now
-                raise Refused(409, f"{held.holder} waits: {why}", for_ever=False)
+                raise Refused(409, f"{held.holder} waits: {why}")
         said = (*found.messages, *messages(reading))
         with_gate = self._settings.domain(grant.domain).gate.exists()
         return json_answer(
@@ -127,11 +127,8 @@ class ContainersApi:
         left = "" if lives else self._left_of(grant)
         if lives or left:
             why = f"its {grant.holder.process} is running" if lives else left
-            raise Refused(
-                409,
-                f"{grant.holder} already holds grant {grant.id}, and {why}; delete it first",
-                for_ever=False,
-            )
+            what = f"{grant.holder} already holds grant {grant.id}, and {why}"
+            raise Refused(409, f"{what}; delete it first")
         ledger.end(grant)
         return None
 
@@ -141,11 +138,8 @@ class ContainersApi:
         left = [f"pid {client.pid}" for client in scan.clients if client.grant == grant.id]
         if left:
             return f"its {', '.join(left)} uses a GPU"
-        return (
-            f"it is not known whether it uses a GPU: {'; '.join(scan.unknown)}"
-            if scan.unknown
-            else ""
-        )
+        unknown = "; ".join(scan.unknown)
+        return f"it is not known whether it uses a GPU: {unknown}" if unknown else ""
 
     async def _reserve(
         self,
@@ -165,12 +159,8 @@ class ContainersApi:
         if isinstance(answer, Refuse):
             # what some could give is not kept
             there = had_room(cards, self._agent.look(), self._sources.policy)
-            self._log.info(
-                "released",
-                container=wanted.id,
-                gpus=there,
-                reason="another GPU cannot give what is asked",
-            )
+            reason = "another GPU cannot give what is asked"
+            self._log.info("released", container=wanted.id, gpus=there, reason=reason)
             raise Refused(400 if answer.for_ever else 409, answer.reason, for_ever=answer.for_ever)
         return answer.grant
 
@@ -185,12 +175,8 @@ class ContainersApi:
         found = ledger.of_container(name) if ledger else None
         if ledger and found and (not found[1] or ledger.is_unmade(found[0], caller.pid)):
             try:
-                await until(
-                    lambda: not self._left_of(found[0]),
-                    _GONE_S,
-                    "its processes are gone",
-                    _GONE_LOOK_S,
-                )
+                what = "its processes are gone"
+                await until(lambda: not self._left_of(found[0]), _GONE_S, what, _GONE_LOOK_S)
             except TimeoutError:
                 pass  # the agent ends the grant with the last of them
             else:
@@ -213,16 +199,13 @@ class ContainersApi:
 
     def _caller(self, request: web.Request) -> ProcessIdentity:
         """The process that wanted, by the kernel's word. Refused."""
-        found = known_asker(
-            request, "only root and mpsd's own user may request shares", for_ever=True
-        )
+        who = "only root and mpsd's own user may request shares"
+        found = known_asker(request, who, for_ever=True)
         caller = processes.identity_of(found.pid) if found.pid else None
         if caller is None:
-            reason = (
-                "the kernel does not identify the calling process; run mpsd in the same pid"
-                " namespace"
-            )
-            raise Refused(400, reason, for_ever=True)
+            reason = "the kernel does not identify the calling process"
+            remedy = "run mpsd in the same pid namespace"
+            raise Refused(400, f"{reason}; {remedy}", for_ever=True)
         return caller
 
 
@@ -251,11 +234,8 @@ class GrantSetApi:
         """200 with the values before and after; 400: invalid; 403, 404; 409: not now."""
         grant_id = request.match_info["id"]
         try:
-            known_asker(
-                request,
-                "only root and mpsd's own user may change grants; run it as root",
-                for_ever=False,
-            )
+            who = "only root and mpsd's own user may change grants; run it as root"
+            known_asker(request, who)
             wanted = await read(request, GrantChangeRequest)
             return json_answer(await self._change(grant_id, wanted))
         except Refused as error:
@@ -264,11 +244,8 @@ class GrantSetApi:
 
     async def _change(self, grant_id: str, wanted: GrantChangeRequest) -> GrantChanged:
         if self._ledger is None:
-            why = (
-                "kubelet assigns this node's GPUs to pods; change the pod's request, and"
-                " recreate it"
-            )
-            raise Refused(409, why, for_ever=False)
+            remedy = "change the pod's request, and recreate it"
+            raise Refused(409, f"kubelet assigns this node's GPUs to pods; {remedy}")
         try:
             async with asyncio.timeout(_TURN_S), self._agent.cycle_lock:
                 before, after, answer = self._decided(grant_id, wanted)
@@ -276,7 +253,7 @@ class GrantSetApi:
                     self._ledger.change(after)
         except TimeoutError:
             why = f"the agent has been busy for {_TURN_S:g} s; nothing was changed; try again"
-            raise Refused(409, why, for_ever=False) from None
+            raise Refused(409, why) from None
         if wanted.dry_run:
             return answer
         if after.memory_mib > before.memory_mib:
@@ -299,7 +276,7 @@ class GrantSetApi:
         policy = self._sources.policy
         before = next((held.grant for held in view.grants if held.grant.id == grant_id), None)
         if not isinstance(before, KeptGrant):
-            raise Refused(404, f"grant {grant_id} does not exist", for_ever=False)
+            raise Refused(404, f"grant {grant_id} does not exist")
         after = changed(before, wanted, view, policy)
         if isinstance(after, tuple):
             misuse = is_misuse(after)
@@ -315,10 +292,9 @@ class GrantSetApi:
             now = next((held.grant for held in ledger.view.held if held.grant.id == after.id), None)
             # else it was changed again, or has ended
             if isinstance(now, KeptGrant) and now.parts == after.parts:
-                pairs = zip(before.parts, after.parts, strict=True)
-                parts = tuple(
-                    replace(new, memory_mib=min(old.memory_mib, new.memory_mib))
-                    for old, new in pairs
-                )
-                ledger.change(replace(now, parts=parts))
-        raise Refused(409, f"{why}; its memory is unchanged", for_ever=False)
+                parts = []
+                for old, new in zip(before.parts, after.parts, strict=True):
+                    least_mib = min(old.memory_mib, new.memory_mib)
+                    parts.append(replace(new, memory_mib=least_mib))
+                ledger.change(replace(now, parts=tuple(parts)))
+        raise Refused(409, f"{why}; its memory is unchanged")

@@ -74,22 +74,16 @@ def find(path: Path, root: Path) -> EngineFile:
         raise _unusable(path, f"is a link to {place}, out of {root}", "put the file itself there")
     if not place.exists():
         if linked_from:
-            raise _unusable(
-                path,
-                f"is a link to {place}, which is not there",
-                "remove the link, or make the file",
-            )
+            what = f"is a link to {place}, which is not there"
+            raise _unusable(path, what, "remove the link, or make the file")
         return EngineFile(place, None)
     if not place.is_file():
         raise _unusable(path, "is not a file", "move it away")
     with place.open("rb") as file:
         data = file.read(_LARGEST_BYTES + 1)
     if len(data) > _LARGEST_BYTES:
-        raise _unusable(
-            path,
-            f"is larger than {_LARGEST_BYTES // 1024**2} MiB",
-            "write the runtime into it by hand",
-        )
+        what = f"is larger than {_LARGEST_BYTES // 1024**2} MiB"
+        raise _unusable(path, what, "write the runtime into it by hand")
     try:
         return EngineFile(place, data.decode(), linked_from)
     except UnicodeDecodeError as error:
@@ -99,11 +93,8 @@ def find(path: Path, root: Path) -> EngineFile:
 
 def backups(path: Path) -> dict[Path, str]:
     """The newest first."""
-    found = [
-        one
-        for one in path.parent.glob(f"{path.name}{_BACKUP}*")
-        if one.is_file() and not one.is_symlink()
-    ]
+    named = path.parent.glob(f"{path.name}{_BACKUP}*")
+    found = [one for one in named if one.is_file() and not one.is_symlink()]
     kept = {}
     for one in sorted(found, key=lambda one: (one.stat().st_mtime_ns, one.name), reverse=True):
         with suppress(UnicodeDecodeError):

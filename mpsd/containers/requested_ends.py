@@ -121,17 +121,14 @@ class RequestedEndsApi:
         """200 with how many clients have ended; 400, 403; 404: no grant; 409: its clients are not
         known."""
         try:
-            known_asker(
-                request,
-                "only root and mpsd's own user may end a container's programs",
-                for_ever=True,
-            )
+            who = "only root and mpsd's own user may end a container's programs"
+            known_asker(request, who, for_ever=True)
             wanted = await read(request, HostContainerSignal)
             first, clients = self._container(wanted)
         except Refused as error:
             return error.answer
         except NotStopped as unknown:
-            return Refused(409, str(unknown), for_ever=False).answer
+            return Refused(409, str(unknown)).answer
         begun = self._ends.begin(
             _at_risk(wanted, first, clients), f"its container gets signal {wanted.signum}"
         )
@@ -143,9 +140,8 @@ class RequestedEndsApi:
     def _container(self, wanted: HostContainerSignal) -> tuple[ProcessIdentity, list[Client]]:
         """Its first process, and its processes on GPUs. Refused, NotStopped."""
         if not 1 <= wanted.signum <= signal.SIGRTMAX:
-            raise Refused(
-                400, f"signum is {wanted.signum}; write 1 to {signal.SIGRTMAX:d}", for_ever=True
-            )
+            why = f"signum is {wanted.signum}; write 1 to {signal.SIGRTMAX:d}"
+            raise Refused(400, why, for_ever=True)
         if self._ledger is None:  # beside a kubelet pods hold the grants
             first = ProcessIdentity(wanted.pid, wanted.start_ticks, processes.boot_id())
             return first, self._ends.clients_in(first)
@@ -162,16 +158,11 @@ class RequestedEndsApi:
         try:
             wanted = await read(request, ProgramsToStop)
             if self._ledger is None:
-                why = (
-                    "kubelet runs what holds grants here; delete the pod, with `kubectl delete pod`"
-                )
-                raise Refused(409, why, for_ever=False)
+                remedy = "delete the pod, with `kubectl delete pod`"
+                raise Refused(409, f"kubelet runs what holds grants here; {remedy}")
             if not 0 <= wanted.grace_s <= _LONGEST_GRACE_S:
-                raise Refused(
-                    400,
-                    f"grace_s is {wanted.grace_s:g}; write 0 to {_LONGEST_GRACE_S:g}",
-                    for_ever=True,
-                )
+                why = f"grace_s is {wanted.grace_s:g}; write 0 to {_LONGEST_GRACE_S:g}"
+                raise Refused(400, why, for_ever=True)
         except Refused as error:
             return error.answer
         uid = asker.uid if asker else None

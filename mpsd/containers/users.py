@@ -108,12 +108,8 @@ def users(socket: Path, root: Path, launcher: str) -> list[ContainerUser]:
         _status, body = local_api.ask(socket, "GET", "/v1/node", timeout_s=10.0)
         node = local_api.read(body, NodeReport)
     except (local_api.NotRunning, TimeoutError, OSError):
-        return list(
-            {
-                user.id: user
-                for user in (*bundle_users(root, launcher), *_in_ledger(socket.parent))
-            }.values()
-        )
+        found = (*bundle_users(root, launcher), *_in_ledger(socket.parent))
+        return list({user.id: user for user in found}.values())
     return [
         ContainerUser(held.container, held.container_name, f"holds grant {held.id} of mpsd up")
         for held in node.grants or ()
@@ -136,8 +132,7 @@ def _in_ledger(run_directory: Path) -> list[ContainerUser]:
 
 
 # -- names: docker and podman pass only ids to their runtimes ------------------------------------
-# Source: https://docs.docker.com/reference/api/engine/ (GET /containers/json), which podman's
-# service answers too.
+# Source: https://docs.docker.com/reference/api/engine/ (GET /containers/json); podman has it too.
 
 
 class _NamedContainer(msgspec.Struct, rename="pascal"):

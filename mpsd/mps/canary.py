@@ -32,9 +32,7 @@ from mpsd.platform import processes
 from mpsd.platform.logs import Logger
 from mpsd.platform.nvml import NvmlFailed
 
-# A process of its own, so that a driver that hangs or crashes takes nothing of mpsd's with it. By
-# its path, without site-packages or anything of the caller's, so that it starts in a few
-# milliseconds.
+# A process of its own, as a driver may hang or crash; without site-packages it starts in some ms.
 PROGRAM = (sys.executable, "-I", "-S", str(Path(__file__).with_name("cuda_canary.py")))
 
 
@@ -110,9 +108,9 @@ class DomainCanary(OwnContexts[Canary | None]):
     def obstacle(self, policy: Policy) -> str:
         """Why the domain cannot serve; NvmlFailed."""
         why = canary.obstacle(self.result, self._here(), policy.canary)
-        return why or (
-            canary.cap_obstacle(self.result, self._here()) if policy.memory_cap == "cgroup" else ""
-        )
+        if why or policy.memory_cap != "cgroup":
+            return why
+        return canary.cap_obstacle(self.result, self._here())
 
     def why_no_caps(self, policy: Policy) -> str:
         """Why cgroups' limits, if the policy demands them, cannot be set, or empty. NvmlFailed."""
@@ -120,9 +118,8 @@ class DomainCanary(OwnContexts[Canary | None]):
         if policy.memory_cap != "cgroup" or caps is None:
             return ""
         why = caps.why_not(gpu.uuid for gpu in self._setup.gpus)
-        return (
-            f"memory_cap is cgroup, and {why}; set memory_cap: auto, or change that" if why else ""
-        )
+        remedy = "set memory_cap: auto, or change that"
+        return f"memory_cap is cgroup, and {why}; {remedy}" if why else ""
 
     def _tries_caps(self, policy: Policy) -> bool:
         caps = self._setup.caps
@@ -164,12 +161,8 @@ class DomainCanary(OwnContexts[Canary | None]):
         elif result.warning:
             self._log.warning("canary passed", driver=result.driver, reason=result.warning)
         else:
-            self._log.info(
-                "canary passed",
-                driver=result.driver,
-                context_mib=result.context_mib,
-                sms=result.sms,
-            )
+            about = {"driver": result.driver, "context_mib": result.context_mib}
+            self._log.info("canary passed", **about, sms=result.sms)
         self._on_end()  # the state follows from it
         return not self.obstacle(policy)
 
@@ -244,21 +237,15 @@ class DomainCanary(OwnContexts[Canary | None]):
     ) -> Mapping[str, Mapping[Trial, Outcome]]:
         """The outcome of one client a GPU and trial, all at the same time."""
 
-        async def one(gpu: Gpu, trial: Trial) -> tuple[str, Trial, Outcome]:
-            limits = trial.environment(gpu.uuid, str(pipe.directory))
-            return (
-                gpu.uuid,
-                trial,
-                await run(self._setup.program, {**self._environment, **limits}, deadline_s),
-            )
+        found: dict[str, dict[Trial, Outcome]] = {gpu.uuid: {} for gpu in self._setup.gpus}
 
-        rows = await asyncio.gather(
-            *(one(gpu, trial) for gpu in self._setup.gpus for trial in trials)
-        )
-        return {
-            gpu.uuid: {trial: found for uuid, trial, found in rows if uuid == gpu.uuid}
-            for gpu in self._setup.gpus
-        }
+        async def one(gpu: Gpu, trial: Trial) -> None:
+            limits = trial.environment(gpu.uuid, str(pipe.directory))
+            environment = {**self._environment, **limits}
+            found[gpu.uuid][trial] = await run(self._setup.program, environment, deadline_s)
+
+        await asyncio.gather(*(one(gpu, trial) for gpu in self._setup.gpus for trial in trials))
+        return found
 
 
 _LOOK_S = 0.02  # while the server still lists a client that has ended
@@ -308,10 +295,8 @@ class FirstContext(OwnContexts[None]):
             self._log.warning("first context not made", reason=str(error))
 
     async def _make(self, gpu: Gpu, pipe_directory: Path, deadline_s: float) -> None:
-        environment = {
-            **self._environment,
-            **canary.first_context_environment(gpu.uuid, str(pipe_directory)),
-        }
+        limits = canary.first_context_environment(gpu.uuid, str(pipe_directory))
+        environment = {**self._environment, **limits}
         refused: list[str] = []
         while len(refused) < _TRIES:
             outcome = await run(self._setup.program, environment, deadline_s)

@@ -61,10 +61,8 @@ class FoundModes:
 
 
 def why_unknown(error: records.UnreadableRecord, uuid: str) -> str:
-    remedy = (
-        f"set the mode yourself (nvidia-smi -i {uuid} -c DEFAULT), then run `rm"
-        f" {shlex.quote(str(error.path))}`"
-    )
+    by_hand = f"set the mode yourself (nvidia-smi -i {uuid} -c DEFAULT)"
+    remedy = f"{by_hand}, then run `rm {shlex.quote(str(error.path))}`"
     return f"{error.path} cannot be read: {error.reason}; {remedy}"
 
 
@@ -125,9 +123,8 @@ class ComputeModes:
                     self._log.info("compute mode put back", gpu=uuid, mode=mode)
                 self._files.remove(uuid)
             except NvmlFailed as error:
-                self._log.warning(
-                    "compute mode not put back", gpu=uuid, mode=mode, reason=str(error)
-                )
+                about = {"gpu": uuid, "mode": mode}
+                self._log.warning("compute mode not put back", **about, reason=str(error))
                 left[uuid] = mode
         self._kept.change(compute_modes=left)
 
@@ -142,9 +139,8 @@ class ComputeModes:
                     self._files.remove(uuid)
             except records.UnreadableRecord as error:
                 known[uuid] = None
-                self._log.error(
-                    "compute mode left as it is", gpu=uuid, reason=why_unknown(error, uuid)
-                )
+                reason = why_unknown(error, uuid)
+                self._log.error("compute mode left as it is", gpu=uuid, reason=reason)
         return known
 
 
@@ -235,12 +231,8 @@ def _released(
             yield Released(record.domain, uuid, name, ReleaseOutcome.LEFT, str(error))
         else:
             files.remove(uuid)
-            yield Released(
-                record.domain,
-                uuid,
-                name,
-                ReleaseOutcome.PUT_BACK if changed else ReleaseOutcome.WAS_SO,
-            )
+            outcome = ReleaseOutcome.PUT_BACK if changed else ReleaseOutcome.WAS_SO
+            yield Released(record.domain, uuid, name, outcome)
 
 
 async def _in_use(folder: DomainFolder, record: DomainRecord, pipe: ControlPipe) -> str:
@@ -248,19 +240,12 @@ async def _in_use(folder: DomainFolder, record: DomainRecord, pipe: ControlPipe)
     try:
         daemon = control_daemon.listener(folder)
         if daemon is None:
-            alive = record.daemon is not None and processes.is_alive(record.daemon)
-            return (
-                f"its control daemon ({record.daemon}) runs and does not listen; end it first"
-                if alive
-                else ""
-            )
+            if record.daemon is None or not processes.is_alive(record.daemon):
+                return ""
+            return f"its control daemon ({record.daemon}) runs and does not listen; end it first"
         servers = await pipe.ask(control_protocol.server_list())
         clients = [pid for each in await pipe.clients(servers) for pid in each]
     except (ControlFailed, OSError) as error:
         return f"its control daemon does not report its clients: {error}; end it first"
-    if clients:
-        return (
-            f"its control daemon ({daemon}) has clients: pid {', '.join(map(str, clients))}; end"
-            " them first"
-        )
-    return ""
+    pids = ", ".join(map(str, clients))
+    return f"its control daemon ({daemon}) has clients: pid {pids}; end them first" if pids else ""

@@ -94,14 +94,11 @@ class ControlPipe:
         )
         found = await self.ask(control_protocol.memory_limit(limit.server, limit.ordinal))
         if found != control_protocol.memory_mib_as_shown(limit.memory_mib):
-            of_whom = (
-                "the default for new servers" if limit.server is None else f"server {limit.server}"
-            )
-            raise ControlFailed(
-                f"the memory limit of {of_whom} for device {limit.ordinal} was set to"
-                f" {limit.memory_mib} MiB and reads back as"
-                f" {'none' if found is None else f'{found} MiB'}"
-            )
+            of_whom = "new servers" if limit.server is None else f"server {limit.server}"
+            which = f"the memory limit of {of_whom} for device {limit.ordinal}"
+            shown = "none" if found is None else f"{found} MiB"
+            set_to = f"was set to {limit.memory_mib} MiB"
+            raise ControlFailed(f"{which} {set_to} and reads back as {shown}")
 
 
 # -- the process ---------------------------------------------------------------------------------

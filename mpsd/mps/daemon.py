@@ -154,10 +154,8 @@ class DomainDaemon:
         child = control_daemon.start(self._folder, self._gpus, self._environment)
         try:
             # None: it is over already; its exit code says why at the next look.
-            self._hold(
-                processes.identity_of(child.pid)
-                or ProcessIdentity(child.pid, 0, processes.boot_id())
-            )
+            gone = ProcessIdentity(child.pid, 0, processes.boot_id())
+            self._hold(processes.identity_of(child.pid) or gone)
         except OSError:  # it cannot be known again, and has no client yet
             child.kill()
             child.wait()
@@ -218,10 +216,8 @@ class DomainDaemon:
             return f"the control daemon ({pid}) is gone"
         if code < 0:
             return f"the control daemon ({pid}) was killed by signal {-code}"
-        return (
-            f"the control daemon ({pid}) ended with code {code}; its last line:"
-            f' "{self._last_words}"'
-        )
+        ended = f"the control daemon ({pid}) ended with code {code}"
+        return f'{ended}; its last line: "{self._last_words}"'
 
     def kill(self) -> None:
         """SIGKILL, on proof that it is the one; its clients lose it."""
@@ -328,10 +324,8 @@ class DomainDaemon:
         statuses = [
             await self._timed(pipe, control_protocol.server_status(server)) for server in servers
         ]
-        return (
-            servers,
-            ServerStatus.FAULT if ServerStatus.FAULT in statuses else ServerStatus.ACTIVE,
-        )
+        in_fault = ServerStatus.FAULT in statuses
+        return servers, ServerStatus.FAULT if in_fault else ServerStatus.ACTIVE
 
     async def _timed(self, pipe: ControlPipe, command: Command[Answer]) -> Answer:
         began = time.monotonic()

@@ -153,8 +153,7 @@ class ClientEnds:
         """NotEnded where this is not the process that was seen, or it must not be ended."""
         client = asked.client
         pod = self.whereabouts.owner_of(client.pid) if self.whereabouts else client.pod
-        # On a machine of its own one that has left is held to its grant, unless another's cgroup
-        # has it.
+        # on a machine one that has left is held to its grant, unless another's cgroup has it
         on_machine = isinstance(self.whereabouts, ContainerProcesses)
         is_outside = pod is None and on_machine and client.grant is not None
         if pod != client.pod and not is_outside:

@@ -141,16 +141,11 @@ class DomainFaults:
             return
         signs = FaultSigns(heard_s or processes.boot_time_s(), self._clear_s, read.pids)
         if in_fault:
-            # Whom it lists and who is about to be gone may be its cause, whose end the server has
-            # not noticed.
-            known = {
-                pid: who
-                for pid, who in listed.items()
-                if who and not processes.is_ending(who.process)
-            }
-            self._begin(
-                replace(signs, listed=known), tuple(pid for pid, who in listed.items() if not who)
-            )
+            # who is about to be gone may be its cause, whose end the server has not noticed
+            here = [who for who in listed.values() if who and not processes.is_ending(who.process)]
+            known = {who.process.pid: who for who in here}
+            gone = tuple(pid for pid, who in listed.items() if not who)
+            self._begin(replace(signs, listed=known), gone)
         elif read.of_fault and self._has_vanished(
             over := replace(signs, over_s=processes.boot_time_s())
         ):
@@ -158,10 +153,7 @@ class DomainFaults:
         else:
             self._clear_s = self._daemon.asked_s
             if read.of_fault:
-                reason = (
-                    "the log reports it, but neither the server nor the ends of its clients"
-                    " confirm it"
-                )
+                reason = "the log reports it, but neither server nor ends of clients confirm it"
                 self._log.warning("fault not recorded", reason=reason, pids=sorted(read.pids))
 
     def _has_vanished(self, signs: FaultSigns) -> bool:
@@ -201,22 +193,16 @@ class DomainFaults:
                 signalled = processes.send_signal(hit.process, signal.SIGKILL)
             except PermissionError as error:
                 if self._kept.get(hit.process.pid) != str(error):
-                    self._log.warning(
-                        "client not ended", pid=hit.process.pid, reason=f"{error}; end it by hand"
-                    )
+                    why = f"{error}; end it by hand"
+                    self._log.warning("client not ended", pid=hit.process.pid, reason=why)
                 self._kept[hit.process.pid] = str(error)
                 continue
             if signalled:
                 self._ended_at = time.monotonic()
                 self.all = faults.ended(self.all, hit.process, time.time())
                 why = "a fault has ended its work, and its server admits no client until it is gone"
-                self._log.warning(
-                    "client ended",
-                    pid=hit.process.pid,
-                    command=hit.command,
-                    pod=hit.pod,
-                    reason=why,
-                )
+                who = {"pid": hit.process.pid, "command": hit.command, "pod": hit.pod}
+                self._log.warning("client ended", **who, reason=why)
 
     def reason(self, graces: Graces) -> str:
         how = f"processes that remain are killed {graces.fault_grace_s:g} s after it"

@@ -51,17 +51,15 @@ class DomainRestarts:
         # before its record is changed: it may be tried again
         adopted = self._daemon.adopt(old.daemon if old else None)
         if old:
-            kept = ("restarts_total", "started_at", "compute_modes", "served")
-            self._kept.change(**{name: getattr(old, name) for name in kept})
-            self._daemon.canary.result = old.canary
-        if old:
             same = adopted and self._daemon.identity == old.daemon
             self._faults.take_over(old.faults, old.faults_total, same_daemon=same)
-            self._kept.change(**self._faults.as_recorded)
+            kept = ("restarts_total", "started_at", "compute_modes", "served")
+            fields = {name: getattr(old, name) for name in kept}
+            self._kept.change(**fields, **self._faults.as_recorded)
+            self._daemon.canary.result = old.canary
         if adopted:
-            self._log.info(
-                "daemon adopted", pid=self._daemon.identity and self._daemon.identity.pid
-            )
+            identity = self._daemon.identity
+            self._log.info("daemon adopted", pid=identity and identity.pid)
             if not self._daemon.foreign:
                 self._modes.try_to_follow(policy)
         self._kept.change(daemon=self._daemon.identity)
@@ -101,11 +99,9 @@ class DomainRestarts:
         self._faults.daemon_gone()
         counts = {"restarts": restarts + 1, "restarts_total": record.restarts_total + 1}
         self._kept.change(daemon=None, servers=(), **counts, **self._faults.as_recorded)
-        return (
-            how
-            if not restarts
-            else f"{how}; {restarts + 1} times in a row, the next start is in {delay_s:g} s"
-        )
+        if not restarts:
+            return how
+        return f"{how}; {restarts + 1} times in a row, the next start is in {delay_s:g} s"
 
     def kill_after(self, limit_s: float, why: str) -> None:
         """Ends a daemon that has been in this state too long; its death starts the next one."""
@@ -167,8 +163,7 @@ class DomainSettling:
             daemon.servers = await pipe.ask(control_protocol.server_list())
             if doubtful or daemon.no_server:
                 await self._until_server_is_up(policy.graces.command_s)
-            # One that was adopted may be in a fault; one that has just been started says nothing of
-            # itself yet.
+            # an adopted one may be in a fault; one just started says nothing of itself yet
             _servers, status = (
                 await daemon.ask_for_health(pipe) if daemon.adopted else ((), ServerStatus.ACTIVE)
             )

@@ -144,10 +144,9 @@ class CapFiles:
                 found = records.read(path, kind)
             except records.UnreadableRecord as error:
                 self._log.warning("record ignored", reason=str(error))
-            self._known[path] = (
-                stamp,
-                found if found and found.boot_id == processes.boot_id() else None,
-            )
+            if found and found.boot_id != processes.boot_id():
+                found = None
+            self._known[path] = (stamp, found)
         return self._known[path][1]
 
 
@@ -319,9 +318,8 @@ class MemoryCaps:
                 self._log.info("memory cap removed", cgroup=cap.cgroup, gpu=cap.gpu)
             except NvmlFailed as error:
                 if _inode(_folder(root, cap.cgroup)) == cap.inode:
-                    self._log.warning(
-                        "memory cap not removed", cgroup=cap.cgroup, gpu=cap.gpu, reason=str(error)
-                    )
+                    about = {"cgroup": cap.cgroup, "gpu": cap.gpu}
+                    self._log.warning("memory cap not removed", **about, reason=str(error))
                     continue
             self._ours.pop(cap.place, None)
         for cap in actions.sets:

@@ -48,11 +48,9 @@ class DomainRecords:
 
     def _is_bereft(self, record: DomainRecord) -> bool:
         daemon = record.daemon
-        return (
-            daemon is not None
-            and daemon.pid not in self._daemons
-            and not processes.is_alive(daemon)
-        )
+        if daemon is None or daemon.pid in self._daemons:
+            return False
+        return not processes.is_alive(daemon)
 
     def read(self) -> tuple[DomainRecord, ...]:
         """By the domain's name."""
@@ -66,12 +64,8 @@ class DomainRecords:
         self._daemons.keep_only({one.daemon.pid for one in self._records.values() if one.daemon})
         self._daemons.ask()
         records_now = [self._as_it_is(record) for record in self._records.values()]
-        return tuple(
-            sorted(
-                records_now,
-                key=lambda record: [int(n) for n in re.findall("[0-9]+", record.domain)],
-            )
-        )
+        records_now.sort(key=lambda one: [int(n) for n in re.findall("[0-9]+", one.domain)])
+        return tuple(records_now)
 
     def _look(self) -> dict[Path, tuple[int, int]]:
         stamps = {}
@@ -109,10 +103,7 @@ class DomainRecords:
         """The record; for a daemon whose death is not recorded yet, with the state that follows."""
         if not self._is_bereft(record):
             return record
-        reason = (
-            f"its control daemon ({record.daemon}) is gone, and mpsd control has not recorded"
-            " it yet"
-        )
+        reason = f"its control daemon ({record.daemon}) is gone, which is not recorded yet"
         return replace(record, state=State.DOWN, reason=reason, daemon=None, servers=())
 
 
@@ -176,22 +167,19 @@ class KeptRecord:
     def change(self, **fields: object) -> None:
         """Writes the record where these fields change it, or somebody changed the file."""
         changed = replace(self.now, **fields)  # type: ignore[arg-type]
-        if changed != self.now or self._unwritten or self._stamp() != self._written:
+        if changed != self.now or self._unwritten or _stamp(self._path) != self._written:
             self.now = changed
             before = self._unwritten
             self._unwritten = ""
             try:
                 records.write(self._path, changed, mode=0o644)
-                self._written = self._stamp()
+                self._written = _stamp(self._path)
             except OSError as error:
                 self._unwritten = error.strerror or str(error)
             if self._unwritten and self._unwritten != before:
                 self._log.error("record not written", file=str(self._path), reason=self._unwritten)
             elif before and not self._unwritten:
                 self._log.info("record written again", file=str(self._path))
-
-    def _stamp(self) -> tuple[int, ...]:
-        return _stamp(self._path)
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -290,26 +278,22 @@ class NodeDomains:
         """What the policy lists together with a GPU that has MIG instances now is not together."""
         divided = {gpu.ordinal for gpu in self.gpus if gpu.instance}
         kept = [group for group in self._asked.domains if divided.isdisjoint(group)]
-        if kept != self._policy.domains and (
-            left_out := [one for one in self._asked.domains if one not in kept]
-        ):
-            self._log.warning(
-                "domains left out",
-                domains=left_out,
-                reason="MIG instances share a daemon with no GPU",
-            )
+        left_out = [one for one in self._asked.domains if one not in kept]
+        if left_out and kept != self._policy.domains:
+            reason = "MIG instances share a daemon with no GPU"
+            self._log.warning("domains left out", domains=left_out, reason=reason)
         self._policy = replace(self._asked, domains=kept)
 
     def keep_gone(self, records: Iterable[DomainRecord]) -> None:
         """Counts domains without a GPU here among `every`, as long as they have records."""
         kinds = {kind.value: kind for kind in DomainKind}
-        gone = (one for one in records if self.is_gone(one))
-        every = (
-            *self.now,
-            *(Domain(one.domain, one.gpus, kinds.get(one.kind, DomainKind.LISTED)) for one in gone),
-        )
-        if every != self.every:
-            self.every = every
+        gone = [
+            Domain(one.domain, one.gpus, kinds.get(one.kind, DomainKind.LISTED))
+            for one in records
+            if self.is_gone(one)
+        ]
+        if (*self.now, *gone) != self.every:
+            self.every = (*self.now, *gone)
 
     def is_gone(self, record: DomainRecord) -> bool:
         """Whether none of its GPUs is here any more."""
@@ -352,12 +336,9 @@ class NodeDomains:
 
     def _unused(self, held: Collection[str]) -> list[tuple[str, ...]]:
         joined = (domain for domain in self.now if domain.kind is DomainKind.JOINED)
-        unused = (domain for domain in joined if set(domain.gpus).isdisjoint(held))
-        return [
-            one.gpus
-            for one in unused
-            if not DomainFolder(self._run_directory / one.name).drain.exists()
-        ]
+        unused = [domain for domain in joined if set(domain.gpus).isdisjoint(held)]
+        folder = self._run_directory
+        return [one.gpus for one in unused if not DomainFolder(folder / one.name).drain.exists()]
 
     def _divide(self, groups: Iterable[tuple[str, ...]]) -> None:
         if over := set(groups):

@@ -24,8 +24,7 @@ from mpsd.platform.logs import logger
 from mpsd.platform.nvml import Nvml, NvmlFailed
 from mpsd.platform.run_directory import ENDS
 
-# Seconds between two probes that nothing else asked for. A death, and a line in the log, are seen
-# long before.
+# Seconds between two probes that nothing asked for: a death or a line in the log does.
 _PROBE_S = {
     State.READY: 20.0,
     State.FAULT: 0.25,
@@ -136,10 +135,8 @@ class DomainSupervisor:
     @property
     def left(self) -> str:
         clients = "unknown" if self._daemon.clients is None else self._daemon.clients
-        return (
-            f"{self.record.domain}, clients:"
-            f" {clients}{', and the holders of grants' if self._drain.granted else ''}"
-        )
+        holders = ", and the holders of grants" if self._drain.granted else ""
+        return f"{self.record.domain}, clients: {clients}{holders}"
 
     def look_at_files(self) -> None:
         """Wakes the loop after a line in the log, a stop of the daemon or a request of the
@@ -171,11 +168,10 @@ class DomainSupervisor:
         self._drain.look()
         if daemon.read_log():
             self._probe_at = 0.0
-        elif (
-            not daemon.unanswered
-            and (soon_s := self._faults.look_again_s(self._policy().graces)) is not None
-        ):
-            self._probe_at = min(self._probe_at, time.monotonic() + soon_s)
+        elif not daemon.unanswered:
+            soon_s = self._faults.look_again_s(self._policy().graces)
+            if soon_s is not None:
+                self._probe_at = min(self._probe_at, time.monotonic() + soon_s)
         if daemon.alive and state in _PROBE_S and time.monotonic() >= self._probe_at:
             graces = self._policy().graces
             await daemon.probe(graces.command_s, with_clients=self._drain.asked)
@@ -220,10 +216,8 @@ class DomainSupervisor:
         try:
             for uuid in self.record.gpus:
                 if self._nvml.mig_enabled(uuid):
-                    remedy = (
-                        "create one (nvidia-smi mig -cgi PROFILE -C), or switch MIG off (nvidia-smi"
-                        " -mig 0)"
-                    )
+                    off = "switch MIG off (nvidia-smi -mig 0)"
+                    remedy = f"create one (nvidia-smi mig -cgi PROFILE -C), or {off}"
                     return f"MIG is on for {uuid}, which has no instance yet; {remedy}"
             if why := self._daemon.canary.why_no_caps(policy):
                 return why
@@ -237,19 +231,14 @@ class DomainSupervisor:
 
     def _usurper(self) -> str:
         """Why no server can start beside the process that has a GPU exclusively, or empty."""
-        try:
-            alone = self._nvml.exclusive_process
-            exclusive = [
-                uuid for uuid in self.record.gpus if self._nvml.compute_mode(uuid) == alone
-            ]
-            found = next(
-                ((uuid, pid) for uuid in exclusive for pid in self._beside_mps(uuid)), None
-            )
-        except NvmlFailed:
+        found: list[tuple[str, int]] = []
+        with contextlib.suppress(NvmlFailed):
+            for uuid in self.record.gpus:
+                if self._nvml.compute_mode(uuid) == self._nvml.exclusive_process:
+                    found += [(uuid, pid) for pid in self._beside_mps(uuid)]
+        if not found:
             return ""
-        if found is None:
-            return ""
-        uuid, pid = found
+        uuid, pid = found[0]
         # The program alone: the whole cluster reads it, and arguments may be secret.
         program = program_of(processes.command_of(pid))
         if processes.identity_of(pid) is None:

@@ -142,12 +142,10 @@ class ManagedMemory:
         self._find(frozenset([pid for pid, _ in uses]), count_gpus, now)
         nobodys_mib = rest_mib - sum(self.of.values())
         if now - self._steady_since >= _STEADY_S:
-            self._least_mib = min(
-                max(0, nobodys_mib), rest_mib if self._least_mib is None else self._least_mib
-            )
-        self._over_mib = over_mib = nobodys_mib - (
-            nobodys_mib if self._least_mib is None else self._least_mib
-        )
+            before_mib = rest_mib if self._least_mib is None else self._least_mib
+            self._least_mib = min(max(0, nobodys_mib), before_mib)
+        least_mib = nobodys_mib if self._least_mib is None else self._least_mib
+        self._over_mib = over_mib = nobodys_mib - least_mib
         self._over_since = float("inf") if over_mib < _REPORT_MIB else min(self._over_since, now)
         stays = now - self._over_since >= _STEADY_S
         self.unexplained_mib = over_mib // _ROUND_MIB * _ROUND_MIB if stays else 0
@@ -213,10 +211,8 @@ class GpuProcessScanner:
         whereabouts: Whereabouts | None = None,
     ) -> None:
         self._nvml = nvml
-        self._of, self._gpus = (
-            gpus,
-            {gpu.uuid: _GpuScan(ManagedMemory(gpu.memory_mib)) for gpu in gpus},
-        )
+        self._of = gpus
+        self._gpus = {gpu.uuid: _GpuScan(ManagedMemory(gpu.memory_mib)) for gpu in gpus}
         self._mark = mark
         self._whereabouts = whereabouts
         self._owners = Owners()
@@ -267,27 +263,19 @@ class GpuProcessScanner:
         try:
             return self._look(uuid, one, now, sure=sure, anew=anew)
         except (NvmlFailed, OSError) as error:
-            why = (
-                f"{uuid}: {os.strerror(error.errno)}"
-                if isinstance(error, OSError) and error.errno
-                else str(error)
-            )
-            same = one.failed == why
+            why = str(error)
+            if isinstance(error, OSError) and error.errno:
+                why = f"{uuid}: {os.strerror(error.errno)}"
             self._gpus[uuid] = _GpuScan(one.memory, failed=why)
-            return not same
+            return one.failed != why
 
     def _look(self, uuid: str, one: _GpuScan, now: float, *, sure: bool, anew: bool) -> bool:
         """NvmlFailed; OSError where a process cannot be read for want of descriptors or memory."""
         uses, on_mps = self._ask(uuid, one, now, sure=sure)
         one.memory.look(self._nvml.used_mib(uuid), uses, self._count_gpus, now)
         managed = one.memory.of, one.memory.unexplained_mib
-        if (
-            uses == one.uses
-            and on_mps == one.on_mps
-            and managed == one.managed
-            and not anew
-            and not one.failed
-        ):
+        is_same = (uses, on_mps, managed) == (one.uses, one.on_mps, one.managed)
+        if is_same and not anew and not one.failed:
             return False
         before = one.clients
         one.clients = {}
@@ -298,30 +286,18 @@ class GpuProcessScanner:
         for pid, used_bytes in _each_once(uses).items():
             known = None if pid in self._owners.servers else self._who(pid)
             if known:
-                used_mib = (
-                    None if used_bytes is None else used_bytes // _MIB + managed[0].get(pid, 0)
-                )
+                used_mib = None
+                if used_bytes is not None:
+                    used_mib = used_bytes // _MIB + managed[0].get(pid, 0)
                 grant = self._grant_of(known)
                 is_on = pid in on_mps
-                who = known.identity
-                env = known.environment
+                what = (known.command, grant, known.pod, known.environment)
                 only_draws = pid not in one.pids
                 is_read = is_on and grant in self._owners.capped and self._count_gpus(pid) == 1
                 kib = self._reserved_kib(known, used_bytes, now) if is_read else 0
                 if pid not in before and self._count_gpus(pid) > 1:
                     self._settled = False  # what its other GPUs said of it was of one GPU
-                client = Client(
-                    who,
-                    uuid,
-                    used_mib,
-                    is_on,
-                    known.command,
-                    grant,
-                    known.pod,
-                    env,
-                    only_draws,
-                    kib,
-                )
+                client = Client(known.identity, uuid, used_mib, is_on, *what, only_draws, kib)
                 one.clients[pid] = before[pid] if before.get(pid) == client else client
         return True
 
@@ -358,11 +334,9 @@ class GpuProcessScanner:
     def _grant_of(self, known: _KnownProcess) -> str | None:
         if known.pod is not None or self._mark is None:
             return self._owners.pods.get(known.pod or "")
-        return (
-            known.mark
-            if known.mark in self._owners.grants
-            else self._owners.holders.get(known.identity.pid)
-        )
+        if known.mark in self._owners.grants:
+            return known.mark
+        return self._owners.holders.get(known.identity.pid)
 
     def _find_again(self) -> None:
         """After new grants: one that is in no cgroup of a grant any more stays in the last."""

@@ -31,8 +31,7 @@ from mpsd.model.grants import Gpu
 from mpsd.model.policy import CardCompute, Compute
 from mpsd.model.problem import InvalidInput, Problem, printable, shown
 
-# Variables of one dialect alone. CONTAINER and DEV are cGPU's and eGPU's: the switch decides whose
-# they are.
+# Variables of one dialect alone. The switch decides whose CONTAINER and DEV are.
 _OWN = {
     Dialect.CGPU: (WEIGHT,),
     Dialect.EGPU: (SWITCH, BYTES, PERCENT, RESERVED),

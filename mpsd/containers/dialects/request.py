@@ -69,45 +69,29 @@ def request_of(
     dialect: Dialect, cards: Sequence[CardRequest], problems: Sequence[Problem]
 ) -> DialectRequest | InvalidDialect:
     """The request, or all that is wrong: `problems`, and what keeps a card from giving it."""
-    limited = [  # MPS counts whole MiB of what its server leaves of a card
-        replace(
-            card,
-            memory_mib=min(
-                card.gpu.memory_mib - card.gpu.capability.server_mib, card.memory_bytes // MIB
-            ),
-        )
-        for card in cards
-    ]
+    limited = []
+    for card in cards:  # MPS counts whole MiB of what its server leaves of a card
+        left_mib = card.gpu.memory_mib - card.gpu.capability.server_mib
+        limited.append(replace(card, memory_mib=min(left_mib, card.memory_bytes // MIB)))
     # A program has one limit of memory and one percentage for all of its cards.
     memory_mib = max((card.memory_mib for card in limited), default=0)
     thread_percent = min((card.thread_percent for card in limited), default=100)
-    if found := (
-        *problems,
-        *(problem for card in limited for problem in _problems(card, thread_percent)),
-    ):
-        return InvalidDialect(found)
-    settled = (
-        replace(
-            card,
-            thread_percent=thread_percent,
-            differs=tuple(_differs(card, memory_mib, thread_percent)),
-        )
-        for card in limited
-    )
-    return DialectRequest(dialect, tuple(settled))
+    found = [*problems]
+    settled = []
+    for card in limited:
+        found += _problems(card, thread_percent)
+        differs = tuple(_differs(card, memory_mib, thread_percent))
+        settled.append(replace(card, thread_percent=thread_percent, differs=differs))
+    return InvalidDialect(tuple(found)) if found else DialectRequest(dialect, tuple(settled))
 
 
 def _problems(card: CardRequest, thread_percent: int) -> tuple[Problem, ...]:
     gpu = card.gpu
     is_over = card.memory_bytes > card.gpu.memory_mib * MIB
-    limit = ClientLimit(
-        -(-card.memory_bytes // MIB) if is_over else max(0, card.memory_mib), thread_percent
-    )
-    return tuple(
-        problems_with(
-            limit, f"{card.where} on {gpu.label}", gpu.capability, gpu.memory_mib, gpu.sms
-        )
-    )
+    memory_mib = -(-card.memory_bytes // MIB) if is_over else max(0, card.memory_mib)
+    limit = ClientLimit(memory_mib, thread_percent)
+    where = f"{card.where} on {gpu.label}"
+    return tuple(problems_with(limit, where, gpu.capability, gpu.memory_mib, gpu.sms))
 
 
 def _differs(card: CardRequest, memory_mib: int, thread_percent: int) -> Iterator[str]:
@@ -134,11 +118,9 @@ def _differs(card: CardRequest, memory_mib: int, thread_percent: int) -> Iterato
         )
     if thread_percent < card.thread_percent:
         own = f"{card.thread_percent} % are" if card.thread_percent < 100 else "no cap is"
-        one = (
-            "MPS has one percentage for all cards of a program: it gets the smallest,"
-            f" {thread_percent} %"
-        )
-        yield f"{one}; {own} requested here"
+        smallest = f"it gets the smallest, {thread_percent} %"
+        one = "MPS has one percentage for all cards of a program"
+        yield f"{one}: {smallest}; {own} requested here"
 
 
 # -- from the request to the ledger and to the user ----------------------------------------------

@@ -69,15 +69,10 @@ def launched(text: str) -> Launched | None:
     try:
         words = shlex.split(started[1]) if started else []
         names = shlex.split(following[1]) if following else []
-        folder = (
-            re.search(r"sys\.path\.append\((.*?)\); from mpsd", words[2])
-            if len(words) > 2
-            else None
-        )
-        return (
-            Launched(words[0], str(ast.literal_eval(folder[1])), tuple(names))
-            if folder and names
-            else None
-        )
+        code = words[2] if len(words) > 2 else ""
+        folder = re.search(r"sys\.path\.append\((.*?)\); from mpsd", code)
+        if folder and names:
+            return Launched(words[0], str(ast.literal_eval(folder[1])), tuple(names))
+        return None
     except (ValueError, SyntaxError):
         return None

@@ -38,13 +38,9 @@ def container_findings(request: HostContainerRequest, policy: Policy, driver: st
     """What the policy finds wrong with a request. driver: its version, such as 580.159.04."""
     modes = policy.admission.rules
     ruled = tuple(_ruled(request, policy, driver))
-    return Findings(
-        problems=(
-            *_malformed(request),
-            *(one for one in ruled if modes[RuleId(one.rule)] is RuleMode.ENFORCE),
-        ),
-        messages=tuple(str(one) for one in ruled if modes[RuleId(one.rule)] is RuleMode.WARN),
-    )
+    enforced = [one for one in ruled if modes[RuleId(one.rule)] is RuleMode.ENFORCE]
+    messages = [str(one) for one in ruled if modes[RuleId(one.rule)] is RuleMode.WARN]
+    return Findings((*_malformed(request), *enforced), tuple(messages))
 
 
 def _malformed(request: HostContainerRequest) -> Iterator[Problem]:
@@ -91,16 +87,7 @@ def container_answer(
     a container that starts while its domain does not serve has no GPU."""
     size = (grant.domain, grant.gpus, grant.memory_mib, grant.thread_percent)
     given = memory_answer(Allocation(*size), around)
-    return ContainerAnswer(
-        grant=grant.id,
-        # Which of the driver's libraries a container without Kubernetes gets is its engine's
-        # business.
-        environment={
-            name: value
-            for name, value in given.environment.items()
-            if name != NVIDIA_DRIVER_CAPABILITIES
-        },
-        mounts=given.mounts,
-        devices=given.devices if with_gate else (),
-        messages=messages,
-    )
+    environment = dict(given.environment)
+    environment.pop(NVIDIA_DRIVER_CAPABILITIES, None)  # the driver's libraries are its engine's
+    devices = given.devices if with_gate else ()
+    return ContainerAnswer(grant.id, environment, given.mounts, devices, messages)

@@ -1,10 +1,6 @@
-"""What a grant changes in a bundle's config.json, and how it is taken out again.
-
-Everything that is added is in a record beside config.json, and only what is in the record is taken
-out: so a bundle that is used again, whatever was killed in between, has each addition once. The
-record is not an annotation in config.json, because those may come from a tenant. The format:
-runtime-spec, config.md, config-linux.md.
-"""
+"""What a grant changes in a bundle's config.json, and how it is taken out again: only what is in a
+record beside it, so that a bundle used again has each addition once. Annotations may be a tenant's.
+The format: runtime-spec, config.md, config-linux.md."""
 
 import os
 import stat
@@ -125,11 +121,8 @@ def requests_share(entries: list[str]) -> bool:
 
 
 def dialect(entries: list[str]) -> tuple[str, dict[str, str]]:
-    """The script to call before a process is ended, and all variables that say what is requested.
-
-    Refused, with all problems: of a variable that is set twice, libc reads the first and others the
-    last.
-    """
+    """The script to call before an end, and all variables that say what is requested. Refused with
+    all problems: of a variable set twice, libc reads the first, others the last."""
     found: dict[str, str] = {}
     problems: list[str] = []
     for entry in entries:
@@ -168,12 +161,9 @@ _PLACES = (  # in config.json, of the lists that are added to
 
 
 class BundleRecord:
-    """What mpsd did to a bundle. root, container: whose it is. environment: what its processes are
-    started with.
-
-    lists: what was added, in the order of _PLACES. variables: the values that each was given.
-    before: the entries of these names that were there.
-    """
+    """What mpsd did to a bundle. root, container: whose it is. environment: of its processes.
+    lists: what was added, in the order of _PLACES. variables: the values each was given. before:
+    earlier entries."""
 
     def __init__(self) -> None:
         self.root = self.container = ""
@@ -315,8 +305,7 @@ def _node(source: str, inside: str) -> dict[str, object]:
 
 
 def _conflicts(config: dict[str, object], places: list[str]) -> list[str]:
-    """The bundle's own mounts at the places of the grant's, or over the folder that grants are
-    mounted in."""
+    """The bundle's own mounts at the grant's places, or over the folder of grants."""
     problems = []
     for row in rows(config, "mounts", CONFIG):
         inside = text(table(row, f"{CONFIG}: a mount"), "destination", f"{CONFIG}: a mount")

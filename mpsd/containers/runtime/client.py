@@ -1,9 +1,6 @@
-"""Asks `mpsd up` over its Unix socket, and reads what it answers about a container
-(mpsd/grants/rules/messages.py).
-
-Every wait has a deadline. Only root or this process's own user is believed, since what is answered
-is run; an answer that is not of the form this version knows is refused before anything is changed.
-"""
+"""Asks `mpsd up` over its Unix socket, and reads its answer about a container
+(mpsd/grants/rules/messages.py). Every wait has a deadline. Only root or this process's user is
+believed, and only an answer of the known form."""
 
 import sys
 import time
@@ -24,11 +21,8 @@ class _Disconnected(Exception):
 def ask(
     run_directory: str, url: str, body: object, answer_s: float = 30.0, patience_s: float = 5.0
 ) -> tuple[int, object]:
-    """The status and the body, if any, that answer a POST. Refused, also after `answer_s` in all,
-    or where nobody listened for `patience_s`.
-
-    Asking again is safe: mpsd knows by the pid and the name who asks, and for what.
-    """
+    """The status and body, if any, that answer a POST. Refused, also after `answer_s`, or where
+    nobody listened for `patience_s`. It may be asked again: mpsd knows who asks by pid and name."""
     path = f"{run_directory}/mpsd.sock"
     data = json_text.write(body, "the request")
     request = (
@@ -38,36 +32,29 @@ def ask(
     end = time.monotonic() + answer_s
     absent = None  # since when nobody listens; None where somebody did at the last try
     while True:
+        is_over = True
         try:
             return _answer(_exchange(path, request, end))
         except (FileNotFoundError, ConnectionRefusedError, _Disconnected) as error:
             now = time.monotonic()
             absent = now if absent is None else absent
-            if now + _RETRY_S > min(end, absent + patience_s):
-                is_there = isinstance(error, _Disconnected)
-                what = "closed the connection" if is_there else "is not running: no process answers"
-                raise ContainerRefused(
-                    f"mpsd {what} on {path}; start it with `mpsd up`, or see its log"
-                ) from None
+            is_over = now + _RETRY_S > min(end, absent + patience_s)
+            is_there = isinstance(error, _Disconnected)
+            what = "closed the connection" if is_there else "is not running: no process answers"
+            why = f"mpsd {what} on {path}; start it with `mpsd up`, or see its log"
         except BlockingIOError:  # its queue is full
             absent = None
-            if time.monotonic() + _RETRY_S > end:
-                raise ContainerRefused(
-                    f"mpsd accepts no more connections on {path}; see its log"
-                ) from None
+            is_over = time.monotonic() + _RETRY_S > end
+            why = f"mpsd accepts no more connections on {path}; see its log"
         except TimeoutError:
-            raise ContainerRefused(
-                f"mpsd did not answer on {path} within {answer_s:g} s; see its log"
-            ) from None
+            why = f"mpsd did not answer on {path} within {answer_s:g} s; see its log"
         except PermissionError:
-            raise ContainerRefused(
-                f"this user has no access to {path}; ask this machine's administrator"
-            ) from None
+            why = f"this user has no access to {path}; ask this machine's administrator"
         except OSError as error:
-            why = error.strerror or error
-            raise ContainerRefused(
-                f"{path} cannot be used: {why}; name mpsd's folder with --run-dir"
-            ) from None
+            reason = error.strerror or error
+            why = f"{path} cannot be used: {reason}; name mpsd's folder with --run-dir"
+        if is_over:
+            raise ContainerRefused(why)
         time.sleep(_RETRY_S)
 
 
@@ -143,8 +130,8 @@ _NOT_FOUND = 404
 
 
 class Granted:
-    """What goes into the bundle: variables; (source, inside, read_only) of folders of this machine;
-    and (source, inside, access) of device nodes that are made again in the container. Refused."""
+    """What goes into the bundle: variables; (source, inside, read_only) of folders; (source,
+    inside, access) of device nodes. Refused."""
 
     def __init__(self, body: object) -> None:
         answer = table(body, _ANSWER)

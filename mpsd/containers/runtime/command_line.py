@@ -1,8 +1,5 @@
 """The command line of an OCI runtime, as runc and crun read it, with mpsd-runtime's own flags among
-the global ones.
-
-What is not known is handed on as it came; only the own flags are taken out.
-"""
+the global ones; only these are taken out."""
 
 from mpsd.containers.dialects.names import COMMANDS
 from mpsd.containers.runtime.json_text import ContainerRefused, shown
@@ -31,13 +28,9 @@ _OFF = {"0", "f", "false"}  # as Go's strconv.ParseBool has it, in any case
 
 
 class CommandLine:
-    """own: mpsd-runtime's flags that were given, by name. options: global ones with their values.
-    passed: what the next runtime is given. command: empty where there is none. arguments: what
-    follows it.
-
-    root: where the next runtime keeps its containers' state; container: the one that is created or
-    entered, both once they are known.
-    """
+    """own: mpsd-runtime's flags, by name. options: global ones. passed: to the next runtime.
+    command: may be empty. arguments: what follows it. root: of the next runtime's state; container:
+    the one created or entered, both once known."""
 
     def __init__(self, found: "Options") -> None:
         self.own = {name: value for name, value in found.values.items() if name in _OWN}
@@ -62,8 +55,8 @@ def read(argv: list[str]) -> CommandLine:
 
 
 class Options:
-    """values: by long name; flags by theirs, with no value. words: the positional arguments. rest:
-    from the word on at which the options end. passed: all but mpsd-runtime's own flags."""
+    """values: by long name; of flags empty. words: positional. rest: from the word on at which the
+    options end. passed: all but mpsd-runtime's own flags."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -74,8 +67,7 @@ class Options:
 
 
 def of_create(arguments: list[str]) -> Options:
-    """Of `create` and `run`, whose options may follow the id too. Refused where an unknown one
-    hides the id."""
+    """Of `create` and `run`, also after the id. Refused where an unknown option hides the id."""
     options = _options(arguments, _CREATE, _CREATE_FLAGS, _CREATE_SHORT, mixed=True)
     hidden = len(options.words) != 1 or any(not word.startswith("--") for word in options.unknown)
     if options.unknown and hidden:
@@ -91,8 +83,7 @@ def of_exec(arguments: list[str]) -> Options:
 
 
 def of_signal(arguments: list[str]) -> Options:
-    """Of `kill` and `delete`, whose options may follow the id too. values: of flags, those that are
-    on."""
+    """Of `kill` and `delete`, also after the id. values: of flags, those that are on."""
     options = _options(arguments, (), _SIGNAL_FLAGS, _SIGNAL_SHORT, mixed=True)
     options.values = {
         name: value for name, value in options.values.items() if value.lower() not in _OFF

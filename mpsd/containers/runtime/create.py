@@ -1,9 +1,6 @@
-"""Before `create` and `run`: a bundle whose environment requests a share gets it, or no container
-is created from it.
-
-A bundle that requests nothing stays byte for byte as it was, and mpsd is not asked. The record is
-written before the bundle: whatever is killed in between, it names everything that is there.
-"""
+"""Before `create` and `run`: a bundle that requests a share gets it, or no container is created
+from it. Any other stays as it was. The record is written first, so it names everything that is
+there."""
 
 import os
 
@@ -25,11 +22,8 @@ from mpsd.containers.runtime.log import RuntimeLog, warn
 
 
 def prepare(path: str, line: CommandLine, runtime: str, hook: list[str]) -> None:
-    """Refused, with the bundle as it was.
-
-    runtime: the next one, which creates the container. hook: the command that reports the
-    container's end to mpsd.
-    """
+    """Refused, with the bundle as it was. runtime: the next one. hook: the command that reports the
+    container's end."""
     folder = bundle.open_folder(path, "the bundle")
     try:
         config = table(json_text.read(bundle.read(folder, CONFIG, CONFIG), CONFIG), CONFIG)
@@ -126,8 +120,7 @@ def _granted(request: dict[str, object], run_directory: str, log: RuntimeLog) ->
 def _request(
     config: dict[str, object], line: CommandLine, runtime: str
 ) -> dict[str, object] | None:
-    """A HostContainerRequest of mpsd/grants/rules/messages.py; None where nothing is requested.
-    Refused."""
+    """A HostContainerRequest of grants.rules.messages; None: nothing is requested. Refused."""
     process = inner(config, "process", CONFIG)
     entries = texts(process, "env", CONFIG)
     if not bundle.requests_share(entries):
@@ -150,8 +143,7 @@ def _request(
 
 
 def _has_host_ipc(linux: dict[str, object]) -> bool:
-    """Whether the container shares this machine's IPC namespace: it has none of its own, or is
-    given ours by path."""
+    """Whether the container shares this machine's IPC namespace, having none or ours by path."""
     for row in rows(linux, "namespaces", CONFIG):
         namespace = table(row, f"{CONFIG}: a namespace")
         if member(namespace, "type", CONFIG) == "ipc":

@@ -1,8 +1,5 @@
-"""Where mpsd-runtime writes: its own log, its user's terminal, and the file in which engines look
-for errors.
-
-A place that cannot be written to never stops a container.
-"""
+"""Where mpsd-runtime writes: its log, its user's terminal, and the file in which engines look for
+errors. A place that cannot be written to never stops a container."""
 
 import os
 import time

@@ -1,9 +1,5 @@
-"""`mpsd-runtime`: an OCI runtime in front of runc, for containers that request a share of a GPU by
-their environment.
-
-Whatever it does not decide about, it hands to the next runtime as it came. A container that
-requests a share and does not get it is not created.
-"""
+"""`mpsd-runtime`: an OCI runtime in front of runc, for containers that request a share of a GPU. A
+container that requests a share and does not get it is not created."""
 
 import os
 import sys
@@ -46,12 +42,8 @@ def main(
     next_runtime: str = "",
     log: str = "/var/log/mpsd/runtime.log",
 ) -> int:
-    """The exit code; where all is well this process becomes the next runtime, and nothing is
-    returned.
-
-    argv: without the program's name. The others are what the installation chose; flags come before
-    them.
-    """
+    """The exit code; where all is well this process becomes the next runtime. argv: without the
+    program's name. The others are the installation's; flags come before them."""
     line = command_line.read(sys.argv[1:] if argv is None else argv)
     line.own = {"run-dir": run_directory, "next": next_runtime, "runtime-log": log} | {
         name: value for name, value in line.own.items() if value

@@ -1,14 +1,8 @@
-"""A container's later processes, its signals and its end: `exec --process FILE`, `kill` and `delete
---force`, and `over`, the poststop hook.
-
-An engine's process file has the image's environment, without the grant's variables: its program
-would run beside MPS. So the file gets the limits that hold now. `exec` without a file takes the
-container's own environment, which has them; `--env` after it may lift them, which only somebody who
-may start programs as root can do, and the watchdog sees it. Before a signal of which clients of MPS
-would die, mpsd ends them without harm to their neighbours. It is asked, and waited for; whatever it
-answers, the signal follows. `over` reports to mpsd that a container has ended; it never fails and
-never takes long, since the engine waits for it.
-"""
+"""A container's later processes, signals and end: `exec --process FILE`, `kill`, `delete --force`,
+and the poststop hook `over`. A process file lacks the grant's variables, so it gets the limits that
+hold now; `exec` without one has the container's environment, and the watchdog sees an `--env` after
+it. Before a signal mpsd ends clients of MPS that would die of it; whatever it answers, the signal
+follows. `over` never fails, and is quick."""
 
 import _signal  # type: ignore[import-not-found]  # `signal` itself builds enums for 5 ms
 import os
@@ -51,8 +45,7 @@ def prepare(process: str, line: CommandLine) -> None:
 
 
 def _variables(kept: bundle.BundleRecord, line: CommandLine) -> dict[str, str]:
-    """Those that hold now; where mpsd does not answer, those that the container was created with.
-    Refused."""
+    """Those that hold now; without an answer those at the container's creation. Refused."""
     try:
         asked = {"root": line.root, "id": line.container}
         status, body = ask(
@@ -69,8 +62,7 @@ def _variables(kept: bundle.BundleRecord, line: CommandLine) -> dict[str, str]:
 
 
 def _kept(root: str, container: str) -> bundle.BundleRecord | None:
-    """What mpsd did to the container's bundle; None where it did nothing, or where there is no such
-    container."""
+    """What mpsd did to the container's bundle; None for nothing, or no such container."""
     state = _found_state(root, container)
     try:
         folder = bundle.open_folder(state.bundle, "the bundle") if state.bundle else None
@@ -85,8 +77,8 @@ def _kept(root: str, container: str) -> bundle.BundleRecord | None:
 
 
 class _FoundState:
-    """What a runtime keeps of a container. bundle: its folder, empty where it is not known. pid,
-    start_ticks: of the first process, 0 where they are not known."""
+    """A runtime's state of a container. bundle: its folder, or empty. pid, start_ticks: of its
+    first process, or 0."""
 
     def __init__(self, bundle: str = "", pid: object = 0, start_ticks: object = 0) -> None:
         self.bundle = bundle
@@ -128,9 +120,8 @@ _LONGEST_END_S = 11.0  # of an mpsd that hangs: the longest drain of any policy,
 
 
 def before_signal(line: CommandLine) -> bool:
-    """Returns once the signal may be sent: where mpsd does not run, or has no part in the
-    container, at once. False where the container is over by then, and a `kill` would fail since it
-    finds nobody."""
+    """Returns once the signal may be sent, at once where mpsd has no part in it. False where the
+    container is over by then, and a `kill` would find nobody."""
     options = command_line.of_signal(line.arguments)
     signum = _signum(line.command, options)
     if not signum or not options.words:

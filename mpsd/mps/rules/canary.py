@@ -36,9 +36,8 @@ class Trial:
     own: bool
 
     def __str__(self) -> str:
-        return (
-            f"a client under {'its own' if self.own else 'a server'} limit of {self.limit_mib} MiB"
-        )
+        whose = "its own" if self.own else "a server"
+        return f"a client under {whose} limit of {self.limit_mib} MiB"
 
     def environment(self, gpu: str, pipe_directory: str) -> dict[str, str]:
         """What such a client is started with, to be on the GPU with this UUID."""
@@ -195,10 +194,8 @@ def _problem(gpu: Gpu, trial: Trial, outcome: Outcome) -> str:
         case NoContext("libcuda", error):  # it could not be loaded
             return f"{error}; {_COMPUTE}"
         case NoContext(step, error) if error == _OUT_OF_MEMORY:
-            return (
-                f"{trial} got no context: {error} at {step}; check what else uses this GPU's memory"
-                " (nvidia-smi)"
-            )
+            remedy = "check what else uses this GPU's memory (nvidia-smi)"
+            return f"{trial} got no context: {error} at {step}; {remedy}"
         case NoContext(step, error):
             return f"{trial} got no context: {error} at {step}"
         case Broken(how):
@@ -213,15 +210,11 @@ def _warnings(gpu: Gpu, context_mib: int, sms: int) -> Iterable[str]:
     row = f"limits/gpus.yaml for compute capability {gpu.capability.compute_capability}"
     expected_mib = gpu.capability.context_cost_mib(sms)
     if context_mib > expected_mib + COST_TOLERANCE_MIB:
-        yield (
-            f"a context on {sms} SMs takes {context_mib} MiB, not {expected_mib} as in {row};"
-            " correct it there"
-        )
+        takes = f"takes {context_mib} MiB, not {expected_mib}"
+        yield f"a context on {sms} SMs {takes} as in {row}; correct it there"
     if sms != _sms_expected(gpu):
-        yield (
-            f"{PERCENT} % of the threads are {sms} SMs, not {_sms_expected(gpu)} as in {row};"
-            " correct it there"
-        )
+        are = f"are {sms} SMs, not {_sms_expected(gpu)}"
+        yield f"{PERCENT} % of the threads {are} as in {row}; correct it there"
 
 
 # -- how long it counts --------------------------------------------------------------------------
@@ -273,12 +266,9 @@ def is_due(
 
 def obstacle(canary: Canary | None, here: CanaryScope, rule: CanaryRule) -> str:
     """Why the domain cannot serve; empty where the canary passed, has not run, or only warns."""
-    if (
-        canary is None
-        or rule is not CanaryRule.REQUIRE
-        or not canary.problem
-        or not _holds(canary, here)
-    ):
+    if canary is None or rule is not CanaryRule.REQUIRE or not _holds(canary, here):
+        return ""
+    if not canary.problem:
         return ""
     return f"the canary failed under driver {canary.driver}: {canary.problem}"
 
@@ -287,10 +277,8 @@ def cap_obstacle(canary: Canary | None, here: CanaryScope) -> str:
     """Why the domain cannot serve where limits of cgroups are demanded; empty where they hold."""
     if canary is None or canary.memory_cap in {"", CAP_HOLDS} or not _holds(canary, here):
         return ""
-    return (
-        f"memory_cap is cgroup, and the canary found under driver {canary.driver}:"
-        f" {canary.memory_cap}"
-    )
+    found = f"the canary found under driver {canary.driver}: {canary.memory_cap}"
+    return f"memory_cap is cgroup, and {found}"
 
 
 def _holds(canary: Canary, here: CanaryScope) -> bool:

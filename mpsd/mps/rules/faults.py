@@ -49,13 +49,10 @@ class Reading:
 def read_on(reading: Reading, line: LogLine) -> Reading:
     if line.event is LogEvent.FAULT:
         return replace(reading, of_fault=True, listing=False)
-    named = line.event is LogEvent.CLIENT_TORN_DOWN or (
-        reading.listing and line.event is LogEvent.PID
-    )
-    pids = reading.pids | {line.pid} if named and line.pid is not None else reading.pids
-    listing = line.event is LogEvent.STICKY_ERRORS or (
-        reading.listing and line.event is LogEvent.PID
-    )
+    is_listed = reading.listing and line.event is LogEvent.PID
+    is_named = is_listed or line.event is LogEvent.CLIENT_TORN_DOWN
+    pids = reading.pids | {line.pid} if is_named and line.pid is not None else reading.pids
+    listing = is_listed or line.event is LogEvent.STICKY_ERRORS
     return replace(reading, pids=pids, listing=listing)
 
 
@@ -67,8 +64,7 @@ def rest_of(reading: Reading) -> Reading:
 # -- ends of clients -----------------------------------------------------------------------------
 
 BEFORE_S = 0.5  # how long before a fault an end may have caused it
-# how long after it mpsd may see that end: the memory of a killed client was back after 0.05 to 0.07
-# s
+# how long after it mpsd may see that end: a killed client's memory was back after 0.07 s
 LATE_S = 0.1
 # in which all vanish whom a fault hits, where they are gone before anybody can ask the server
 TOGETHER_S = 0.2
@@ -183,17 +179,13 @@ def settled(
 ) -> Fault:
     """The fault, once all ends near it have been seen."""
     every = tuple(deaths)
-    found = [
-        FaultCause(
-            one.client.process, one.client.command, one.client.pod, one.how, one.client.grant
-        )
-        for one in causes(every, signs)
-    ]
+    found = []
+    for one in causes(every, signs):
+        who = one.client
+        found.append(FaultCause(who.process, who.command, who.pod, one.how, who.grant))
     ended_at = {one.process: one.ended_at for one in fault.hit}
-    hit = [
-        replace(one, ended_at=ended_at.get(one.process))
-        for one in hit_by(signs, every, one_gpu=one_gpu)
-    ]
+    all_hit = hit_by(signs, every, one_gpu=one_gpu)
+    hit = [replace(one, ended_at=ended_at.get(one.process)) for one in all_hit]
     return replace(fault, hit=tuple(hit), causes=tuple(found))
 
 

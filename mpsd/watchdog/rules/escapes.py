@@ -94,8 +94,7 @@ def _lifting(value: str | None, visible: Sequence[str], ordinal: int, held: Clie
             more = bytes_by_ordinal[ordinal] > granted_mib * _MIB
             return f"that exceeds its grant and allows {limit_mib} MiB" if more else ""
         case cuda.Limited() if ordinal > 0:
-            # what mpsd writes names the first device alone: an entry for another could lift every
-            # limit
+            # mpsd's names the first device alone: an entry for another could lift every limit
             return ""
         case cuda.Unset() | cuda.Limited():
             more = held.server_mib > granted_mib
@@ -132,11 +131,8 @@ def reserved_kib(mappings: Iterable[bytes]) -> int:
         stop = int(found[2], 16)
         path = found[4]
         if reserved:  # this is the one behind it
-            return (
-                reserved // 1024
-                if start == end and path.rpartition(b"/")[2].startswith(b"nvidia")
-                else 0
-            )
+            is_drivers = start == end and path.rpartition(b"/")[2].startswith(b"nvidia")
+            return reserved // 1024 if is_drivers else 0
         if start >= _FIRST:
             if start != _FIRST or found[3] != b"---p" or path:
                 return 0

@@ -82,6 +82,10 @@ class ProcessFinding:
     message: str
 
 
+def _finding(kind: ViolationKind, client: Client, grant: Grant, message: str) -> ProcessFinding:
+    return ProcessFinding(kind, client, grant.pod_of(client.pod), message)
+
+
 @dataclass(frozen=True, slots=True)
 class JudgedShare:
     """The clients of a grant on a GPU, and what they were judged by. escapes: of those on MPS, with
@@ -111,26 +115,19 @@ def _misplaced(client: Client, grant: Grant, view: WatchdogView) -> Iterator[Pro
     label = view.label(client.gpu)
     if client.gpu not in grant.gpus:
         given = ", ".join(map(view.label, grant.gpus))
-        yield ProcessFinding(
-            ViolationKind.WITHOUT_GRANT,
-            client,
-            grant.pod_of(client.pod),
-            f"uses {label}, but was granted {given}",
-        )
+        message = f"uses {label}, but was granted {given}"
+        yield _finding(ViolationKind.WITHOUT_GRANT, client, grant, message)
     else:
-        remedy = (
-            "use a GPU that mpsd does not share, since MPS serves CUDA alone"
-            if client.only_draws
-            else _START_ON_MPS
-        )
+        remedy = _START_ON_MPS
+        if client.only_draws:
+            remedy = "use a GPU that mpsd does not share, since MPS serves CUDA alone"
         message = f"uses {label} {_beside(client)}; {remedy}"
-        yield ProcessFinding(ViolationKind.OUTSIDE_MPS, client, grant.pod_of(client.pod), message)
+        yield _finding(ViolationKind.OUTSIDE_MPS, client, grant, message)
 
 
 def _beside(client: Client) -> str:
-    return "beside MPS, without limits" + (
-        ", through a graphics interface (Vulkan, OpenGL)" * client.only_draws
-    )
+    how = ", through a graphics interface (Vulkan, OpenGL)" if client.only_draws else ""
+    return f"beside MPS, without limits{how}"
 
 
 def _ungranted(client: Client, view: WatchdogView, resource: str) -> Iterator[ProcessFinding]:
@@ -138,14 +135,12 @@ def _ungranted(client: Client, view: WatchdogView, resource: str) -> Iterator[Pr
     label = view.label(client.gpu)
     if client.pod is None or not view.pods_known:
         where = "is in no pod and uses" if view.pods_known else "has no grant and uses"
-        yield ProcessFinding(
-            ViolationKind.IN_NO_POD, client, None, f"{where} {label}, which mpsd shares; {how}"
-        )
+        message = f"{where} {label}, which mpsd shares; {how}"
+        yield ProcessFinding(ViolationKind.IN_NO_POD, client, None, message)
     elif client.pod in view.ungranted:
         message = f"uses {label} without a grant: its pod holds no {resource}; {how}"
-        yield ProcessFinding(
-            ViolationKind.WITHOUT_GRANT, client, view.ungranted[client.pod], message
-        )
+        pod = view.ungranted[client.pod]
+        yield ProcessFinding(ViolationKind.WITHOUT_GRANT, client, pod, message)
 
 
 def limits_held(view: WatchdogView, shares: Iterable[Share]) -> Iterator[ClientLimits]:
@@ -156,12 +151,9 @@ def limits_held(view: WatchdogView, shares: Iterable[Share]) -> Iterator[ClientL
     for grant_id, _gpu in shares:
         grant = view.grants[grant_id]
         # A container has its own GPUs only; a program of this machine all of its domain's.
-        is_own = (
-            isinstance(grant.holder, PodName | HostContainer) or grant.domain not in view.domains
-        )
-        yield ClientLimits(
-            grant, largest[grant.domain], grant.gpus if is_own else view.domains[grant.domain]
-        )
+        is_own = isinstance(grant.holder, PodName | HostContainer)
+        sees = grant.gpus if is_own else view.domains.get(grant.domain, grant.gpus)
+        yield ClientLimits(grant, largest[grant.domain], sees)
 
 
 def crowd(
@@ -178,12 +170,9 @@ def crowd(
         most = f"{grant.clients} process{'es' if grant.clients > 1 else ''}{_together(grant)}"
         for client in sorted(counted, key=age)[grant.clients :]:
             lack = "; another grant lacks its own because of it" if client.process in short else ""
-            message = (
-                f"exceeds its grant's limit of {most} on {label} (requests.clients_per_grant){lack}"
-            )
-            yield ProcessFinding(
-                ViolationKind.TOO_MANY_CLIENTS, client, grant.pod_of(client.pod), message
-            )
+            limit = f"its grant's limit of {most} on {label} (requests.clients_per_grant)"
+            message = f"exceeds {limit}{lack}"
+            yield _finding(ViolationKind.TOO_MANY_CLIENTS, client, grant, message)
 
 
 def _together(grant: Grant) -> str:
@@ -270,11 +259,7 @@ class _Judgement:
         self._gpus = {gpu.uuid: gpu for gpu in view.gpus}
         self._before = before
         self._policy = policy
-        listed = (
-            {client.process for client in view.clients}
-            if before.ending
-            else frozenset[ProcessIdentity]()
-        )
+        listed = {client.process for client in view.clients if before.ending}
         left = {
             one: until
             for one, until in before.ending.items()
@@ -298,20 +283,16 @@ class _Judgement:
         self._notices: list[Notice] = []
 
     def result(self) -> tuple[WatchdogVerdict, Memory]:
-        verdict = WatchdogVerdict(
-            tuple(self._violations), tuple(self._notices), scan_again=bool(self._since)
-        )
+        found = (tuple(self._violations), tuple(self._notices))
+        verdict = WatchdogVerdict(*found, scan_again=bool(self._since))
         return verdict, Memory(self._within, self.ending, self._since, self._reported, self._shares)
 
     def _crowding_out(self, gpu: Gpu) -> Iterator[ProcessIdentity]:
         here = [client for client in self._view.clients if client.on_mps and client.gpu == gpu.uuid]
-        counts = Counter([client.grant for client in here])
+        counts = Counter([client.grant or "" for client in here])
         grants = self._view.grants
-        if any(
-            grant in grants and count > grants[grant].clients
-            for grant, count in counts.items()
-            if grant
-        ):
+        most = {grant.id: grant.clients for grant in grants.values()}
+        if any(count > most.get(grant, count) for grant, count in counts.items()):
             there = [grant for grant in grants.values() if gpu.uuid in grant.gpus]
             yield from crowding_out(
                 gpu, there, [client for client in here if client.process not in self.ending]
@@ -344,17 +325,14 @@ class _Judgement:
             if client.reserved_kib:
                 lifted += threads_lifted(client, self._gpus[gpu], grant)
             for escape in lifted:
-                self.note(
-                    ProcessFinding(escape.kind, client, grant.pod_of(client.pod), escape.message)
-                )
+                self.note(_finding(escape.kind, client, grant, escape.message))
             is_lifted = is_lifted or bool(lifted)
         too_many = tuple(crowd(grant, self._view.label(gpu), clients, self.ending, self.short))
         for one_more in too_many:
             self.note(one_more)
         is_kept = self.check_memory(grant, gpu, clients) and not too_many
-        self._shares[share] = JudgedShare(
-            held, self._policy, clients, found, is_kept and not is_lifted
-        )
+        is_kept = is_kept and not is_lifted
+        self._shares[share] = JudgedShare(held, self._policy, clients, found, is_kept)
 
     def check_memory(self, grant: Grant, gpu: str, clients: list[Client]) -> bool:
         """A grant whose processes use more than it, without those that are being ended. Whether all
@@ -363,14 +341,9 @@ class _Judgement:
         counted = [client for client in clients if client.process not in self.ending]
         for client in counted:
             if client.used_mib is None:
-                what = (
-                    f"how much of {self._view.label(gpu)} {named(client)} uses; its memory is not"
-                    " counted"
-                )
-                self._notice(
-                    ("unknown", client.process, gpu),
-                    Notice(gpu, (), None, f"NVML does not report {what}"),
-                )
+                use = f"how much of {self._view.label(gpu)} {named(client)} uses"
+                what = f"NVML does not report {use}; its memory is not counted"
+                self._notice(("unknown", client.process, gpu), Notice(gpu, (), None, what))
             else:
                 used[client.process] = client.used_mib
         before = self._before.within.get((grant.id, gpu), {})
@@ -391,9 +364,8 @@ class _Judgement:
             how = taken if before else f"holds {used[client.process]} MiB"
             granted = f"{part.memory_mib} MiB are granted{_together(grant)}"
             held = f"{total_mib} MiB of {self._view.label(gpu)} are in use, {granted}"
-            finding = ProcessFinding(
-                ViolationKind.MEMORY_OVER_GRANT, client, grant.pod_of(client.pod), f"{how}: {held}"
-            )
+            message = f"{how}: {held}"
+            finding = _finding(ViolationKind.MEMORY_OVER_GRANT, client, grant, message)
             self.note(finding, as_one=grant.id)
             left_mib -= used[client.process]
             if left_mib <= limit_mib or not self._response(finding).ends:
@@ -423,10 +395,8 @@ class _Judgement:
                 " managed memory of a process that hides it, or of a pool; see which of its"
                 " programs use managed memory"
             )
-            self._notice(
-                ("unexplained", "", gpu.uuid),
-                Notice(gpu.uuid, (), Reason.UNEXPLAINED_MEMORY, message),
-            )
+            notice = Notice(gpu.uuid, (), Reason.UNEXPLAINED_MEMORY, message)
+            self._notice(("unexplained", "", gpu.uuid), notice)
 
     def _notice(self, key: _Key, notice: Notice) -> None:
         self._reported[key] = True
@@ -457,15 +427,11 @@ class _Judgement:
         kind = finding.kind
         pod = finding.pod
         grant = self._view.grants.get(client.grant or "")
-        claim = (
-            f" (claim {grant.claim})"
-            if grant and grant.claim and grant.claim not in finding.message
-            else ""
-        )
-        message = f"{finding.message}{claim}"
-        self._violations.append(
-            Violation(kind, response, client.gpu, client.grant, pod, client, message, again)
-        )
+        message = finding.message
+        if grant and grant.claim and grant.claim not in message:
+            message += f" (claim {grant.claim})"
+        one = Violation(kind, response, client.gpu, client.grant, pod, client, message, again)
+        self._violations.append(one)
 
     def _response(self, finding: ProcessFinding) -> Response:
         """The policy's, but only pods are evicted, and exempt namespaces only observed."""
