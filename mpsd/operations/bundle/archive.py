@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import mpsd
-from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.model.problem import InvalidInput, shown
 from mpsd.operations.bundle.rules.contents import (
     INDEX,
     MOST_IN_ALL,
@@ -84,15 +84,13 @@ def _put(
 ) -> BundlePart:
     """The part as it is in the bundle."""
     if sum(len(one.text) for one in before) >= MOST_IN_ALL:
-        part = missing_part(
-            part.file, part.about, f"the bundle already has {MOST_IN_ALL // 1024**2} MiB"
-        )
+        full = f"the bundle already has {MOST_IN_ALL // 1024**2} MiB"
+        part = missing_part(part.file, part.about, full)
     part = cut(part)
     if not part.missing:
         _add(tar, f"{folder}/{part.file}", part.text.encode(errors="replace"))
-    complaints().print(
-        f"{program}: {f'not {part.file}: {part.missing}' if part.missing else part.file}"
-    )
+    said = f"not {part.file}: {part.missing}" if part.missing else part.file
+    complaints().print(f"{program}: {said}")
     return part
 
 
@@ -112,4 +110,4 @@ def _writing(path: Path, program: str) -> Iterator[None]:
 
 
 def _unusable(path: Path, program: str, why: str, remedy: str) -> InvalidInput:
-    return InvalidInput(program, [Problem("setting", "-o", shown(str(path), 200), why, remedy)])
+    return InvalidInput.of(program, "setting", "-o", shown(str(path), 200), why, remedy)

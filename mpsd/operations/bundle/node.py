@@ -26,13 +26,7 @@ from mpsd.mps.records import DOMAINS_FILE, JoinedGroups
 from mpsd.mps.rules.memory_caps import CapsInForce
 from mpsd.operations.bundle.archive import BUNDLE_OUTPUT, bundle_to
 from mpsd.operations.bundle.rules import contents
-from mpsd.operations.bundle.rules.contents import (
-    MOST_BYTES,
-    BundlePart,
-    json_text,
-    log_kept,
-    missing_part,
-)
+from mpsd.operations.bundle.rules.contents import MOST_BYTES, BundlePart, json_text, log_kept
 from mpsd.operations.doctor import node
 from mpsd.operations.doctor.node import KUBELET_DIR, ROOT
 from mpsd.operations.doctor.report import record
@@ -46,6 +40,7 @@ from mpsd.platform.settings import settings
 # the file, what it is, and its text or why there is none
 Source = tuple[str, str, Callable[[], str]]
 
+_NOT_AVAILABLE = OSError, InvalidInput, local_api.NotRunning, records.UnreadableRecord, Unknown
 _DEADLINE_S = 10.0
 _JOURNAL = ("journalctl", "-u", "mpsd*", "-n", "5000", "--no-pager", "-o", "short-iso")
 # mpsd's records in the run directory: what is taken are the fields that such a record has.
@@ -105,14 +100,8 @@ def parts(survey: node.NodeSurvey) -> Iterator[BundlePart]:
     for file, about, read in _sources(survey):
         try:
             yield BundlePart(file, about, read())
-        except (
-            OSError,
-            InvalidInput,
-            local_api.NotRunning,
-            records.UnreadableRecord,
-            Unknown,
-        ) as error:
-            yield missing_part(file, about, str(error))
+        except _NOT_AVAILABLE as error:
+            yield contents.missing_part(file, about, str(error))
 
 
 def _sources(survey: node.NodeSurvey) -> Iterator[Source]:

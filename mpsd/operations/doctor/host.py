@@ -82,9 +82,8 @@ def other_namespace(path: Path) -> Unknown | None:
             seen = peer_of(probe).pid != 0
     except OSError:  # nobody does
         return None
-    return (
-        None if seen else Unknown("mpsd runs in another pid namespace; ask there, or with hostPID")
-    )
+    why = "mpsd runs in another pid namespace; ask there, or with hostPID"
+    return None if seen else Unknown(why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +97,9 @@ class Host:
 
     def program(self, name: str) -> str:
         """The path of a program below the root; empty where there is none."""
-        places = (
-            [name.lstrip("/")]
-            if name.startswith("/")
-            else [f"{folder}/{name}" for folder in _PROGRAMS]
-        )
+        places = [f"{folder}/{name}" for folder in _PROGRAMS]
+        if name.startswith("/"):
+            places = [name.lstrip("/")]
         return next((place for place in places if os.access(self.root / place, os.X_OK)), "")
 
     def engines(self) -> dict[Engine, Fact[str | None]]:
@@ -115,9 +112,8 @@ class Host:
             return text
         if (words := launched(text)) is None:
             return Unknown(f"{LAUNCHER} was not written by this version of mpsd")
-        missing = tuple(
-            path for path in (words.python, f"{words.folder}/mpsd/runtime") if not self.has(path)
-        )
+        needs = (words.python, f"{words.folder}/mpsd/runtime")
+        missing = tuple(path for path in needs if not self.has(path))
         found = next(filter(None, map(self.program, words.next_runtimes)), "")
         return LauncherSeen(missing, words.next_runtimes, found)
 
@@ -132,9 +128,8 @@ class Host:
         except OSError as error:
             return Unknown(f"/sys/fs/selinux/enforce cannot be read: {error.strerror}")
         try:
-            return {
-                str(folder): _type(folder) for folder in sorted(run_directory.glob("gpu*/client"))
-            }
+            folders = sorted(run_directory.glob("gpu*/client"))
+            return {str(folder): _type(folder) for folder in folders}
         except OSError as error:
             return Unknown(f"the label of {error.filename} cannot be read: {error.strerror}")
 
@@ -171,11 +166,10 @@ def _type(folder: Path) -> str:
     where it has no label. OSError.
     """
     try:
-        parts = (
-            os.getxattr(folder, "security.selinux").decode(errors="replace").rstrip("\0").split(":")
-        )
+        label = os.getxattr(folder, "security.selinux").decode(errors="replace")
     except OSError as error:
         if error.errno in {errno.ENODATA, errno.ENOTSUP}:
             return ""
         raise
+    parts = label.rstrip("\0").split(":")
     return ":".join(parts[2:]) if len(parts) > 4 else "".join(parts[2:3])

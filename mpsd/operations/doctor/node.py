@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from mpsd.kubelet.settings import kubelet_directory
 from mpsd.model.node_report import NodeReport
-from mpsd.model.problem import InvalidInput, Problem, printable
+from mpsd.model.problem import InvalidInput, printable
 from mpsd.mps import control_daemon
 from mpsd.mps.records import of_this_boot
 from mpsd.operations.doctor.host import Host, daemons, kubelet, other_namespace
@@ -144,17 +144,14 @@ def ask_driver(nvml: Nvml | str, question: Callable[[Nvml], Answer]) -> Answer |
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(_NVML_S)
-    return (
-        answers[0]
-        if answers
-        else f"NVML does not answer within {_NVML_S:g} s; see `dmesg | grep -i nvrm`"
-    )
+    if answers:
+        return answers[0]
+    return f"NVML does not answer within {_NVML_S:g} s; see `dmesg | grep -i nvrm`"
 
 
 def _driver_and_gpus(nvml: Nvml) -> tuple[Fact[str], Fact[tuple[GpuSeen, ...]]]:
-    return _fact(nvml.driver), _fact(
-        lambda: tuple(_gpu(nvml, ordinal) for ordinal in range(nvml.count()))
-    )
+    gpus = _fact(lambda: tuple(_gpu(nvml, ordinal) for ordinal in range(nvml.count())))
+    return _fact(nvml.driver), gpus
 
 
 def _gpu(nvml: Nvml, ordinal: int) -> GpuSeen:
@@ -184,9 +181,8 @@ def _records(directory: Path) -> tuple[Fact[tuple[DomainSeen, ...]], tuple[str, 
         if isinstance(record, records.UnreadableRecord):
             unreadable.append(f"{folder.record}: {record.reason}")
         else:
-            seen.append(
-                DomainSeen(record, record.daemon is not None and processes.is_alive(record.daemon))
-            )
+            lives = record.daemon is not None and processes.is_alive(record.daemon)
+            seen.append(DomainSeen(record, lives))
     if directory.exists() and not os.access(directory, os.R_OK | os.X_OK):
         return Unknown(f"you may not read {directory}"), tuple(unreadable)
     return tuple(seen), tuple(unreadable)
@@ -265,9 +261,8 @@ def doctor(
         mpsd doctor --root /host -o json | jq '.checks[] | select(.verdict == "found")'
     """
     chosen = settings(run_directory=run_dir, limits_directory=limits, simulate=simulate)
-    answer(
-        diagnose(look(survey_of(chosen, root, kubelet_dir)), NODE_CHECKS), output, verbose=verbose
-    )
+    facts = look(survey_of(chosen, root, kubelet_dir))
+    answer(diagnose(facts, NODE_CHECKS), output, verbose=verbose)
 
 
 def survey_of(chosen: Settings, root: str | None, kubelet_dir: str | None) -> NodeSurvey:
@@ -275,10 +270,9 @@ def survey_of(chosen: Settings, root: str | None, kubelet_dir: str | None) -> No
     chosen = _as_it_runs(chosen)
     host = Host(Path(root).absolute()) if root else None if chosen.simulate else Host(Path("/"))
     if host and not host.root.is_dir():
-        problem = Problem(
-            "setting", "--root", printable(root or ""), "is no folder that exists", "name another"
-        )
-        raise InvalidInput("settings", [problem])
+        named = printable(root or "")
+        message = "is no folder that exists"
+        raise InvalidInput.of("settings", "setting", "--root", named, message, "name another")
     kubelet_root = kubelet_directory(kubelet_dir) if host or kubelet_dir else None
     if kubelet_root and host and not kubelet_dir:
         kubelet_root = host.root / str(kubelet_root).lstrip("/")
@@ -288,11 +282,8 @@ def survey_of(chosen: Settings, root: str | None, kubelet_dir: str | None) -> No
     try:
         tools = find_tools(chosen)
     except OSError:
-        why = (
-            f"no simulated GPUs are in {chosen.simulation}; `mpsd up --simulate {chosen.simulate}`"
-            " makes them"
-        )
-        return replace(survey, nvml=why)
+        make = f"`mpsd up --simulate {chosen.simulate}` makes them"
+        return replace(survey, nvml=f"no simulated GPUs are in {chosen.simulation}; {make}")
     return replace(survey, nvml=tools.nvml, environment=tools.environment)
 
 
@@ -307,8 +298,6 @@ def _as_it_runs(chosen: Settings) -> Settings:
     domains, _unreadable = _records(here.run_directory)
     recorded = () if isinstance(domains, Unknown) else domains
     runs = any(not simulated.keys().isdisjoint(one.record.gpus) for one in recorded)
-    return (
-        replace(here, simulate=",".join(simulated.values()))
-        if runs and not chosen.simulate
-        else chosen
-    )
+    if chosen.simulate or not runs:
+        return chosen
+    return replace(here, simulate=",".join(simulated.values()))

@@ -8,7 +8,7 @@ Nothing of this machine is looked at: the cards are those that `--gpu` names.
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 
 from rich.text import Text
@@ -56,8 +56,9 @@ from mpsd.platform.yaml_files import name_of, read_bytes, read_yaml
 # where a pod finds its domain's socket, whichever domain that is
 CLIENT_DIRECTORY = "/run/mpsd/client"
 _COUNTED = re.compile(r"([1-9][0-9]?)x(.+)", re.ASCII)  # 4xA10
-_INDEX = re.compile(r"(?:^|,|PGPU=)([0-9]{1,2})(?=,|$)", re.ASCII)
+_MOST_CARDS = 16  # of a machine
 _SUBJECT = "the environment"
+_PROGRAM = "mpsd explain"
 
 
 @takes(
@@ -74,20 +75,14 @@ _SUBJECT = "the environment"
         "--env",
         action="append",
         metavar="FILE|KEY=VALUE",
-        help=(
-            "A container's environment instead, as docker takes it: an --env-file, or variables one"
-            " by one."
-        ),
+        help="A container's environment instead: an --env-file of docker, or a variable.",
     ),
     OUTPUT,
     LIMITS,
     option(
         "--gpu",
         metavar="MODEL",
-        help=(
-            "Assume this GPU, such as H200, or this MIG instance, such as 'A100 1g.10gb'; with"
-            " --env for several too, such as 4xA10."
-        ),
+        help="Assume this GPU: H200, 'A100 1g.10gb' for a MIG instance, 4xA10 with --env.",
     ),
 )
 def explain(
@@ -112,10 +107,8 @@ def explain(
     """
     if bool(files) is bool(env):
         remedy = "leave one out" if env else "write one of them"
-        problem = Problem(
-            "one-source", "-f or --env", "", "one of them is needed, and not both", remedy
-        )
-        raise InvalidInput("mpsd explain", [problem])
+        message = "one of them is needed, and not both"
+        raise InvalidInput.of(_PROGRAM, "one-source", "-f or --env", "", message, remedy)
     chosen_limits = read_settings({"limits": LIMITS_DIRECTORY}, {"limits": limits}, os.environ)
     in_force = load_limits(chosen_limits["limits"])
     if env:
@@ -142,30 +135,25 @@ def facts_of(model: str, facts: GpuFacts) -> GpuFacts:
     found = next((card for card in facts.cards if card.short.casefold() == short.casefold()), None)
     if found is None:
         known = ", ".join(card.short for card in facts.cards)
-        remedy = (
-            f"write one of {known}; a card that is not listed works if its compute capability is"
-            " (docs/policy.md)"
-        )
-        problem = Problem(
-            "gpu-unknown", "--gpu", shown(short), "is not a card in gpus.yaml", remedy
-        )
-        raise InvalidInput("mpsd explain", [problem])
+        others = "a card that is not listed works if its compute capability is (docs/policy.md)"
+        remedy = f"write one of {known}; {others}"
+        message = "is not a card in gpus.yaml"
+        raise InvalidInput.of(_PROGRAM, "gpu-unknown", "--gpu", shown(short), message, remedy)
     profile = next((row for row in facts.profiles(found) if row.profile == size.casefold()), None)
     if size and profile is None:
         known = ", ".join(row.profile for row in facts.profiles(found)) or f"{found.short} alone"
         message = f"is not a MIG instance of {found.short} in gpus.yaml"
-        problem = Problem("mig-unknown", "--gpu", shown(size), message, f"write one of {known}")
-        raise InvalidInput("mpsd explain", [problem])
+        remedy = f"write one of {known}"
+        raise InvalidInput.of(_PROGRAM, "mig-unknown", "--gpu", shown(size), message, remedy)
     return facts.of_only(found, profile)
 
 
 def _print_refused(name: str, problems: Sequence[Problem]) -> None:
-    title = Text.assemble(
-        (name, "bold"), " is ", ("refused", "bold red"), ", ", counted(problems, "red")
-    )
-    answers().print(
-        title, *(Text.assemble("  ", problem_line(problem)) for problem in problems), sep="\n"
-    )
+    out = answers()
+    number = counted(problems, "red")
+    out.print(Text.assemble((name, "bold"), " is ", ("refused", "bold red"), ", ", number))
+    for problem in problems:
+        out.print(Text.assemble("  ", problem_line(problem)))
 
 
 # -- manifests -----------------------------------------------------------------------------------
@@ -183,15 +171,13 @@ def _verdicts(
             unreadable.append(error)
             continue
         if not documents:
-            empty = Problem(
-                "no-object", "the file", "", "holds no object", "write a Kubernetes object in it"
-            )
+            remedy = "write a Kubernetes object in it"
+            empty = Problem("no-object", "the file", "", "holds no object", remedy)
             unreadable.append(InvalidInput(name_of(file), [empty]))
         found.extend(document.value for document in documents)
     claims = claims_in(found)
-    return [
-        _judged(thing, limits, claims) for document in found for thing in objects_in(document)
-    ], unreadable
+    things = [thing for document in found for thing in objects_in(document)]
+    return [_judged(thing, limits, claims) for thing in things], unreadable
 
 
 def _judged(thing: object, limits: Limits, claims: Claims) -> AdmissionVerdict:
@@ -200,29 +186,24 @@ def _judged(thing: object, limits: Limits, claims: Claims) -> AdmissionVerdict:
         return verdict
     wrong = wrong_in_claim(thing, thing["kind"], limits.policy, limits.facts)
     problems = (*verdict.problems, *wrong.problems)
-    asked = asked_of(thing, thing["kind"], limits.policy)
-    remark = "" if problems else f"asks for {asked}" if asked else verdict.remark
-    return replace(
-        verdict, problems=problems, warnings=(*verdict.warnings, *wrong.warnings), remark=remark
-    )
+    warnings = (*verdict.warnings, *wrong.warnings)
+    remark = "" if problems else verdict.remark
+    if not problems and (asked := asked_of(thing, thing["kind"], limits.policy)):
+        remark = f"asks for {asked}"
+    return replace(verdict, problems=problems, warnings=warnings, remark=remark)
 
 
 def _record(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> dict[str, object]:
     """card: the one that the containers are to run on; None for any."""
+    said = asdict(verdict)
+    environment = {one.container: _variables(one, verdict, limits) for one in verdict.requests}
     return {
-        "object": verdict.object_name,
+        "object": said.pop("object_name"),
         "admitted": verdict.admitted,
-        "remark": verdict.remark,
-        "problems": [problem.record() for problem in verdict.problems],
-        "warnings": [warning.record() for warning in verdict.warnings],
-        "noted": [noted.record() for noted in verdict.noted],
-        "requests": [asdict(request) for request in verdict.requests],
+        **said,
         "limits": [_limit_record(request, limits, card) for request in verdict.requests],
         "priority": _priority(verdict, limits),
-        "grace_added_s": verdict.grace_added_s,
-        "environment": {
-            request.container: _variables(request, verdict, limits) for request in verdict.requests
-        },
+        "environment": environment,
     }
 
 
@@ -237,12 +218,8 @@ def _limit_record(
         capability = _capability(card, limits.facts)
         sms = capability.sms_given(limit.thread_percent, card.sms)
         cost_mib = capability.context_cost_mib(sms)
-        record |= {
-            "gpu": card.name,
-            "sms": sms,
-            "context_mib": cost_mib,
-            "left_mib": limit.memory_mib - cost_mib,
-        }
+        left_mib = limit.memory_mib - cost_mib
+        record |= {"gpu": card.name, "sms": sms, "context_mib": cost_mib, "left_mib": left_mib}
     return record
 
 
@@ -255,9 +232,8 @@ def _capability(card: Card, facts: GpuFacts) -> Capability:
 def _variables(
     request: ContainerRequest, verdict: AdmissionVerdict, limits: Limits
 ) -> dict[str, str]:
-    return environment(
-        client_limit(request, limits.policy), CLIENT_DIRECTORY, _priority(verdict, limits)
-    )
+    limit = client_limit(request, limits.policy)
+    return environment(limit, CLIENT_DIRECTORY, _priority(verdict, limits))
 
 
 def _priority(verdict: AdmissionVerdict, limits: Limits) -> int | None:
@@ -276,18 +252,14 @@ def _priority_sentence(verdict: AdmissionVerdict, limits: Limits) -> str:
     """Empty where the policy gives no priorities, and where a claim says it all."""
     pod = verdict.priority
     policy = limits.policy.gpu_priority
-    if (
-        pod is None
-        or policy.by == "none"
-        or any(request.below_normal for request in verdict.requests)
-    ):
+    by_claim = any(request.below_normal for request in verdict.requests)
+    if pod is None or policy.by == "none" or by_claim:
         return ""
-    if (priority := _priority(verdict, limits)) is None:
+    priority = _priority(verdict, limits)
+    if priority is None:
         named = f"follows from the value of its PriorityClass {shown_name(pod.class_name)}"
-        return (
-            f"its priority on a GPU {named}: below normal where that is under"
-            f" {policy.below_normal_under}"
-        )
+        below = f"below normal where that is under {policy.below_normal_under}"
+        return f"its priority on a GPU {named}: {below}"
     word = "below normal" if priority == BELOW_NORMAL else "normal"
     return f"its priority on a GPU is {word}: {priority_reason(pod, policy)}"
 
@@ -296,18 +268,18 @@ def _print(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> None
     out = answers()
     if verdict.admitted:
         remark = f": {verdict.remark}" if verdict.remark else ""
-        out.print(
-            Text.assemble((verdict.object_name, "bold"), " is ", ("admitted", "green"), remark)
-        )
+        title = (verdict.object_name, "bold")
+        out.print(Text.assemble(title, " is ", ("admitted", "green"), remark))
     else:
         _print_refused(verdict.object_name, verdict.problems)
     for request in verdict.requests:
         out.print(f"  {_sentence(request, limits)}")
         if card:
             given = _limit_record(request, limits, card)
+            sms = f"{given['sms']} of {card.sms} SMs"
+            context = f"a context takes {given['context_mib']} MiB"
             out.print(
-                f"    on {card.name} that is {given['sms']} of {card.sms} SMs; "
-                f"a context takes {given['context_mib']} MiB and leaves {given['left_mib']} MiB"
+                f"    on {card.name} that is {sms}; {context} and leaves {given['left_mib']} MiB"
             )
         for name, value in _variables(request, verdict, limits).items():
             out.print(Text(f"    {name}={value}", "dim"))
@@ -316,12 +288,10 @@ def _print(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> None
     if verdict.grace_added_s:
         added_s = verdict.grace_added_s
         out.print(f"  mpsd adds up to {added_s} s to its terminationGracePeriodSeconds")
-    for word, style, problems in (
-        ("warning", "yellow", verdict.warnings),
-        ("note", "dim", verdict.noted),
-    ):
-        for problem in problems:
-            out.print(Text.assemble("  ", (f"{word} ", style), problem_line(problem)))
+    for problem in verdict.warnings:
+        out.print(Text.assemble("  ", ("warning ", "yellow"), problem_line(problem)))
+    for problem in verdict.noted:
+        out.print(Text.assemble("  ", ("note ", "dim"), problem_line(problem)))
 
 
 _ROLES = {
@@ -353,14 +323,14 @@ def _explain_environment(
 ) -> ExitCode:
     """sources: files and KEY=VALUE, as docker takes them; KEY=VALUE beats files. InvalidInput for
     unreadable ones."""
-    files = [_file(source) for source in sources if "=" not in source]
-    words = [
-        environment_in([source], shown(source), VARIABLES) for source in sources if "=" in source
-    ]
-    variables = {name: value for part in (*files, *words) for name, value in part.items()}
-    reading = read_dialect(
-        variables, _cards(models, limits.facts, variables), limits.policy.compute
-    )
+    variables = dict[str, str]()
+    for source in sorted(sources, key=lambda one: "=" in one):
+        is_one = "=" in source
+        lines = [source] if is_one else _lines(source)
+        subject = shown(source) if is_one else name_of(source)
+        variables |= environment_in(lines, subject, VARIABLES)
+    cards = _cards(models, limits.facts, variables)
+    reading = read_dialect(variables, cards, limits.policy.compute)
     if as_json:
         print_json(_reading_record(reading))
     else:
@@ -368,69 +338,61 @@ def _explain_environment(
     return ExitCode.NO if isinstance(reading, InvalidDialect) else ExitCode.YES
 
 
-def _file(source: str) -> dict[str, str]:
-    subject = name_of(source)
+def _lines(file: str) -> list[str]:
     try:
-        text = read_bytes(source).decode("utf-8-sig")
+        return read_bytes(file).decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         value = f"byte 0x{error.object[error.start]:02x}"
-        problem = Problem(
-            "not-utf-8", "the file", value, "is not UTF-8 text", "save the file as UTF-8"
-        )
-        raise InvalidInput(subject, [problem]) from None
-    return environment_in(text.split("\n"), subject, VARIABLES)
+        message = "is not UTF-8 text"
+        remedy = "save the file as UTF-8"
+        problem = Problem("not-utf-8", "the file", value, message, remedy)
+        raise InvalidInput(name_of(file), [problem]) from None
 
 
 def _cards(models: str, facts: GpuFacts, variables: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """models: of `--gpu`: 4xA10 are four cards, A10 as many as the environment names. A UUID in the
-    environment is one of its cards', whichever no index names."""
+    """models: of `--gpu`: 4xA10 are four cards, A10 as many as the environment may name. A UUID in
+    the environment is one of its cards', whichever no index names."""
     if not models:
         known = ", ".join(card.short for card in facts.cards)
         remedy = f"write one of {known}, or several of one, such as 4x{facts.cards[0].short}"
-        raise InvalidInput(
-            "mpsd explain", [Problem("gpu-unsaid", "--gpu", "", "is needed with --env", remedy)]
-        )
-    counted_models = _COUNTED.fullmatch(models)
-    facts = facts_of(counted_models[2] if counted_models else models, facts)
+        message = "is needed with --env"
+        raise InvalidInput.of(_PROGRAM, "gpu-unsaid", "--gpu", "", message, remedy)
+    several = _COUNTED.fullmatch(models)
+    facts = facts_of(several[2] if several else models, facts)
+    names = variables.get(NVIDIA_VISIBLE_DEVICES, "").split(",")
+    uuids = [name for name in dict.fromkeys(names) if name.startswith(("GPU-", "MIG-"))]
+    if several:
+        size = int(several[1])
+    elif uuids or "EGPU" in variables or any(map(str.isdecimal, names)):
+        size = _MOST_CARDS
+    else:
+        size = 1
+    return tuple(_numbered(facts, size, names, uuids))
+
+
+def _numbered(
+    facts: GpuFacts, size: int, names: Sequence[str], uuids: Sequence[str]
+) -> Iterator[Gpu]:
     card = facts.cards[0]
     capability = _capability(card, facts)
-    names = variables.get(NVIDIA_VISIBLE_DEVICES, "").split(",")[:100]
-    written = f"{','.join(names)},{variables.get('EGPU', '').replace(':', ',')[:2048]}"
-    ordinals = {int(index) for index in _INDEX.findall(written)}
-    uuids = list(dict.fromkeys(name for name in names if name.startswith(("GPU-", "MIG-"))))
-    size = (
-        int(counted_models[1])
-        if counted_models
-        else max(1, len(ordinals) + len(uuids), *(n + 1 for n in ordinals))
-    )
-    free = [ordinal for ordinal in range(size) if ordinal not in ordinals]
-    uuid_of = dict(zip(free, uuids, strict=False))
-    return tuple(
-        Gpu(
-            uuid_of.get(ordinal, f"GPU-{ordinal}"),
-            ordinal,
-            card.name,
-            card.memory_mib,
-            card.sms,
-            capability,
-        )
-        for ordinal in range(size)
-    )
+    unnamed = iter(uuids)
+    for ordinal in range(size):
+        uuid = f"GPU-{ordinal}"
+        if str(ordinal) not in names:
+            uuid = next(unnamed, uuid)
+        yield Gpu(uuid, ordinal, card.name, card.memory_mib, card.sms, capability)
 
 
 def _reading_record(reading: Reading) -> dict[str, object]:
     """dialect: null where nothing is asked, or where it is refused."""
     request = reading if isinstance(reading, DialectRequest) else None
+    refused = reading.problems if isinstance(reading, InvalidDialect) else ()
     return {
         "object": _SUBJECT,
         "dialect": request.dialect.value if request else None,
-        "admitted": not isinstance(reading, InvalidDialect),
+        "admitted": not refused,
         "remark": f"nothing is asked: {reading.why}" if isinstance(reading, Off) else "",
-        "problems": (
-            [problem.record() for problem in reading.problems]
-            if isinstance(reading, InvalidDialect)
-            else []
-        ),
+        "problems": [problem.record() for problem in refused],
         "cards": [_card_record(card) for card in request.cards] if request else [],
     }
 
@@ -459,11 +421,10 @@ def _print_reading(reading: Reading) -> None:
         case DialectRequest(dialect=dialect, cards=cards):
             out.print(Text.assemble((_SUBJECT, "bold"), f" asks in the words of {dialect.value}"))
             for card in cards:
-                given = _card_record(card)
-                capped = (
-                    f"{card.thread_percent} % of its threads, {given['sms']} of {card.gpu.sms} SMs"
-                )
-                cap = capped if card.thread_percent < 100 else "no cap on its threads"
+                sms = f"{_card_record(card)['sms']} of {card.gpu.sms} SMs"
+                cap = "no cap on its threads"
+                if card.thread_percent < 100:
+                    cap = f"{card.thread_percent} % of its threads, {sms}"
                 memory = f"{card.memory_bytes} bytes ({card.memory_mib} MiB)"
                 out.print(f"  {card.gpu.label}, {card.gpu.name}: {memory}, {cap}")
                 for difference in card.differs:

@@ -22,7 +22,7 @@ from mpsd.model.mpsnode import cluster_status, read_mpsnode
 from mpsd.model.names import CLAIM_DRIVER
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
 from mpsd.model.policy import Policy
-from mpsd.model.problem import InvalidInput, Problem, shortened, shown
+from mpsd.model.problem import InvalidInput, shortened, shown
 from mpsd.platform.command_line import OUTPUT, flag, option, takes
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
 from mpsd.platform.kube import (
@@ -119,9 +119,8 @@ async def _answers(
     context, warnings = await both(
         _context(kube, in_force, pods, unseen), _warnings(kube, pods, unseen)
     )
-    explained = [
-        (pod, explanation_of(pod, context, warnings.get(pod.name.uid, ""))) for pod in pods
-    ]
+    said = [explanation_of(pod, context, warnings.get(pod.name.uid, "")) for pod in pods]
+    explained = list(zip(pods, said, strict=True))
     return Answers(explained, owner, in_force, tuple(dict.fromkeys(unseen)))
 
 
@@ -133,17 +132,15 @@ async def _context(
         return (await look_for_room(kube, (), in_force, unseen))[0]
 
     async def reported(name: str) -> Object | None:
+        asked = kube.get(MPS_NODES, name)
         try:
-            return await allowed(
-                kube.get(MPS_NODES, name), "where exactly it is was not read", unseen
-            )
+            return await allowed(asked, "where exactly it is was not read", unseen)
         except NotFound:
             return None
 
     status = cluster_status(filter(None, await asyncio.gather(*map(reported, nodes))), time.time())
-    return ExplanationContext(
-        in_force.policy, status.now, {node.name: node for node in status.nodes}, {}, None
-    )
+    nodes_seen = {node.name: node for node in status.nodes}
+    return ExplanationContext(in_force.policy, status.now, nodes_seen, {}, None)
 
 
 async def _warnings(kube: Kube, pods: Sequence[PodSeen], unseen: list[str]) -> Mapping[str, str]:
@@ -196,10 +193,9 @@ async def _list(
     query: Mapping[str, str] | None = None,
 ) -> Sequence[Object] | None:
     """None where one may not."""
+    asked = kube.list(resource, namespace, query)
     try:
-        return await allowed(
-            kube.list(resource, namespace, query), f"{resource.plural} were not read", unseen
-        )
+        return await allowed(asked, f"{resource.plural} were not read", unseen)
     except NotFound:  # a cluster without that API
         return ()
 
@@ -213,17 +209,12 @@ async def look_for_room(
     """The free capacity of these nodes, of all where none is named, and the pods that request GPUs
     and have not started. Raises as `mpsnodes` does. unseen: grows by what may not be read, a
     sentence each."""
-    things, (machines, pending) = await both(
-        mpsnodes(kube, names),
-        both(
-            allowed(_machines(kube), "nodes are not read", unseen),
-            allowed(
-                _pods(kube, in_force),
-                "pods that kubelet has given nothing yet are not counted",
-                unseen,
-            ),
-        ),
+    uncounted = "pods that kubelet has given nothing yet are not counted"
+    others = both(
+        allowed(_machines(kube), "nodes are not read", unseen),
+        allowed(_pods(kube, in_force), uncounted, unseen),
     )
+    things, (machines, pending) = await both(mpsnodes(kube, names), others)
     now = time.time()
     bound: dict[str, list[SharedPod]] = {}
     for pod in pending or ():
@@ -236,9 +227,8 @@ async def look_for_room(
         placement = machine.labels.get(PLACEMENT_LABEL, "") if machine else ""
         reserved = _reservations(thing, node.name, pending)
         reported[node.name] = node
-        ledger[node.name] = node_capacity(
-            node, placement, bound.get(node.name, ()), reserved, in_force.policy
-        )
+        here = bound.get(node.name, ())
+        ledger[node.name] = node_capacity(node, placement, here, reserved, in_force.policy)
     return ExplanationContext(in_force.policy, now, reported, ledger, machines), pending or ()
 
 
@@ -324,9 +314,7 @@ def _unknown(
         remedy = "no pod there asks for a GPU; name another namespace with -n"
     where = f"{shown(words, 300)} in namespace {namespace}"
     message = "is no pod, and no Job, Deployment or other owner"
-    return InvalidInput(
-        "the cluster", [Problem("pod-unknown", where, "", f"{message} of pods", remedy)]
-    )
+    return InvalidInput.of("the cluster", "pod-unknown", where, "", f"{message} of pods", remedy)
 
 
 @takes(
@@ -362,9 +350,8 @@ def explain(
     """
     if pod is not None and everywhere:
         remedy = f"name a namespace for {shown(pod)} with -n"
-        raise InvalidInput(
-            _PROGRAM, [Problem("options", "-A", "", "is for all pods that wait", remedy)]
-        )
+        message = "is for all pods that wait"
+        raise InvalidInput.of(_PROGRAM, "options", "-A", "", message, remedy)
     where = "" if everywhere else namespace or namespace_of_user(kubeconfig, context)
     cluster = ClusterAccess(_PROGRAM, kubeconfig, context, _RIGHTS)
     found = cluster.ask(
@@ -383,11 +370,8 @@ def explain(
         _print(found, "any namespace" if everywhere else f"namespace {where}", every=pod is None)
     for sentence in found.unseen:
         complaints().print(one_line(f"{_PROGRAM}: {sentence}"))
-    sys.exit(
-        ExitCode.YES
-        if all(explanation.is_well for _pod, explanation in found.explained)
-        else ExitCode.NO
-    )
+    is_well = all(explanation.is_well for _pod, explanation in found.explained)
+    sys.exit(ExitCode.YES if is_well else ExitCode.NO)
 
 
 def _print(found: Answers, where: str, *, every: bool) -> None:
@@ -405,7 +389,11 @@ def _print(found: Answers, where: str, *, every: bool) -> None:
 
 
 def _record(pod: PodSeen, explanation: Explanation) -> dict[str, object]:
-    request = pod.shared.request if pod.shared else None
+    request = None
+    if pod.shared:
+        asked = pod.shared.request
+        amounts = {"memory_mib": asked.memory_mib, "thread_percent": asked.thread_percent}
+        request = amounts | {"gpus": asked.gpus}
     return {
         "namespace": pod.name.namespace,
         "pod": pod.name.name,
@@ -418,12 +406,5 @@ def _record(pod: PodSeen, explanation: Explanation) -> dict[str, object]:
         "gpus": list(explanation.gpus),
         "room": list(explanation.room),
         "warnings": [problem.record() for problem in explanation.warnings],
-        "request": (
-            request
-            and {
-                "memory_mib": request.memory_mib,
-                "thread_percent": request.thread_percent,
-                "gpus": request.gpus,
-            }
-        ),
+        "request": request,
     }

@@ -24,7 +24,7 @@ from typing import Any, NoReturn, TypeVar
 from mpsd.model.cluster_status import ClusterNode, silence
 from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.node_report import PodReport
-from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.model.problem import InvalidInput, shown
 from mpsd.operations.lifecycle.rules import emptying as rules
 from mpsd.operations.lifecycle.rules.upgrade import ANNOTATION, left_to_others, read_annotation
 from mpsd.platform.command_line import OUTPUT, flag, option, takes
@@ -69,14 +69,13 @@ class NotDone(KubeError):
 def read_seconds(command: str, option: str, text: str, *, zero: bool = False) -> float:
     """The seconds of an option; InvalidInput for what is no time. zero: whether 0 is allowed, for
     no wait."""
+    remedy = "write a time over 0, such as 10m"
     try:
         if (found := seconds(text)) or zero:
             return found
-        raise ValueError("write a time over 0, such as 10m")
     except ValueError as error:
-        raise InvalidInput(
-            command, [Problem("setting", option, shown(text), "cannot be used", str(error))]
-        ) from None
+        remedy = str(error)
+    raise InvalidInput.of(command, "setting", option, shown(text), "cannot be used", remedy)
 
 
 def say(*sentences: str) -> None:
@@ -228,9 +227,8 @@ def uncordon(
 
     The exit codes are those of cordon.
     """
-    _change(
-        ClusterAccess("kubectl mps uncordon", kubeconfig, context), node, gpus or (), cordon=False
-    )
+    cluster = ClusterAccess("kubectl mps uncordon", kubeconfig, context)
+    _change(cluster, node, gpus or (), cordon=False)
 
 
 def _change(cluster: ClusterAccess, node: str, gpus: Sequence[str], *, cordon: bool) -> None:
@@ -261,9 +259,9 @@ class Evictions:
             return
         if self._closed_at is None:
             self._closed_at = now
-            full = "kubelet must first report that these GPUs are full"
-            why = f"{full}, or recreated pods would return to them"
-            say(f"evictions begin in {COUNTED_S:g} s: {why}")
+            why = "kubelet must first report that these GPUs are full"
+            then = "or recreated pods would return to them"
+            say(f"evictions begin in {COUNTED_S:g} s: {why}, {then}")
         for holder in there if now - self._closed_at >= COUNTED_S else ():
             if now >= self._due.get(_key(holder), 0.0):
                 await self._attempt(holder)
@@ -441,18 +439,13 @@ def undrain(
     async def undrain_it(kube: Kube) -> tuple[CordonChange, ClusterNode]:
         before, change = await change_cordon(kube, node, gpus or (), cordon=False)
         look = f"kubectl mps status {shlex.quote(node)}{options(cluster)}"
-        stays.append(
-            f"{node}: the request is saved and continues by itself; to see its state: {look}"
-        )
+        stays.append(f"{node}: the request continues by itself; to see its state: {look}")
         say(*effects(before, change))
         report = ProgressReporter()
         named = change.touched
         async for after, is_last in looks(partial(seen_node, kube, node), within_s, report):
-            if (
-                rules.serving(after, named)
-                or silence(after, time.time())
-                or any(rules.refusals(after, named))
-            ):
+            fails = silence(after, time.time()) or any(rules.refusals(after, named))
+            if fails or rules.serving(after, named):
                 break
             if not is_last:
                 report("states", f"{node}: {rules.states(after, named)}")

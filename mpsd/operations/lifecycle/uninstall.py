@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from mpsd.model.cluster_status import ClusterStatus
 from mpsd.model.names import AGENT, CONTROL, LABEL, NAME_LABEL, NAMESPACE, OURS, PRODUCT
-from mpsd.model.problem import InvalidInput, Problem
+from mpsd.model.problem import InvalidInput
 from mpsd.operations.lifecycle.drain import (
     NotDone,
     ProgressReporter,
@@ -51,6 +51,7 @@ from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import CONTEXT, KUBECONFIG
 from mpsd.status.rules.mpsnode import labels_patch
 
+_OURS_NAMED = f"{LABEL}={PRODUCT},{NAME_LABEL}"
 _MUST_BE_LISTED = {
     "",
     "apps",
@@ -98,24 +99,22 @@ async def find(kube: Kube) -> Installation:
             if not of.get("ownerReferences"):
                 component = (of.get("labels") or {}).get(NAME_LABEL, "")
                 place = of.get("namespace", "")
-                things[of["uid"]] = Thing(
-                    at.api, at.plural, kind.name, place, of["name"], of["uid"], component
-                )
+                named = (place, of["name"], of["uid"], component)
+                things[of["uid"]] = Thing(at.api, at.plural, kind.name, *named)
     # objects of mpsd's own kinds go with the definition
     own = [one for one in things.values() if one.api.partition("/")[0] not in own_groups]
     return Installation(in_order(own), await users(kube), unseen)
 
 
 async def users(kube: Kube) -> list[str]:
-    pods = await kube.list(
-        PODS, query={"labelSelector": f"{LABEL}={PRODUCT},{NAME_LABEL}={CONTROL}"}
-    )
+    selector = {"labelSelector": f"{_OURS_NAMED}={CONTROL}"}
+    pods = await kube.list(PODS, query=selector)
     daemons = {str(pod["spec"]["nodeName"]) for pod in pods if pod["spec"].get("nodeName")}
     try:
         status = await look(kube, ())
     except NotInstalled:
         status = ClusterStatus(time.time(), ())
-    selector = {"labelSelector": f"{LABEL}={PRODUCT},{NAME_LABEL}={AGENT}"}
+    selector = {"labelSelector": f"{_OURS_NAMED}={AGENT}"}
     agents = await kube.list(Resource("apps/v1", "daemonsets"), query=selector)
     return list(in_use(status, daemons, agents=bool(agents)))
 
@@ -133,10 +132,9 @@ async def _remove(kube: Kube, things: Sequence[Thing], timeout_s: float) -> None
 
 
 async def _deleted(kube: Kube, thing: Thing) -> str:
+    kind = Resource(thing.api, thing.plural)
     try:
-        await kube.delete(
-            Resource(thing.api, thing.plural), thing.name, thing.namespace, uid=thing.uid
-        )
+        await kube.delete(kind, thing.name, thing.namespace, uid=thing.uid)
     except NotFound:
         return f"already gone: {thing}"
     except Conflict:
@@ -149,11 +147,10 @@ async def _unlabel(kube: Kube) -> None:
     try:
         for node in map(read_kubernetes_node, await kube.list(NODES)):
             if patch := labels_patch(node.labels, {}):
+                names = ", ".join(patch["metadata"]["labels"])
                 with suppress(NotFound):
                     await kube.patch(NODES, node.name, patch, PatchKind.MERGE)
-                    answer(
-                        f"removed {', '.join(patch['metadata']['labels'])} from Node {node.name}"
-                    )
+                    answer(f"removed {names} from Node {node.name}")
     except Forbidden as error:
         names = "mpsd.io/gpu.*, mpsd.io/sharing, mpsd.io/driver-upgrade"
         say(f"labels of Nodes remain ({names}): {error}")
@@ -175,13 +172,10 @@ async def _pods(kube: Kube, *, control: bool) -> list[str]:
     for pod in await kube.list(PODS, query=OURS):
         metadata = pod["metadata"]
         node = pod["spec"].get("nodeName")
-        if (
-            metadata.get("ownerReferences")
-            and (metadata["labels"].get(NAME_LABEL) == CONTROL) is control
-        ):
-            left.append(
-                f"pod {metadata['namespace']}/{metadata['name']}" + (f" on {node}" if node else "")
-            )
+        is_control = metadata["labels"].get(NAME_LABEL) == CONTROL
+        if metadata.get("ownerReferences") and is_control is control:
+            where = f" on {node}" if node else ""
+            left.append(f"pod {metadata['namespace']}/{metadata['name']}{where}")
     return left
 
 
@@ -245,9 +239,8 @@ def uninstall(
     async def uninstall_it(kube: Kube) -> Sequence[str]:
         if not force and (there := await users(kube)):  # who has come since it was asked
             return there
-        stays.append(
-            "to continue: run the same command again; what is listed above as deleted is gone"
-        )
+        gone = "what is listed above as deleted is gone"
+        stays.append(f"to continue: run the same command again; {gone}")
         await _remove(kube, found.things, timeout_s)
         return ()
 
@@ -258,10 +251,8 @@ def uninstall(
 
 
 def _refuse(cluster: ClusterAccess, there: Sequence[str]) -> NoReturn:
-    say(
-        f"{cluster.program}: refused, because GPUs are in use, or may be:",
-        *(f"  {user}" for user in there),
-    )
+    say(f"{cluster.program}: refused, because GPUs are in use, or may be:")
+    say(*(f"  {user}" for user in there))
     force = "use --force: these programs then lose their GPU"
     say(f"empty the nodes first (kubectl mps drain NODE), or {force}")
     end(well=False)
@@ -269,11 +260,9 @@ def _refuse(cluster: ClusterAccess, there: Sequence[str]) -> NoReturn:
 
 def _confirm(cluster: ClusterAccess, number: int) -> None:
     if not sys.stdin.isatty():
+        message = "is required without a terminal"
         remedy = "add --yes, or run it on a terminal"
-        raise InvalidInput(
-            cluster.program,
-            [Problem("setting", "--yes", "", "is required without a terminal", remedy)],
-        )
+        raise InvalidInput.of(cluster.program, "setting", "--yes", "", message, remedy)
     complaints().print(f"Delete these {number} objects? [y/N] ", end="")
     try:
         typed = input()

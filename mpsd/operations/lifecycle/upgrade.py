@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mpsd.model.mpsnode import read_mpsnode
-from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.model.problem import InvalidInput, shown
 from mpsd.model.times import lasting
 from mpsd.operations.lifecycle import drain
 from mpsd.operations.lifecycle.drain import (
@@ -97,48 +97,36 @@ class Upgrade:
         await self._read_control()
         names = list(named)
         if not names:
-            begun = [
-                _name(one)
-                for one in await mpsnodes(self.kube, [])
-                if read_annotation(one) is not None
-            ]
+            nodes = await mpsnodes(self.kube, [])
+            begun = [_name(one) for one in nodes if read_annotation(one) is not None]
             names = sorted({*rules.control_pods(await self._pods(), self.control.uid), *begun})
         if selector:
-            labelled = {
-                _name(one) for one in await self.kube.list(NODES, query={"labelSelector": selector})
-            }
+            selected = await self.kube.list(NODES, query={"labelSelector": selector})
+            labelled = set(map(_name, selected))
             names = [name for name in names if name in labelled]
             if not names:
                 raise NotDone(f"no node that {selector} selects has a pod of {self.control}")
         # of no names it would give all
         for thing in await mpsnodes(self.kube, names) if names else ():
             await self._look_at(thing)
-        begun_first = sorted(
-            self.standings.values(), key=lambda one: (one.annotation is None, one.node.name)
-        )
+        found = self.standings.values()
+        begun_first = sorted(found, key=lambda one: (one.annotation is None, one.node.name))
         self.standings = {one.node.name: one for one in begun_first}
 
     def due(self) -> list[str]:
-        return [
-            name
-            for name, one in self.standings.items()
-            if rules.is_due(one, self.control, self.image)
-        ]
+        seen = self.standings.items()
+        return [name for name, one in seen if rules.is_due(one, self.control, self.image)]
 
     def check(self) -> None:
         """NotDone where a node that is due could not be drained, or the pods would not wait to be
         replaced."""
         if self.control.strategy != rules.ON_DELETE:
-            why = (
-                f"updateStrategy is {self.control.strategy or 'missing'}, so its pods are replaced"
-                " while programs run"
-            )
-            raise NotDone(
-                f"{self.control}: {why} on them; set it to {rules.ON_DELETE}, as the chart has it"
-            )
-        if reasons := list(
-            filter(None, (no_answer(self.standings[name].node, time.time()) for name in self.due()))
-        ):
+            why = f"updateStrategy is {self.control.strategy or 'missing'}"
+            then = "so its pods are replaced while programs run on them"
+            remedy = f"set it to {rules.ON_DELETE}, as the chart has it"
+            raise NotDone(f"{self.control}: {why}, {then}; {remedy}")
+        silent = [no_answer(self.standings[name].node, time.time()) for name in self.due()]
+        if reasons := list(filter(None, silent)):
             raise NotDone("; ".join([*reasons, "or name only the other nodes"]))
 
     async def run(self) -> UpgradeStop | None:
@@ -204,10 +192,9 @@ class Upgrade:
         elif decided.step is UpgradeStep.DRAIN and self.evict:
             await evictions.look(seen.node, seen.gpus)
         elif decided.step is UpgradeStep.REPLACE and seen.pod:
+            pod = seen.pod
             with suppress(NotFound):
-                await self.kube.delete(
-                    PODS, seen.pod.name, self.control.namespace, uid=seen.pod.uid
-                )
+                await self.kube.delete(PODS, pod.name, self.control.namespace, uid=pod.uid)
 
     # -- looking ----------------------------------------------------------------------------------
 
@@ -257,19 +244,13 @@ class Upgrade:
             becomes = f"{control}: the image becomes {self.image}, instead of {control.image}"
             say(becomes)
             self.stays[:] = [f"{becomes}; to continue: run the same command again"]
-            patch = {
-                "spec": {
-                    "template": {
-                        "spec": {"containers": [{"name": control.container, "image": self.image}]}
-                    }
-                }
-            }
+            containers = [{"name": control.container, "image": self.image}]
+            patch = {"spec": {"template": {"spec": {"containers": containers}}}}
             await self.kube.patch(
                 _DAEMON_SETS, control.name, patch, PatchKind.STRATEGIC, control.namespace
             )
-        async for control, _last in drain.looks(
-            self._read_control, _OBSERVED_S, ProgressReporter()
-        ):
+        report = ProgressReporter()
+        async for control, _last in drain.looks(self._read_control, _OBSERVED_S, report):
             if control.revision:
                 break
         else:
@@ -283,10 +264,7 @@ def _name(thing: Object) -> str:
     return str(thing["metadata"]["name"])
 
 
-_RIGHTS = (
-    "docs/operations/upgrade-and-drain.md (Upgrade the control daemon) lists the rights that this"
-    " requires"
-)
+_RIGHTS = "docs/operations/upgrade-and-drain.md (Upgrade the control daemon) lists what it requires"
 
 
 @takes(
@@ -330,8 +308,8 @@ def upgrade(
     timeout_s = drain.read_seconds(cluster.program, "--timeout", timeout)
     if image is not None and image.split() != [image]:
         remedy = "name one, such as REGISTRY/mpsd:0.2.0"
-        problem = Problem("setting", "--image", shown(image), "is no image", remedy)
-        raise InvalidInput(cluster.program, [problem])
+        said = shown(image)
+        raise InvalidInput.of(cluster.program, "setting", "--image", said, "is no image", remedy)
     stays: list[str] = []
 
     async def upgrade_them(kube: Kube) -> tuple[Upgrade, UpgradeStop | None]:
@@ -347,10 +325,8 @@ def upgrade(
     if output is Format.JSON:
         print_json(_record(walk, stopped))
     if stopped:
-        say(
-            f"{cluster.program}: {stopped.node}: stopped at: {stopped.step}: {stopped.reason}",
-            *stays,
-        )
+        where = f"{stopped.node}: stopped at: {stopped.step}"
+        say(f"{cluster.program}: {where}: {stopped.reason}", *stays)
     elif not dry_run and output is Format.TEXT:
         answer(*_outcome(walk))
     drain.end(well=stopped is None and not walk.due())

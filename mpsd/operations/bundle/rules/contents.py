@@ -60,9 +60,8 @@ def _log_line(line: str) -> str | None:
             fields = json.loads(line)
         except (ValueError, RecursionError):
             return None
-        return json.dumps(
-            {name: _log_field(name, fields[name]) for name in fields if name in _LOG_FIELDS}
-        )
+        named = [name for name in fields if name in _LOG_FIELDS]
+        return json.dumps({name: _log_field(name, fields[name]) for name in named})
     if _TRACEBACK.fullmatch(line):
         return line
     exception = _EXCEPTION.fullmatch(line)
@@ -70,8 +69,9 @@ def _log_line(line: str) -> str | None:
 
 
 def _log_field(name: str, value: Any) -> Any:
-    kept_of = {"command": program_of, "exception": log_kept}
-    return kept_of[name](str(value)) if name in kept_of else value
+    if name == "command":
+        return program_of(str(value))
+    return log_kept(str(value)) if name == "exception" else value
 
 
 def _lines_kept(text: str, kept_of: Callable[[str], str | None]) -> str:
@@ -98,11 +98,8 @@ def daemon_log_kept(text: str) -> str:
         found = read_line(line)
         if found is None:
             return None
-        return (
-            f"{found.when} {found.event}: {found.pid}"
-            if found.pid
-            else f"{found.when} {found.event}"
-        )
+        who = f": {found.pid}" if found.pid else ""
+        return f"{found.when} {found.event}{who}"
 
     return _lines_kept(text, line_kept)
 

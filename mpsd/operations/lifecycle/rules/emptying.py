@@ -35,11 +35,10 @@ def chosen(node: ClusterNode, gpus: Collection[str]) -> list[ServedGpu]:
 def are_empty(node: ClusterNode, gpus: Collection[str]) -> bool:
     """Whether nobody could lose anything by the end of these GPUs' control daemons. gpus: UUIDs."""
     others = [gpu for gpu in chosen(node, gpus) if gpu.state != State.DRAINED]
+    if not reports(node) or not others:
+        return reports(node)
     unused = all(gpu.state in _WITHOUT_DAEMON and gpu.clients == 0 for gpu in others)
-    unheld = not others or (
-        node.pods is not None and not holders(node, [gpu.uuid for gpu in others])
-    )
-    return reports(node) and unused and unheld
+    return unused and node.pods is not None and not holders(node, [gpu.uuid for gpu in others])
 
 
 def what_is_left(node: ClusterNode, gpus: Collection[str]) -> str:
@@ -56,14 +55,14 @@ def states(node: ClusterNode, gpus: Collection[str], *, with_clients: bool = Fal
     news."""
     found = []
     for gpu in chosen(node, gpus):
-        known = f" (clients: {gpu.clients})" if gpu.clients and gpu.state != State.DRAINED else ""
-        clients = " (clients unknown)" if gpu.clients is None else known
-        found.append(
-            f"{gpu.label} {gpu.state or 'without a daemon'}{clients if with_clients else ''}"
-        )
-    return ", ".join(found) or (
-        "it has reported no GPU yet" if node.reported_at is None else "no GPU"
-    )
+        clients = ""
+        if with_clients and gpu.clients is None:
+            clients = " (clients unknown)"
+        elif with_clients and gpu.clients and gpu.state != State.DRAINED:
+            clients = f" (clients: {gpu.clients})"
+        found.append(f"{gpu.label} {gpu.state or 'without a daemon'}{clients}")
+    none = "it has reported no GPU yet" if node.reported_at is None else "no GPU"
+    return ", ".join(found) or none
 
 
 def refusals(node: ClusterNode, gpus: Collection[str]) -> Iterator[str]:
@@ -82,28 +81,20 @@ def no_answer(node: ClusterNode, now: float) -> str | None:
     """Why a node cannot report whether its GPUs are empty, and what to do; None where it can."""
     if reports(node):
         return None if node.gpus else f"{node.name} has no GPU that mpsd shares"
-    never = f"{node.name} has reported nothing yet"
-    why = (
-        never
-        if node.reported_at is None
-        else f"{node.name} last reported {lasting(now - node.reported_at)} ago"
-    )
-    look = (
-        f"check that the pod of the DaemonSet mpsd-agent runs on {node.name} and reaches the API"
-        " server"
-    )
+    why = "has reported nothing yet"
+    if node.reported_at is not None:
+        why = f"last reported {lasting(now - node.reported_at)} ago"
+    look = f"check that the pod of the DaemonSet mpsd-agent runs on {node.name}"
     anyway = f"to take its GPUs out of use without waiting: kubectl mps cordon {node.name}"
-    return f"{why}, so it is not known whether its GPUs are empty; {look}; {anyway}"
+    unknown = f"{node.name} {why}, so it is not known whether its GPUs are empty"
+    return f"{unknown}; {look} and reaches the API server; {anyway}"
 
 
 def newly_cordoned(before: ClusterNode, change: CordonChange) -> tuple[str, ...]:
     """The UUIDs of the GPUs that this change takes out of use, and nobody had before."""
-    had = frozenset(before.cordoned)
-    return (
-        ()
-        if ALL in had or not change.changes
-        else tuple(uuid for uuid in change.gpus if uuid not in had)
-    )
+    if ALL in before.cordoned or not change.changes:
+        return ()
+    return tuple(uuid for uuid in change.gpus if uuid not in before.cordoned)
 
 
 def what_stays(before: ClusterNode, change: CordonChange, where: str) -> str:
@@ -129,10 +120,8 @@ def eviction_of(pod: Mapping[str, Any] | None, holder: PodReport) -> tuple[bool,
     metadata = (pod or {}).get("metadata") or {}
     owners = [one for one in metadata.get("ownerReferences") or () if one.get("controller")]
     if not holder.uid:
-        return (
-            False,
-            f"{name} is not evicted: its uid is unknown, and another pod may have its name",
-        )
+        why = "its uid is unknown, and another pod may have its name"
+        return False, f"{name} is not evicted: {why}"
     if metadata.get("uid") != holder.uid:
         return False, f"{name} is gone from the API; its GPU will be free soon"
     if metadata.get("deletionTimestamp"):
@@ -189,11 +178,8 @@ class Thing:
         return _STAGES.get(group or self.kind, Stage.REST)
 
     def __str__(self) -> str:
-        return (
-            f"{self.kind} {self.namespace}/{self.name}"
-            if self.namespace
-            else f"{self.kind} {self.name}"
-        )
+        place = f"{self.namespace}/" if self.namespace else ""
+        return f"{self.kind} {place}{self.name}"
 
 
 # by group, and by kind in the core group
@@ -222,10 +208,8 @@ def in_use(
     still holds.
     """
     for name in sorted(set(daemons) - {node.name for node in status.nodes}):
-        yield (
-            f"{name} runs a control daemon and has no MPSNode, so the users of its GPUs are not"
-            " known"
-        )
+        why = "runs a control daemon and has no MPSNode"
+        yield f"{name} {why}, so the users of its GPUs are not known"
     for node in status.nodes:
         silent = silence(node, status.now)
         if silent and node.name in daemons and (agents or node.reported_at is None):
@@ -244,7 +228,5 @@ def _users(node: ClusterNode, *, has_daemon: bool) -> Iterator[str]:
         if gpu.clients is None and has_daemon:
             yield f"{node.name}: the number of programs on {gpu.label} is not known"
         elif gpu.clients and not holders(node, [gpu.uuid]):
-            yield (
-                f"{node.name}: {gpu.label} has {gpu.clients}"
-                f" client{'' if gpu.clients == 1 else 's'} of no pod"
-            )
+            number = "1 client" if gpu.clients == 1 else f"{gpu.clients} clients"
+            yield f"{node.name}: {gpu.label} has {number} of no pod"

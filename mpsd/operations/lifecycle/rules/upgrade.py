@@ -288,11 +288,9 @@ def plan(control: ControlSet, nodes: Sequence[Standing], image: str | None) -> I
 
 
 def _to_do(one: Standing) -> str:
-    pod = (
-        f"replace {one.pod.name}, image {one.pod.image}"
-        if one.pod
-        else "no control pod runs there now"
-    )
+    pod = "no control pod runs there now"
+    if one.pod:
+        pod = f"replace {one.pod.name}, image {one.pod.image}"
     pods = ", ".join(holding(pod, one.node.labels) for pod in holders(one.node, one.gpus))
     back = one.ours.union(one.uncordoned)
     kept = _named(set(one.gpus) - back, one)
