@@ -11,12 +11,12 @@ import signal
 import struct
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import IntFlag
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.kernel_queue import KernelQueue
@@ -96,6 +96,9 @@ _LOOK_AT_HOLDER = 10  # tries
 _UNSEEN_NS = 1_000_000_000  # how long a process that computes may have waited for a processor
 
 
+Value = TypeVar("Value", bound=int)
+
+
 class Quirk(IntFlag):
     """What a rehearsal has the GPU's driver do as 580.159.04 does not."""
 
@@ -161,6 +164,20 @@ def create_card(path: Path, memory_bytes: int) -> None:
     path.chmod(0o666)
 
 
+class _Flag(Generic[Value]):
+    """A number in the header of a CardView."""
+
+    def __init__(self, at: int, read: Callable[[int], Value]) -> None:
+        self._at = at
+        self._read = read
+
+    def __get__(self, card: "CardView", _class: type) -> Value:
+        return self._read(card.number(self._at))
+
+    def __set__(self, card: "CardView", value: Value) -> None:
+        card.set_number(self._at, int(value))
+
+
 class CardView:
     """One process's view of a card."""
 
@@ -186,39 +203,10 @@ class CardView:
         self._map.close()
         self._close_file()
 
-    @property
-    def compute_mode(self) -> int:
-        return self._flag(_MODE_AT)
-
-    @compute_mode.setter
-    def compute_mode(self, mode: int) -> None:
-        _FLAG.pack_into(self._map, _MODE_AT, mode)
-
-    @property
-    def lost(self) -> bool:
-        """Whether a rehearsal has the GPU fall off the bus."""
-        return bool(self._flag(_LOST_AT))
-
-    @lost.setter
-    def lost(self, lost: bool) -> None:
-        _FLAG.pack_into(self._map, _LOST_AT, lost)
-
-    @property
-    def mig(self) -> bool:
-        """Whether MIG is on, under which mpsd refuses the GPU."""
-        return bool(self._flag(_MIG_AT))
-
-    @mig.setter
-    def mig(self, mig: bool) -> None:
-        _FLAG.pack_into(self._map, _MIG_AT, mig)
-
-    @property
-    def quirks(self) -> Quirk:
-        return Quirk(self._flag(_QUIRKS_AT))
-
-    @quirks.setter
-    def quirks(self, quirks: Quirk) -> None:
-        _FLAG.pack_into(self._map, _QUIRKS_AT, quirks)
+    compute_mode = _Flag(_MODE_AT, int)
+    lost = _Flag(_LOST_AT, bool)  # whether a rehearsal has the GPU fall off the bus
+    mig = _Flag(_MIG_AT, bool)  # whether MIG is on
+    quirks = _Flag(_QUIRKS_AT, Quirk)
 
     def holdings(self) -> tuple[ProcessHolding, ...]:
         """What every living process holds, oldest slot first."""
@@ -268,19 +256,19 @@ class CardView:
             return True
 
     def managed_mib(self, slot: int) -> int:
-        return self._flag(_at(slot) + _MANAGED_AT)
+        return self.number(_at(slot) + _MANAGED_AT)
 
     def add_managed(self, slot: int, more_mib: int) -> None:
         """The card may be full: what has no room there lies in the host's memory."""
         with self._locked(fcntl.LOCK_EX):
-            _FLAG.pack_into(self._map, _at(slot) + _MANAGED_AT, self.managed_mib(slot) + more_mib)
+            self.set_number(_at(slot) + _MANAGED_AT, self.managed_mib(slot) + more_mib)
 
     def be_busy(self, slot: int, pid: int, sms: int, queue: KernelQueue) -> None:
         """Say on how many SMs the slot's process computes, 0 for none, and what it has queued."""
         _QUEUE.pack_into(
             self._map, _queue_at(slot), queue.ends_ns, pid, queue.kernel_us, queue.gemm
         )
-        _FLAG.pack_into(self._map, _at(slot) + _BUSY_AT, sms)
+        self.set_number(_at(slot) + _BUSY_AT, sms)
 
     def queue(self, slot: int, pid: int) -> KernelQueue:
         """What this process has queued, also once it is dead; nothing where the slot is
@@ -331,9 +319,12 @@ class CardView:
     def _clear(self, slot: int) -> None:
         self._map[_at(slot) : _at(slot) + _SLOT.size] = bytes(_SLOT.size)
 
-    def _flag(self, at: int) -> int:
+    def number(self, at: int) -> int:
         (value,) = _FLAG.unpack_from(self._map, at)
         return int(value)
+
+    def set_number(self, at: int, value: int) -> None:
+        _FLAG.pack_into(self._map, at, value)
 
     @contextmanager
     def _locked(self, how: int) -> Iterator[None]:

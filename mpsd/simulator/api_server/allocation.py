@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from mpsd.model.quantity import whole
-from mpsd.simulator.api_server.kinds import Object
+from mpsd.simulator.api_server.kinds import Object, tolerates
 
 _TERM = re.compile(
     r"""device\.(?:driver\s*==\s*(?P<quote>['"])(?P<driver>[^'"]+)(?P=quote)|(?P<shared>allowMultipleAllocations)"""
@@ -152,7 +152,7 @@ class _Request:
     def tolerates(self, device: OfferedDevice) -> bool:
         effects = ("NoSchedule", "NoExecute")
         taints = [taint for taint in device.thing.get("taints") or () if taint["effect"] in effects]
-        return all(any(_tolerates(each, taint) for each in self.tolerations) for taint in taints)
+        return all(any(tolerates(each, taint) for each in self.tolerations) for taint in taints)
 
     def consumed(self, device: OfferedDevice) -> dict[str, str] | None:
         """What it takes of each capacity of the device; None where the device cannot give that."""
@@ -178,16 +178,6 @@ def _holds(term: str, device: OfferedDevice) -> bool:
         if match["shared"]
         else device.attribute(f"{match['domain']}/{match['name']}") == match["value"]
     )
-
-
-def _tolerates(toleration: Object, taint: Object) -> bool:
-    if toleration.get("effect") not in (None, "", taint["effect"]) or toleration.get("key") not in (
-        None,
-        taint["key"],
-    ):
-        return False
-    exists = toleration.get("operator", "Equal") == "Exists"
-    return exists or bool(toleration.get("value", "") == taint.get("value", ""))
 
 
 def _consumed(asked: Any, capacity: Object) -> str:

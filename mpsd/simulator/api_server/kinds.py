@@ -466,3 +466,31 @@ def _expressed(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool
             return key not in labels
         case other:
             raise bad_request(f'"{other}" is not a valid label selector operator')
+
+
+# -- what several read of pods and nodes -----------------------------------------------------------
+
+
+def tolerates(toleration: Object, taint: Object) -> bool:
+    """Whether a pod or a claim with this toleration may be where the taint is."""
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if toleration.get("key") in (None, ""):
+        return bool(toleration.get("operator") == "Exists")
+    same = toleration["key"] == taint["key"]
+    return same and (
+        toleration.get("operator") == "Exists"
+        or toleration.get("value", "") == taint.get("value", "")
+    )
+
+
+def claim_names(pod: Object) -> dict[str, str]:
+    """By the name of each entry of `spec.resourceClaims`; empty where its claim is not made yet."""
+    made = {
+        one["name"]: one.get("resourceClaimName", "")
+        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
+    }
+    entries = pod["spec"].get("resourceClaims") or ()
+    return {
+        one["name"]: one.get("resourceClaimName") or made.get(one["name"], "") for one in entries
+    }

@@ -23,6 +23,7 @@ from mpsd.simulator.api_server.kinds import (
     SLICES,
     ApiRefusal,
     Object,
+    claim_names,
     labels_of,
 )
 from mpsd.simulator.api_server.objects import ObjectKey, Objects
@@ -70,7 +71,7 @@ class PodClaims:
         store = self._objects.store
         used = ConsumedCapacity()
         found: dict[ObjectKey, Object] = {}
-        names = _claim_names(pod)
+        names = claim_names(pod)
         if not names:
             return found
         for _key, other in store.all(CLAIMS):
@@ -107,7 +108,7 @@ class PodClaims:
 
     def _make(self, key: ObjectKey, pod: Object) -> None:
         """The claims that the pod's templates ask for, once; then they are named in its status."""
-        names = _claim_names(pod)
+        names = claim_names(pod)
         metadata = pod["metadata"]
         owner = {
             "apiVersion": "v1",
@@ -170,18 +171,6 @@ class PodClaims:
             and pod["metadata"]["uid"] == consumer["uid"]
             and pod["status"].get("phase") not in _ENDED
         )
-
-
-def _claim_names(pod: Object) -> dict[str, str]:
-    """By the name of each entry of `spec.resourceClaims`; empty where its claim is not made yet."""
-    made = {
-        one["name"]: one.get("resourceClaimName", "")
-        for one in (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    }
-    entries = pod["spec"].get("resourceClaims") or ()
-    return {
-        one["name"]: one.get("resourceClaimName") or made.get(one["name"], "") for one in entries
-    }
 
 
 def _nodes_of(allocation: Object, node: str) -> list[str]:

@@ -8,7 +8,14 @@ It counts extended resources (those with a slash in their name), resource claims
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from mpsd.simulator.api_server.kinds import NODES, PODS, ApiRefusal, Object, labels_of
+from mpsd.simulator.api_server.kinds import (
+    NODES,
+    PODS,
+    ApiRefusal,
+    Object,
+    labels_of,
+    tolerates,
+)
 from mpsd.simulator.api_server.objects import ObjectKey, Objects, set_condition
 from mpsd.simulator.api_server.pod_claims import PodClaims
 
@@ -125,16 +132,4 @@ def is_kept_away(spec: Object, node: Object) -> bool:
 def _is_tolerated(taint: Object, spec: Object) -> bool:
     if taint.get("effect") == "PreferNoSchedule":
         return True
-    return any(_tolerates(toleration, taint) for toleration in spec.get("tolerations") or ())
-
-
-def _tolerates(toleration: Object, taint: Object) -> bool:
-    if toleration.get("effect") not in (None, "", taint.get("effect")):
-        return False
-    if toleration.get("key") in (None, ""):
-        return bool(toleration.get("operator") == "Exists")
-    same = toleration["key"] == taint["key"]
-    return same and (
-        toleration.get("operator") == "Exists"
-        or toleration.get("value", "") == taint.get("value", "")
-    )
+    return any(tolerates(toleration, taint) for toleration in spec.get("tolerations") or ())

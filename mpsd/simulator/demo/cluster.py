@@ -28,29 +28,14 @@ from mpsd.platform import local_api
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.settings import Settings, settings
 from mpsd.simulator import own_mpsd
+from mpsd.simulator.api_server.kinds import Kinds
 from mpsd.simulator.demo.story import DemoFailed
 from mpsd.simulator.kubelet.sources import read_kubeconfig
 from mpsd.simulator.programs import wait_until
 
 Object = dict[str, Any]
 
-# By apiVersion and kind, the path that an object is created at.
-_COLLECTIONS = {
-    ("v1", "Namespace"): "/api/v1/namespaces",
-    ("batch/v1", "Job"): "/apis/batch/v1/namespaces/default/jobs",
-    (
-        "apiextensions.k8s.io/v1",
-        "CustomResourceDefinition",
-    ): "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
-    (
-        "admissionregistration.k8s.io/v1",
-        "ValidatingWebhookConfiguration",
-    ): "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
-    (
-        "admissionregistration.k8s.io/v1",
-        "MutatingWebhookConfiguration",
-    ): "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
-}
+_KINDS = Kinds()
 _ANSWER_S = 10.0
 _TABLE = "application/json;as=Table;g=meta.k8s.io;v=v1"
 
@@ -83,7 +68,7 @@ class DemoApi:
 
     def apply(self, thing: Object) -> Applied:
         """RequestRefused where the API server or admission refuses it."""
-        answer, said = self._ask("POST", _COLLECTIONS[thing["apiVersion"], thing["kind"]], thing)
+        answer, said = self._ask("POST", _collection(thing), thing)
         warnings = answer.headers.get_all("Warning") or ()
         return Applied(said, tuple(json.loads(warning.split(" ", 2)[2]) for warning in warnings))
 
@@ -127,6 +112,14 @@ class DemoApi:
         if answer.status >= http.HTTPStatus.BAD_REQUEST:
             raise RequestRefused(said.get("message", f"{method} {path}: {answer.status}"))
         return answer, said
+
+
+def _collection(thing: Object) -> str:
+    """The path that it is created at."""
+    kind = _KINDS.named(thing["apiVersion"], thing["kind"])
+    assert kind, f"the simulated API server has no {thing['kind']}"
+    root = f"/apis/{kind.api()}" if kind.group else f"/api/{kind.api()}"
+    return f"{root}{'/namespaces/default' if kind.namespaced else ''}/{kind.plural}"
 
 
 def _cell(value: object) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 
 from mpsd.kubelet.api import dra_pb2 as wire
 from mpsd.kubelet.api import pluginregistration_pb2 as registration
@@ -66,19 +67,13 @@ class ClaimManager:
         """Before anything else: what an earlier kubelet has had prepared."""
         self._registry.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
-            for uid, read in json.loads(self._file.read_text()).items():
-                self._claims[uid] = ClaimInfo(
-                    **{**read, "pods": set(read["pods"]), "drivers": tuple(read["drivers"])}
-                )
+            self._claims = msgspec.json.decode(self._file.read_bytes(), type=dict[str, ClaimInfo])
+        for claim in self._claims.values():
+            claim.is_prepared = False
 
     def _save(self) -> None:
         made = self._file.with_name(f"{CHECKPOINT}.new")
-        fields = ("namespace", "name", "uid", "drivers", "devices")
-        kept = {
-            uid: {name: getattr(one, name) for name in fields} | {"pods": sorted(one.pods)}
-            for uid, one in self._claims.items()
-        }
-        made.write_text(json.dumps(kept))
+        made.write_bytes(msgspec.json.encode(self._claims))
         made.rename(self._file)
 
     # -- drivers ----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mpsd.kubelet.rules.allocation import Answer
+from mpsd.simulator.card import process_start_ticks
 from mpsd.simulator.kubelet.pods import SimContainer, SimPod
 
 KILLED = 137  # the exit code of what ended with SIGKILL, or in an unknown way
@@ -68,7 +69,8 @@ class ContainerRun:
     def state(self) -> Running | Ended | NotStarted:
         known = self._known()
         if known and "failed" not in known and "exit_code" not in known:
-            if _lives(**known["shim"]):
+            shim = known["shim"]
+            if process_start_ticks(shim["pid"]) == shim["start_ticks"]:
                 return Running(known["pid"], known["started"])
             known = self._known()  # its last word may have come in between
         if not known or "failed" in known:
@@ -233,14 +235,6 @@ class Containers:
 
 def _names(folder: Path) -> list[str]:
     return [each.name for each in folder.iterdir()] if folder.is_dir() else []
-
-
-def _lives(pid: int, start_ticks: int) -> bool:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return False
-    return int(fields[19]) == start_ticks
 
 
 def _remove_cgroup(cgroup: str) -> None:

@@ -6,12 +6,12 @@ pkg/kubelet/cm/devicemanager/manager.go. Whatever kubelet leaves to chance, the 
 is left to chance here.
 """
 
-import json
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from mpsd.kubelet.rules.allocation import Answer
 from mpsd.model.container import Role
@@ -34,12 +34,22 @@ class ContainerHolding:
     answer: Answer
 
 
+# by pod uid, container and resource
+Holdings = dict[str, dict[str, dict[str, ContainerHolding]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Checkpoint:
+    held: Holdings
+    resources: list[str]
+
+
 class DeviceHoldings:
-    """By pod uid, container and resource. file: kubelet's checkpoint, in a format of our own."""
+    """file: kubelet's checkpoint, in a format of our own."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
-        self._held: dict[str, dict[str, dict[str, ContainerHolding]]] = {}
+        self._held: Holdings = {}
 
     def of(self, uid: str, container: str) -> dict[str, ContainerHolding]:
         """By resource."""
@@ -67,41 +77,16 @@ class DeviceHoldings:
     def save(self, resources: Iterable[str]) -> None:
         """resources: those that plugins have registered."""
         made = self._file.with_name(f"{self._file.name}.new")
-        held = {
-            uid: {
-                name: {each: asdict(holding) for each, holding in of.items()}
-                for name, of in containers.items()
-            }
-            for uid, containers in self._held.items()
-        }
-        made.write_text(json.dumps({"held": held, "resources": sorted(resources)}))
+        made.write_bytes(msgspec.json.encode(_Checkpoint(self._held, sorted(resources))))
         made.rename(self._file)
 
     def load(self) -> set[str]:
         """Reads the file, where there is one; the resources that had been registered."""
         if not self._file.exists():
             return set()
-        read = json.loads(self._file.read_text())
-        self._held = {
-            uid: {
-                name: {each: _holding(holding) for each, holding in of.items()}
-                for name, of in containers.items()
-            }
-            for uid, containers in read["held"].items()
-        }
-        return set(read["resources"])
-
-
-def _holding(read: Any) -> ContainerHolding:
-    given = read["answer"]
-    answer = Answer(
-        environment=given["environment"],
-        mounts=tuple(HostMount(**mount) for mount in given["mounts"]),
-        devices=tuple(DeviceNode(**node) for node in given["devices"]),
-        annotations=given["annotations"],
-        cdi=tuple(given["cdi"]),
-    )
-    return ContainerHolding(tuple(read["ids"]), answer)
+        read = msgspec.json.decode(self._file.read_bytes(), type=_Checkpoint)
+        self._held = read.held
+        return set(read.resources)
 
 
 def merged(holdings: dict[str, ContainerHolding], order: Order) -> Answer:

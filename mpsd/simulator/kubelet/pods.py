@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mpsd.model.container import Role
+from mpsd.simulator.api_server.kinds import claim_names
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _USUAL_GRACE_S = 30.0
@@ -78,18 +79,8 @@ def read_pod(pod: Json) -> SimPod:
         grace_s=_USUAL_GRACE_S if grace is None else float(grace),
         is_deleted="deletionTimestamp" in metadata,
         phase=(pod.get("status") or {}).get("phase", ""),
-        claims=_claims(pod),
+        claims=claim_names(dict(pod)),
     )
-
-
-def _claims(pod: Json) -> Mapping[str, str]:
-    made = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    by_template = {one["name"]: one.get("resourceClaimName", "") for one in made}
-    entries = pod["spec"].get("resourceClaims") or ()
-    return {
-        one["name"]: one.get("resourceClaimName") or by_template.get(one["name"], "")
-        for one in entries
-    }
 
 
 def _container(pod: Json, container: Json, role: Role) -> SimContainer:

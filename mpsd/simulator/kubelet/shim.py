@@ -23,6 +23,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
+from mpsd.simulator.card import process_start_ticks
+
 # -- the files that a container sees: the machine's, with a /run and a /dev of its own ------------
 # Nothing is made on the machine; a place for a mount is made only in what belongs to the container.
 
@@ -158,7 +160,7 @@ def _run(folder: Path, spec: Spec) -> int:
         return 1
     known = {
         "pid": child,
-        "shim": {"pid": os.getpid(), "start_ticks": _start_ticks()},
+        "shim": {"pid": os.getpid(), "start_ticks": process_start_ticks(os.getpid())},
         "started": time.time(),
     }
     _say(folder, known)
@@ -173,10 +175,6 @@ def _say(folder: Path, state: Mapping[str, object]) -> None:
     made = folder / "state.json.new"
     made.write_text(json.dumps(state))
     made.rename(folder / "state.json")
-
-
-def _start_ticks() -> int:
-    return int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def _start(spec: Spec) -> tuple[int, str]:
