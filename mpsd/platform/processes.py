@@ -22,15 +22,13 @@ from pathlib import Path
 from mpsd.model.identity import ProcessIdentity
 
 _PROC = Path("/proc")
-# the last: fork's
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN}
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether this failed for want of descriptors, memory, space or processes."""
-    return isinstance(error, MemoryError) or (
-        isinstance(error, OSError) and error.errno in _SHORTAGES
-    )
+    """Whether this failed for want of descriptors, memory, space or processes (fork's EAGAIN)."""
+    number = error.errno if isinstance(error, OSError) else None
+    return isinstance(error, MemoryError) or number in _SHORTAGES
 
 
 _MOST_FILES = 65_536
@@ -73,15 +71,13 @@ def identity_of(pid: int) -> ProcessIdentity | None:
 
 
 def _stat_fields(pid: int) -> list[bytes] | None:
-    """/proc/PID/stat from field 3 (state) to 22, then all others as one; before them is the
-    command's name, which may hold brackets."""
+    """/proc/PID/stat from field 3 (state, behind the name in brackets) to 22, then the rest."""
     stat = _read_start(pid, "stat")
     return stat[stat.rindex(b")") + 2 :].split(None, 20) if stat else None
 
 
 def _read_start(pid: int | str, name: str, size: int = 4096) -> bytes:
-    """The first bytes of a file in /proc/PID; none when it is gone or hidden from this user. pid:
-    or the path of a thread."""
+    """The first bytes of a file in /proc/PID, or of a thread; none when it is gone or hidden."""
     try:  # not by Path or `open`: this is read for every client at every look
         descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
     except (FileNotFoundError, PermissionError):
@@ -103,8 +99,7 @@ _EXITING = 0x4  # PF_EXITING of linux/sched.h
 
 
 def is_ending(identity: ProcessIdentity) -> bool:
-    """Whether this very process has been killed or exits, which a device can delay. proc(5): fields
-    9 and 31 of stat, flags and signal, of its first thread."""
+    """Whether this very process is killed or exits, by fields 9 and 31 of stat, proc(5)."""
     fields = _stat_fields(identity.pid)
     if fields is None or int(fields[19]) != identity.start_ticks:
         return True
@@ -255,8 +250,7 @@ def address_space_pages(pid: int) -> int | None:
 
 
 def mappings(pid: int) -> Iterator[bytes]:
-    """The lines of /proc/PID/maps, by address, read as far as they are asked for; none when it is
-    gone or not ours to read."""
+    """The lines of /proc/PID/maps, by address; none when it is gone or not ours to read."""
     with (
         suppress(OSError),
         open(f"/proc/{pid}/maps", "rb", buffering=4096) as file,  # noqa: PTH123 (as `_read_start`)
@@ -278,9 +272,8 @@ def mapped_bytes(pid: int, device: bytes) -> int | None:
 
 def command_of(pid: int) -> str:
     """The command line, or the kernel's name for it; empty when it is gone; valid Unicode."""
-    words = _read_start(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ") or _read_start(
-        pid, "comm"
-    ).rstrip(b"\n")
+    words = _read_start(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ")
+    words = words or _read_start(pid, "comm").rstrip(b"\n")
     return words.decode(errors="replace")
 
 
@@ -344,8 +337,7 @@ def _tasks(pid: int) -> list[str]:
 
 
 def is_stopped(identity: ProcessIdentity) -> bool:
-    """Whether each thread of this very process is stopped, by a signal or a debugger, or has ended.
-    A frozen process is not stopped."""
+    """Whether each thread of this very process is stopped (not frozen) or has ended."""
     stats = [_read_start(task, "stat") for task in _tasks(identity.pid)]
     states = {stat[stat.rindex(b")") + 2 :][:1] for stat in stats if stat}
     return bool(states & {b"T", b"t"}) and states <= {b"T", b"t", b"Z", b"X"} and is_alive(identity)
@@ -358,7 +350,7 @@ def dies_of(identity: ProcessIdentity, signum: int) -> bool:
     if signum in _HARMLESS | _STOPPING:
         return False
     status = _status(str(identity.pid))
-    bit = _bit(signum)
+    bit = 1 << (signum - 1)
     if signum != signal.SIGKILL:
         is_first = status.get("NSpid", "").split()[-1:] == ["1"]
         if is_first or _mask(status, "SigIgn") & bit or _handles(identity.pid, status, bit):
@@ -369,7 +361,8 @@ def dies_of(identity: ProcessIdentity, signum: int) -> bool:
 def handles(identity: ProcessIdentity, signum: int) -> bool:
     """Whether this very process has a handler for this signal, or each of its threads blocks it or
     waits for it. False when it is gone, or the kernel does not say."""
-    return _handles(identity.pid, _status(str(identity.pid)), _bit(signum)) and is_alive(identity)
+    status = _status(str(identity.pid))
+    return _handles(identity.pid, status, 1 << (signum - 1)) and is_alive(identity)
 
 
 def _handles(pid: int, status: Mapping[str, str], bit: int) -> bool:
@@ -390,8 +383,7 @@ _SIGWAIT = {"x86_64": b"128", "aarch64": b"137"}.get(os.uname().machine)
 
 
 def _awaited(task: str) -> int:
-    """The signals that a thread waits for now, which are not in its SigBlk meanwhile; 0 for none,
-    and where it is not ours to read."""
+    """The signals that a thread waits for, which its SigBlk leaves out; 0 where unreadable."""
     with suppress(OSError):
         call = _read_start(task, "syscall").split()
         if len(call) > 1 and call[0] == _SIGWAIT:
@@ -401,10 +393,6 @@ def _awaited(task: str) -> int:
             finally:
                 os.close(memory)
     return 0
-
-
-def _bit(signum: int) -> int:
-    return 1 << (signum - 1)
 
 
 def _mask(status: Mapping[str, str], name: str) -> int:
@@ -422,8 +410,7 @@ def descendants_of(pid: int) -> tuple[int, ...]:
 
 
 class ProcessSet:
-    """Those of many processes that lived when `ask` was called last, which is one system call. Each
-    is in here by a pidfd, so a later one with the same pid never stands for it."""
+    """Those of many processes, each by a pidfd, that lived when `ask` was called last."""
 
     def __init__(self) -> None:
         # poll(2) takes no more than the soft limit of files, which may be lowered
