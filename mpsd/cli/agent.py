@@ -1,5 +1,4 @@
-"""`mpsd agent`, and `mpsd up`, which is an agent with the supervision of its daemons in one
-process."""
+"""`mpsd agent`, and `mpsd up`, which supervises the daemons too."""
 
 import asyncio
 import platform
@@ -38,11 +37,8 @@ _OF_NODE = {name: NODE_SETTINGS[name] for name in ("simulate", "limits_directory
 
 
 class Parts:
-    """The agent of one node, and the supervision of its daemons too where that is wanted, in one
-    event loop.
-
-    listen: where readers are served beside the Unix socket. kubelet: None on a machine of its own.
-    """
+    """The agent of one node, and the supervision of its daemons where that is wanted. listen: where
+    readers are served beside the Unix socket. kubelet: None on a machine of its own."""
 
     def __init__(
         self,
@@ -95,12 +91,11 @@ class Parts:
             await opened.enter_async_context(foreground.watching(self._settings, self._files))
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._agent.run(agent_stop))
-                cluster = (
-                    self._cluster.run(self._agent, cluster_stop)
-                    if self._cluster
-                    else cluster_stop.wait()
-                )
-                serving: asyncio.Task[object] = tasks.create_task(cluster)
+                serving: asyncio.Task[object]
+                if self._cluster:
+                    serving = tasks.create_task(self._cluster.run(self._agent, cluster_stop))
+                else:
+                    serving = tasks.create_task(cluster_stop.wait())
                 await (self._control.run(stop) if self._control else stop.wait())
                 cluster_stop.set()
                 await serving  # until then limits must be raised for what still comes
@@ -114,8 +109,7 @@ class Parts:
     def _servers(
         self, stopping: Callable[[], bool]
     ) -> "Iterator[Listener | ReadersPort | PageApi]":
-        """Stopped in the opposite order: a stream ends before its server waits for the answers that
-        are under way."""
+        """Stopped in the opposite order: a stream ends before its server waits for answers."""
         with lasting():
             from mpsd.agent.sources import AgentSources
             from mpsd.cli.agent_api import AgentApi
@@ -127,18 +121,13 @@ class Parts:
             self._settings, self._agent, self._node, self._files, self._ledger, stopping=stopping
         )
         name = platform.node()
-        pods = None
-        calls = None
+        pods = calls = None
         if beside := self._cluster:
             name = beside.name
             pods = beside.pods
             calls = beside.calls
-            sources = replace(
-                sources,
-                unheard=beside.unheard,
-                claims=beside.claims,
-                upgrade_state=beside.upgrade_state,
-            )
+            sources = replace(sources, unheard=beside.unheard, claims=beside.claims)
+            sources = replace(sources, upgrade_state=beside.upgrade_state)
         page = PageApi(
             NodePage(self._agent, self._files.policy_now, name, bare=beside is not None, pods=pods)
         )
@@ -148,11 +137,9 @@ class Parts:
             # bring TLS: only where it was asked for
             from mpsd.platform.readers import ReadersPort, TokenReviewer
 
-            reviewer = (
-                TokenReviewer(self._kubelet.kubeconfig)
-                if self._kubelet and listen.asks_who
-                else None
-            )
+            reviewer = None
+            if self._kubelet and listen.asks_who:
+                reviewer = TokenReviewer(self._kubelet.kubeconfig)
             yield ReadersPort(api.readers_routes, listen.addresses, reviewer, listen.certificate)
         yield page
 
@@ -164,8 +151,7 @@ def _serve(
     *,
     with_control: bool,
 ) -> NoReturn:
-    """Runs an agent, with the supervision of its daemons or without, until a signal; exits with 1
-    where it cannot."""
+    """Runs until a signal; exits with 1 where it cannot."""
     given: dict[str, Any] = {name: flags.get(name) for name in (*_OF_NODE, "log_format")}
     chosen = settings(**given)
 
@@ -188,9 +174,8 @@ def agent(**flags: str | None) -> None:
         mpsd agent --node "$(hostname)" --kubeconfig ~/.kube/config
     """
     kubelet = kubelet_settings(flags)
-    _serve(
-        flags, listen_settings(flags, in_cluster=kubelet is not None), kubelet, with_control=False
-    )
+    listen = listen_settings(flags, in_cluster=kubelet is not None)
+    _serve(flags, listen, kubelet, with_control=False)
 
 
 @takes(settings={**_OF_NODE, "listen": LISTEN_SETTINGS["listen"], "log_format": LOG_FORMAT})

@@ -56,21 +56,17 @@ from mpsd.status.rules.node_report import node_report
 LONGEST_WAIT_S = 7 * DAY_S
 _MOST_ENDS = 10  # of control daemons, in a status
 _NO_CGROUP = (
-    "no cgroup could be created for it (see mpsd's log), so it holds its grant by MPSD_GRANT alone"
+    "no cgroup could be created for it (see mpsd's log), so it holds its grant by MPSD_GRANT alone:"
+    " a process that detaches without this variable is reported, and not limited"
 )
-_NO_CGROUP += ": a process that detaches without this variable is reported, and not limited"
 _MEMORY = "--gpu-mem"
 _PERCENT = "--gpu-core"
 _GPUS = "--gpus"
 
 
 def read_program_request(asks: ProgramRequest, policy: Policy, facts: GpuFacts) -> Request:
-    """What `mpsd run` asks for, from the text of its command line; InvalidInput with every problem
-    in it.
-
-    The same numbers mean the same as in a pod; with several GPUs the amounts are divided over them
-    evenly.
-    """
+    """What `mpsd run` asks for, from the text of its command line: the same as in a pod, divided
+    evenly over several GPUs. InvalidInput with every problem."""
     numbers = (
         whole_units(asks.gpu_mem, _MEMORY, memory_unit(policy.resources.memory_unit_mib)),
         None if asks.gpu_core is None else whole_units(asks.gpu_core, _PERCENT, PERCENT),
@@ -118,25 +114,21 @@ class AgentApi:
 
     @property
     def readers_routes(self) -> Mapping[str, Handler]:
-        """What is told on the ports for readers too: it only looks, and gives nothing away that
-        grants anything."""
+        """What is served on the ports for readers too: it only looks."""
         return {"GET /v1/node": self._node_for_readers, **self._metrics.routes, **self._page.routes}
 
     def _trouble(self) -> str:
         domains = self._agent.look().domains
         if any(domain.state in SERVING for domain in domains):
             return ""
-        return (
-            ", ".join(f"{domain.name} is {after_is(domain.state)}" for domain in domains)
-            or "no domains yet"
-        )
+        states = [f"{domain.name} is {after_is(domain.state)}" for domain in domains]
+        return ", ".join(states) or "no domains yet"
 
     async def _node(self, _request: web.Request) -> web.Response:
         return json_answer(self._report())
 
     async def _node_for_readers(self, _request: web.Request) -> web.Response:
-        """Without arguments where pods are: their readers are not on the machine, where everybody
-        sees these."""
+        """Without the arguments of commands where pods are: only their machine's users see them."""
         report = self._report()
         return json_answer(without_arguments(report) if self._sources.ledger is None else report)
 
@@ -168,20 +160,17 @@ class AgentApi:
         if sources.ledger is None:
             raise Refused(400, PODS_ONLY, for_ever=True)
         if sources.stopping():
-            why = (
-                "mpsd is stopping, and grants nothing more until it is started again, as with"
-                " `mpsd up`"
-            )
-            raise Refused(410, why, for_ever=False)
+            why = "mpsd is stopping, and grants nothing more until it is started again"
+            raise Refused(410, f"{why}, as with `mpsd up`", for_ever=False)
         asks = await read(request, ProgramRequest)
         wanted = read_program_request(asks, sources.policy, sources.facts)
         asker = peer(request)
         holder = processes.identity_of(asker.pid) if asker and asker.pid else None
         if holder is None:
-            reason = (
+            why = (
                 "the kernel does not report which process asks; run mpsd in the same pid namespace"
             )
-            raise Refused(400, reason, for_ever=True)
+            raise Refused(400, why, for_ever=True)
         deadline = time.time() + min(asks.wait_s, LONGEST_WAIT_S) if asks.wait_s > 0 else None
         waiting = WaitingRequest(
             uuid.uuid4().hex[:12], wanted, holder, True, asks.command[:200], deadline

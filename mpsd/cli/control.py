@@ -1,9 +1,7 @@
-"""`mpsd control`: supervises the control daemons, and can put back what an mpsd that is gone has
-left behind.
+"""`mpsd control`: supervises the control daemons, and can put back what an earlier mpsd left.
 
-Its composition is its own and small: this process must seldom change, because programs end with
-their daemon. So it stops daemons only when asked to, and not before the programs have ended or
-their time is over.
+It is small and must seldom change, because programs end with their daemon. It stops daemons only
+when asked to, and not before the programs have ended or their time is over.
 """
 
 import asyncio
@@ -45,9 +43,8 @@ _LAST_WORDS_S = 1  # what `quit` gives programs that are still there after the d
 
 
 class ControlRole:
-    """Every domain of this node, as `NodeDomains` has them: one whose GPUs are of others now is
-    drained and ended, and those begin once it has. A domain that an earlier mpsd left is ended in
-    the same way."""
+    """Every domain of this node, as `NodeDomains` has them: one whose GPUs are of others now, or
+    that an earlier mpsd left, is drained and ended, and those begin once it has."""
 
     def __init__(
         self, settings: Settings, domains: NodeDomains, node: Node, policy: Callable[[], Policy]
@@ -68,22 +65,18 @@ class ControlRole:
         )
         self._no_gate = gate.why_impossible(settings.run_directory)
         if self._no_gate:
-            self._log.info(
-                "no gates",
-                reason=f"{self._no_gate}; a container would not wait for its domain to serve",
-            )
-        # by domain, and the first ends it
+            why = f"{self._no_gate}; a container would not wait for its domain to serve"
+            self._log.info("no gates", reason=why)
+        # by domain, and the event ends it
         self._running: dict[str, tuple[asyncio.Event, asyncio.Task[None]]] = {}
         self._supervisors: dict[str, DomainSupervisor] = {}
         self._leaving: dict[str, DomainSupervisor] = {}  # whose daemons are being ended
-        # whose daemons have ended, while their records are needed
-        self._replaced: dict[str, DomainSupervisor] = {}
+        self._replaced: dict[str, DomainSupervisor] = {}  # ended, while their records are needed
         for _folder, record in of_this_boot(settings.run_directory):
             if isinstance(record, DomainRecord) and (record.domain, record.gpus) not in wanted:
                 known = {kind.value: kind for kind in DomainKind}
-                self._add(
-                    Domain(record.domain, record.gpus, known.get(record.kind, DomainKind.LISTED))
-                )
+                kind = known.get(record.kind, DomainKind.LISTED)
+                self._add(Domain(record.domain, record.gpus, kind))
         self._tell_to_leave(wanted)
 
     def _add(self, domain: Domain) -> None:
@@ -112,22 +105,17 @@ class ControlRole:
                     with self._shortages.survived("follow domains"):
                         if not stop.is_set():
                             self._follow_domains(tasks)
-                        own = [self._settings.domain(name) for name in self._supervisors]
-                        folders.follow(
-                            {
-                                self._settings.run_directory,
-                                *(one for each in own for one in each.written),
-                            }
-                        )
+                        watched = {self._settings.run_directory}
+                        for name in self._supervisors:
+                            watched.update(self._settings.domain(name).written)
+                        folders.follow(watched)
                     if await folders.happened_within(_LOOK_S if folders.works else _POLL_S):
                         await asyncio.sleep(_CALM_S)
                     for supervisor in self._supervisors.values():
                         with self._shortages.survived("look at files"):
                             supervisor.look_at_files()
                     with self._shortages.survived("follow memory caps"):
-                        self._caps.follow(
-                            [supervisor.record for supervisor in self._supervisors.values()]
-                        )
+                        self._caps.follow([one.record for one in self._supervisors.values()])
 
         async with asyncio.TaskGroup() as tasks:
             for name in self._supervisors:
@@ -144,49 +132,40 @@ class ControlRole:
         self._caps.end()
 
     def _follow_domains(self, tasks: asyncio.TaskGroup) -> None:
-        """Ends what is no domain any more once it is empty, and begins the others once their GPUs,
-        and the names that they have of them, are free. A MIG instance that is gone leaves its name
-        to the next one with its ids."""
+        """Ends what is no domain any more once it is empty, and begins the others once their GPUs
+        and names are free: a MIG instance leaves its name to the next one with its ids."""
         self._node.look()
         self._domains.follow(self._node.gpus)
         self._domains.look()
         wanted = {domain.name: domain for domain in self._domains.now}
         self._tell_to_leave({(domain.name, domain.gpus) for domain in self._domains.now})
         here = {gpu for domain in wanted.values() for gpu in domain.gpus}
-        for name in [
-            name for name, one in self._replaced.items() if here.isdisjoint(one.record.gpus)
-        ]:
-            self._replaced.pop(name).forget()
-        for name in [name for name, supervisor in self._supervisors.items() if supervisor.may_end]:
-            self._leaving[name] = self._supervisors.pop(name)
-            tasks.create_task(self._end(name))
+        for name, one in list(self._replaced.items()):
+            if here.isdisjoint(one.record.gpus):
+                self._replaced.pop(name).forget()
+        for name, one in list(self._supervisors.items()):
+            if one.may_end:
+                self._leaving[name] = self._supervisors.pop(name)
+                tasks.create_task(self._end(name))
         for domain in wanted.values():
             every = {**self._supervisors, **self._leaving}
             if domain.name not in every and all(
                 set(domain.gpus).isdisjoint(one.record.gpus) for one in every.values()
             ):
-                earlier = [
-                    one
-                    for one in self._replaced.values()
-                    if not set(domain.gpus).isdisjoint(one.record.gpus)
-                ]
+                own = set(domain.gpus)
+                replaced = self._replaced.values()
+                earlier = [one for one in replaced if own.intersection(one.record.gpus)]
                 self._replaced.pop(domain.name, None)
                 self._add(domain)
                 if earlier:
                     self._supervisors[domain.name].replace(earlier)
                 self._begin(domain.name, tasks)
-        held = {
-            gpu
-            for name in wanted
-            if name in self._supervisors
-            for gpu in self._supervisors[name].record.gpus
-        }
-        for name in [
-            name
-            for name, one in self._replaced.items()
-            if held.issuperset(here & {*one.record.gpus})
-        ]:
-            self._replaced.pop(name).clear()
+        held: set[str] = set()
+        for name in wanted.keys() & self._supervisors.keys():
+            held.update(self._supervisors[name].record.gpus)
+        for name, one in list(self._replaced.items()):
+            if held.issuperset(here & {*one.record.gpus}):
+                self._replaced.pop(name).clear()
 
     def _tell_to_leave(self, wanted: Collection[tuple[str, tuple[str, ...]]]) -> None:
         """wanted: the names and GPUs of the domains that are to be."""
@@ -197,8 +176,7 @@ class ControlRole:
             supervisor.leave("" if (name, gpus) in wanted else reason)
 
     async def _end(self, name: str) -> None:
-        """Ends the daemon of a domain that leaves; again where it does not end, as one in the
-        kernel."""
+        """Ends the daemon of a domain that leaves; again where it does not end."""
         supervisor, (ended, loop) = self._leaving[name], self._running.pop(name)
         ended.set()
         supervisor.wake()
@@ -234,9 +212,7 @@ class ControlRole:
         left: list[str] = []
         with self._shortages.survived("look at grants"):
             left += living(self._grants)
-        left += [
-            supervisor.left for supervisor in self._supervisors.values() if not supervisor.is_empty
-        ]
+        left += [one.left for one in self._supervisors.values() if not one.is_empty]
         if left:
             self._log.warning("programs lose their GPU", programs=left)
 
@@ -245,9 +221,8 @@ class ControlRole:
         unlimited."""
         is_empty = False
         with self._shortages.survived("look at grants"):
-            is_empty = all(one.is_empty for one in self._supervisors.values()) and not living(
-                self._grants
-            )
+            domains = self._supervisors.values()
+            is_empty = all(one.is_empty for one in domains) and not living(self._grants)
         return self._hurry.is_set() or is_empty
 
 
@@ -306,23 +281,16 @@ def _release(chosen: Settings, output: Format) -> NoReturn:
         print_json([asdict(row) for row in released])
     else:
         for row in released:
-            words = (
-                f"compute mode {row.mode} {_WORDS[row.outcome]}"
-                if row.gpu
-                else "compute mode not restored"
-            )
-            answers().print(
-                f"{' '.join(filter(None, (row.domain, row.gpu)))}:"
-                f" {words}{row.reason and f': {row.reason}'}"
-            )
+            words = "compute mode not restored"
+            if row.gpu:
+                words = f"compute mode {row.mode} {_WORDS[row.outcome]}"
+            where = " ".join(filter(None, (row.domain, row.gpu)))
+            answers().print(f"{where}: {words}{row.reason and f': {row.reason}'}")
         if not released:
-            answers().print(
-                f"nothing to restore: no record of this boot in {chosen.run_directory} has a"
-                " compute mode"
-            )
-    sys.exit(
-        ExitCode.NO if any(row.outcome is ReleaseOutcome.LEFT for row in released) else ExitCode.YES
-    )
+            why = f"no record of this boot in {chosen.run_directory} has a compute mode"
+            answers().print(f"nothing to restore: {why}")
+    is_left = any(row.outcome is ReleaseOutcome.LEFT for row in released)
+    sys.exit(ExitCode.NO if is_left else ExitCode.YES)
 
 
 _WORDS = {

@@ -1,9 +1,7 @@
-"""How `mpsd control`, `mpsd agent` and `mpsd up` run in the foreground: from the run directory's
-lock to the exit code.
+"""Runs `mpsd control`, `mpsd agent` and `mpsd up`, from the run directory's lock to the exit code.
 
-They end, with the reason, where somebody removes the run directory under them. What was removed
-cannot be brought back, since other processes have sockets and records in it too; so daemons and
-programs are left as they are, as where mpsd is killed.
+They end, with the reason, where somebody removes the run directory under them; daemons and programs
+are left as they are, as where mpsd is killed.
 """
 
 import asyncio
@@ -31,11 +29,8 @@ class CannotServe(Exception):
 def serve(
     settings: Settings, run: Callable[[], Coroutine[None, None, int]], *, with_control: bool
 ) -> NoReturn:
-    """Runs until a signal; exits with 1 where that cannot be done here.
-
-    with_control: whether this process supervises the daemons, for which it must hold the run
-    directory.
-    """
+    """Runs until a signal; exits with 1 where that cannot be done here. with_control: this process
+    supervises the daemons, for which it must hold the run directory."""
     logs.configure(settings.log_format)
     try:
         with run_directory.held(settings.run_directory) if with_control else nullcontext():
@@ -50,8 +45,7 @@ def serve(
 
 @asynccontextmanager
 async def watching(settings: Settings, files: LimitsFiles) -> AsyncIterator[None]:
-    """Follows the limits files, and ends what is within with Vanished once the run directory is not
-    there."""
+    """Follows the limits files; Vanished once the run directory is not there."""
     with directory_in_sight(settings.run_directory) as directory:
 
         async def watch() -> None:
@@ -61,19 +55,16 @@ async def watching(settings: Settings, files: LimitsFiles) -> AsyncIterator[None
                 await asyncio.sleep(_LOOK_S)
 
         async with asyncio.TaskGroup() as tasks:
-            watches = [
-                tasks.create_task(watch()),
-                tasks.create_task(watch_limits(files, logs.logger())),
-            ]
+            looking = tasks.create_task(watch())
+            reading = tasks.create_task(watch_limits(files, logs.logger()))
             yield
-            for task in watches:
-                task.cancel()
+            looking.cancel()
+            reading.cancel()
 
 
 @contextmanager
 def directory_in_sight(directory: Path) -> Iterator[DirectoryIdentity]:
-    """What fails within because the directory was removed is Vanished, whoever noticed it first,
-    and is logged."""
+    """What fails within because the directory was removed is Vanished, and logged."""
     with run_directory.in_sight(directory) as identity:
         try:
             yield identity
@@ -83,10 +74,9 @@ def directory_in_sight(directory: Path) -> Iterator[DirectoryIdentity]:
             lost = noticed[0].path if noticed else identity.lost(failures)
             if lost is None:
                 raise
-            logs.logger().error(
-                "run directory vanished", path=str(lost), reason=str(Vanished(lost))
-            )
-            raise Vanished(lost) from None
+            vanished = Vanished(lost)
+            logs.logger().error("run directory vanished", path=str(lost), reason=str(vanished))
+            raise vanished from None
 
 
 def _leaves(error: BaseException) -> Sequence[BaseException]:

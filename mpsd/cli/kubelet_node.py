@@ -1,8 +1,5 @@
-"""The agent's part on a node of a cluster: its ledger, the device plugins, and its reports to the
-API server.
-
-Kubelet and the API server may be unavailable; the node's limits stay as they are meanwhile.
-"""
+"""The agent's part on a node of a cluster: its ledger, device plugins and reports. While kubelet or
+the API server is unavailable, the node's limits stay as they are."""
 
 import asyncio
 import time
@@ -62,8 +59,7 @@ _UPGRADE = "the driver of its node is upgraded, and the policy has driver_upgrad
 
 
 class HolderAnnotations:
-    """What is to be written on each pod that holds devices: made again of a pod that has changed or
-    holds others."""
+    """What is to be written on each pod that holds devices."""
 
     def __init__(self, gpus: Callable[[], Sequence[Gpu]], policy: Callable[[], Policy]) -> None:
         self._gpus = gpus
@@ -71,8 +67,7 @@ class HolderAnnotations:
         self._made_from: tuple[object, ...] = ()
         self._now: Sequence[PodAnnotations] = ()
         self._since_ns: dict[str, int] = {}  # by uid
-        # by uid, what each is and holds
-        self._of_pods: dict[str, tuple[NodePod, Held, PodAnnotations]] = {}
+        self._of_pods: dict[str, tuple[NodePod, Held, PodAnnotations]] = {}  # by uid
 
     def of(self, pods: Sequence[NodePod], held: Held, now: float) -> Sequence[PodAnnotations]:
         """The very same as before where nothing has changed. now: seconds since 1970."""
@@ -100,10 +95,8 @@ class HolderAnnotations:
 
 
 class KubeletNode:
-    """One node of a cluster: it owns the ledger of its agent, and acts on what the agent sees.
-
-    wake: makes the agent look. CannotServe where no way to the API server is configured.
-    """
+    """One node of a cluster: owns the ledger of its agent, and acts on what that sees. wake: makes
+    the agent look. CannotServe where no way to the API server is configured."""
 
     def __init__(
         self,
@@ -125,8 +118,7 @@ class KubeletNode:
         self._domains = domains
         self._cordoned: tuple[Domain, ...] = ()  # the domains whose cordons are written
         self._held: Sequence[HeldGrant] = ()
-        # why not, of the pods that a budget protects, for the log
-        self._unevicted: dict[PodName, str] = {}
+        self._unevicted: dict[PodName, str] = {}  # why, of the pods that a budget protects
         self._log = logger(role="kubelet node")
         self._shortages = Shortages(self._log)
         self._policy = policy = PinnedResources(policy_now, self._log)
@@ -175,16 +167,14 @@ class KubeletNode:
             raise CannotServe(str(error)) from None
 
     async def run(self, agent: AgentRole, stop: asyncio.Event) -> None:
-        """Until `stop`. The device plugins, or the DRA driver in place of them, register after the
-        agent's first look. What was given by the other way counts until its pods are gone."""
-        devices = NodeDevices(self._node, self._domains, agent, self.ledger, self._policy)
+        """Until `stop`. The device plugins or the DRA driver register after the agent's first look;
+        what was given by the other way counts until its pods are gone."""
         kubelet = self._kubelet
         node = self._node
+        devices = NodeDevices(node, self._domains, agent, self.ledger, self._policy)
         directory = self._settings.run_directory
-        strategy = kubelet.device_list_strategy
-        conditions = NodeConditions(
-            str(directory), strategy, node.extra, node.shared, node.device_lists
-        )
+        lists = (kubelet.device_list_strategy, node.extra, node.shared, node.device_lists)
+        conditions = NodeConditions(str(directory), *lists)
         place = ClaimPlace(
             kubelet.dra_driver,
             self.name,
@@ -222,13 +212,12 @@ class KubeletNode:
         agent.watchdog.cluster = reporter = ClusterReporter(self._report.add_event, self._evict)
         resources = self._policy().resources
         memory = MemoryPlugin(devices, conditions, reporter)
+        percent = PercentPlugin(devices)
         folder = kubelet.device_plugins
         note = self.calls.note
         self._plugins = (
             PluginService(resources.memory, folder, "mpsd-memory.sock", memory, note),
-            PluginService(
-                resources.percent, folder, "mpsd-percent.sock", PercentPlugin(devices), note
-            ),
+            PluginService(resources.percent, folder, "mpsd-percent.sock", percent, note),
         )
         try:
             await self._follow(claims, stop, seen)
@@ -237,8 +226,7 @@ class KubeletNode:
             self._kube.close()
 
     def _decide(self) -> None:
-        """How the GPUs are served from now on: as the agent was started, or by a label of the
-        Node."""
+        """How the GPUs are served from now on: by the agent's flags, or by a label of the Node."""
         driver = self._kubelet.dra_driver
         by_label = self._policy().claim_nodes == "labelled"
         serving = ServedBy.CLAIMS if driver else ServedBy.PLUGINS
@@ -285,15 +273,11 @@ class KubeletNode:
     async def _follow(self, claims: NodeClaims, stop: asyncio.Event, seen: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._report.run(stop))
-            loops = [
-                tasks.create_task(mirror.run())
-                for mirror in (self._pods, self._cordons, self._this_node)
-            ]
-            loops += [tasks.create_task(self._serve(claims, seen)), tasks.create_task(claims.run())]
-            loops += [
-                tasks.create_task(evicting)
-                for evicting in (self._end_unallocated(), self._empty_for_upgrade())
-            ]
+            mirrors = (self._pods, self._cordons, self._this_node)
+            runs = [mirror.run() for mirror in mirrors]
+            runs += [self._serve(claims, seen), claims.run()]
+            runs += [self._end_unallocated(), self._empty_for_upgrade()]
+            loops = [tasks.create_task(one) for one in runs]
             await stop.wait()
             await self._shutdown.announce()
             for loop in loops:
@@ -303,46 +287,35 @@ class KubeletNode:
 
     def unheard(self) -> str:
         """What of the cluster is not heard of, and why; empty while the API server answers. Limits
-        do not depend on it, so no view counts it among what is unknown."""
+        do not depend on it."""
         for mirror in (self._pods, self._cordons):
             if isinstance(mirror.trouble, Unavailable):
-                silent = (
-                    f" for {lasting(time.time() - mirror.out_of_sync_since)}"
-                    if mirror.out_of_sync_since
-                    else ""
-                )
-                return (
-                    f"new pods and cordons: the API server has not answered{silent}"
-                    f" ({mirror.trouble})"
-                )
+                what = "new pods and cordons: the API server has not answered"
+                if mirror.out_of_sync_since:
+                    what += f" for {lasting(time.time() - mirror.out_of_sync_since)}"
+                return f"{what} ({mirror.trouble})"
         return ""
 
     def claims(self) -> tuple[str, str]:
-        """The driver of the resource claims that are served here, empty for none, and why they
-        cannot be now."""
-        serves = self._serving is ServedBy.CLAIMS
-        return (
-            self._kubelet.dra_driver if serves else "",
-            self._claims.trouble if self._claims and serves else "",
-        )
+        """The driver of the resource claims that are served here, and why they cannot be now; both
+        empty where none are."""
+        if self._serving is not ServedBy.CLAIMS:
+            return "", ""
+        return self._kubelet.dra_driver, self._claims.trouble if self._claims else ""
 
     def upgrade_state(self) -> str:
         """How far an upgrade of the driver of this node is; empty without one."""
         return next((node.upgrade_state for node in self._this_node.objects()), "")
 
     def _trouble(self) -> str:
-        missing = " and ".join(
-            [service.resource for service in self._services if not service.registered]
-        )
+        missing = [service.resource for service in self._services if not service.registered]
         if missing:
-            return f"not registered with kubelet: {missing}"
+            return f"not registered with kubelet: {' and '.join(missing)}"
         if not self._claims:
             return "before the first look"
         if self._serving is ServedBy.UNDECIDED:
-            return (
-                f"whether claims are served is not known: the label {CLAIMS_LABEL} of the Node has"
-                " not been read"
-            )
+            why = f"the label {CLAIMS_LABEL} of the Node has not been read"
+            return f"whether claims are served is not known: {why}"
         return f"claims: {self._claims.trouble}" if self._claims.trouble else ""
 
     def _on_pod(self, before: NodePod | None, now: NodePod | None) -> None:
@@ -350,8 +323,8 @@ class KubeletNode:
         self._ends.see(before, now)
 
     def _cordon(self) -> None:
-        """Asks `mpsd control` to drain what is cordoned, or every domain while a label of the Node
-        says so, and to serve the rest; again if it cannot be written."""
+        """Asks `mpsd control` to drain what is cordoned, or every domain by a label of the Node,
+        and to serve the rest; again if it cannot be written."""
         if not (self._cordons.synced and self._this_node.synced):
             return  # what was asked by the agent before this one holds until both are known
         cordoned = frozenset[str]().union(*self._cordons.objects())
@@ -381,12 +354,11 @@ class KubeletNode:
         self._cordon()
 
     def _is_offered(self) -> bool:
-        """Whether pods that come now find the GPUs. Kubelet counts memory some time after a plugin
+        """Whether pods that come now find the GPUs, which kubelet counts some time after a plugin
         has registered."""
         memory = self._policy().resources.memory
-        counted = any(
-            node.allocatable.get(memory, "0") != "0" for node in self._this_node.objects()
-        )
+        nodes = self._this_node.objects()
+        counted = any(node.allocatable.get(memory, "0") != "0" for node in nodes)
         return not self._trouble() and (counted or self._serving is ServedBy.CLAIMS)
 
     async def _end_unallocated(self) -> None:
@@ -397,10 +369,8 @@ class KubeletNode:
             await asyncio.sleep(_EVICTION_LOOK_S)
             ledger = self.ledger
             now = time.monotonic()
-            found = without_devices(
-                ledger.pods_seen, ledger.held_devices, ledger.listed, ledger.entries
-            )
-            found = found if ledger.is_answered else ()
+            known = (ledger.pods_seen, ledger.held_devices, ledger.listed, ledger.entries)
+            found = without_devices(*known) if ledger.is_answered else ()
             first_seen = since(first_seen, found, now)
             unallocated = late(first_seen, found, now)
             ledger.set_unallocated(frozenset(pod.uid for pod in unallocated))
@@ -409,9 +379,8 @@ class KubeletNode:
                 await self._evict(pod.identity, _UNALLOCATED)
 
     async def _empty_for_upgrade(self) -> None:
-        """Evicts the pods that an upgrade of the driver waits for, where the policy says so. The
-        operator has cordoned the node by then, so that none returns; disruption budgets hold, and a
-        static pod stays."""
+        """Evicts the pods that an upgrade of the driver waits for, where the policy says so.
+        Disruption budgets hold, and a static pod stays."""
         while True:
             await asyncio.sleep(_EVICTION_LOOK_S)
             asked = any(node.is_upgrade_waiting for node in self._this_node.objects())

@@ -63,9 +63,8 @@ def run(
         answer = _ask(socket, asks)
         if isinstance(answer, Refusal) and wait and not answer.for_ever:
             reasons = "; ".join(answer.reasons)
-            complaints().print(
-                f"mpsd run: waiting for room, at most {timeout:g} s (Ctrl-C to give up): {reasons}"
-            )
+            how_long = f"at most {timeout:g} s (Ctrl-C to give up)"
+            complaints().print(f"mpsd run: waiting for room, {how_long}: {reasons}")
             answer = _ask(socket, replace(asks, wait_s=timeout))
     except (local_api.NotRunning, TimeoutError) as error:
         _give_up(str(error), ExitCode.NO)
@@ -91,19 +90,17 @@ def _ask(socket: Path, asks: ProgramRequest) -> GrantAnswer | Refusal:
     status, body = local_api.ask(socket, "POST", "/v1/grants", asks, asks.wait_s + _ANSWER_GRACE_S)
     if status == _STOPPING:
         _give_up("; ".join(local_api.read(body, Refusal).reasons), ExitCode.NO)
-    return (
-        local_api.read(body, GrantAnswer) if status == _CREATED else local_api.read(body, Refusal)
-    )
+    if status == _CREATED:
+        return local_api.read(body, GrantAnswer)
+    return local_api.read(body, Refusal)
 
 
 def _become(command: list[str], answer: GrantAnswer) -> NoReturn:
-    """This process becomes the command, so the grant, its signals and its exit code are the
-    command's own."""
+    """The grant, the signals and the exit code are the command's own from now on."""
     environment = os.environ | answer.environment
     if answer.path_first:
-        environment["PATH"] = (
-            f"{answer.path_first}{os.pathsep}{environment.get('PATH', os.defpath)}"
-        )
+        path = environment.get("PATH", os.defpath)
+        environment["PATH"] = f"{answer.path_first}{os.pathsep}{path}"
     for signum in (signal.SIGPIPE, signal.SIGXFSZ):
         # Python ignores these, and a program started from it would too
         signal.signal(signum, signal.SIG_DFL)

@@ -51,9 +51,8 @@ class SchedulerRole:
 
             page = PageApi(ClusterPage(kube, self._ledger))
             reviewer = TokenReviewer(settings.kubeconfig) if listen.asks_who else None
-            port = ReadersPort(
-                {**metrics, **page.routes}, listen.addresses, reviewer, listen.certificate
-            )
+            shown = {**metrics, **page.routes}
+            port = ReadersPort(shown, listen.addresses, reviewer, listen.certificate)
             self._servers += (port, page)
         self._usable_since: float | None = None  # monotonic; None while the ledger cannot be used
         self._policy = files.policy  # by which the ledger counts
@@ -68,13 +67,8 @@ class SchedulerRole:
         for server in self._servers:
             await server.start()
         limits = watch_limits(self._files, self._log, self._note_limits)
-        loops = [
-            self._ledger.run(),
-            self._listener.keep(),
-            self._watch_ledger(),
-            limits,
-            stop.wait(),
-        ]
+        ended = stop.wait()
+        loops = [self._ledger.run(), self._listener.keep(), self._watch_ledger(), limits, ended]
         tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
         try:
             await event_loop.until_one_ends(tasks)  # a loop ends only by what it cannot go on after

@@ -68,19 +68,16 @@ def set(  # noqa: A001 - the verb's name
         _code, body = local_api.ask(socket, "GET", "/v1/node")
         node = local_api.read(body, NodeReport)
         grant = the_one("mpsd set", named(node.grants or (), chosen), container)
-        asks = GrantChangeRequest(
-            memory_mib, percent, weight, _uuid(gpu, grant, node), force, dry_run
-        )
+        only = _uuid(gpu, grant, node)
+        asks = GrantChangeRequest(memory_mib, percent, weight, only, force, dry_run)
         code, body = local_api.ask(socket, "POST", f"/v1/grants/{grant.id}", asks, _PATIENCE_S)
     except (local_api.NotRunning, TimeoutError) as error:
         give_up(f"mpsd set: {error}", ExitCode.NO)
     if code != _OK:
         refusal = local_api.read(body, Refusal)
         reasons = one_line("; ".join(refusal.reasons))
-        give_up(
-            f"mpsd set: {known_as(grant)}: {reasons}",
-            ExitCode.MISUSE if refusal.for_ever else ExitCode.NO,
-        )
+        exit_code = ExitCode.MISUSE if refusal.for_ever else ExitCode.NO
+        give_up(f"mpsd set: {known_as(grant)}: {reasons}", exit_code)
     _show(grant, local_api.read(body, GrantChanged), body, output)
     sys.exit(ExitCode.YES)
 
@@ -93,20 +90,14 @@ def _uuid(ordinal: int | None, grant: GrantReport, node: NodeReport) -> str | No
     if (label := f"gpu{ordinal}") in labels:
         return labels[label]
     remedy = f"write one that it has: {', '.join(name.removeprefix('gpu') for name in labels)}"
-    problem = Problem(
-        "gpu-not-granted", "--gpu", shown(ordinal), f"is not a GPU of {known_as(grant)}", remedy
-    )
-    raise InvalidInput("mpsd set", [problem])
+    what = f"is not a GPU of {known_as(grant)}"
+    raise InvalidInput.of("mpsd set", "gpu-not-granted", "--gpu", shown(ordinal), what, remedy)
 
 
 def _show(grant: GrantReport, changed: GrantChanged, body: bytes, output: Format) -> None:
     if output is Format.JSON:
-        who = {
-            "container": grant.container,
-            "container_name": grant.container_name,
-            "command": grant.command,
-        }
-        print_json(msgspec.json.decode(body) | who)
+        who = {"container": grant.container, "container_name": grant.container_name}
+        print_json(msgspec.json.decode(body) | who | {"command": grant.command})
         return
     to = answers()
     to.print(one_line(f"{known_as(grant)}{' would become' if changed.dry_run else ''}:"))

@@ -1,5 +1,4 @@
-"""`mpsd smi`: which containers and programs use what of the GPUs of this machine now, as cgpu-smi
-shows it."""
+"""`mpsd smi`: which containers and programs use what of this machine's GPUs, as cgpu-smi does."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -67,13 +66,11 @@ def smi(
     chosen = settings(run_directory=run_dir)
 
     def look() -> Frame:
-        """NotRunning; TimeoutError. It ends the program where the container is none, or one of
-        several."""
+        """NotRunning; TimeoutError. Ends the program where the container is none, or ambiguous."""
         code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/use")
         if code != _OK:
-            raise local_api.NotRunning(
-                "mpsd that runs here is older than this program; restart it with this version"
-            )
+            why = "mpsd that runs here is older than this program; restart it with this version"
+            raise local_api.NotRunning(why)
         report = local_api.read(body, NodeReport)
         grants = named(report.grants or (), chosen)
         if container is not None:
@@ -118,6 +115,14 @@ def _policy(gpu: GpuReport) -> str:
     return "?" if number is None else f"{number} {POLICIES[number].name}"
 
 
+def _limit(grant: GrantReport) -> str:
+    return "-" if grant.thread_percent == _NO_LIMIT else f"{grant.thread_percent} %"
+
+
+def _free_weight(gpu: GpuReport) -> str:
+    return "-" if gpu.max_inst is None else known(gpu.free_weight)
+
+
 def _or_none(number: int | None) -> str:
     return "-" if number is None else str(number)
 
@@ -128,13 +133,7 @@ _GRANTS: tuple[Column[_Row], ...] = (
     Column("NAME", lambda row: _name(row.grant), left=True),
     Column("CLAIM", lambda row: row.grant.claim, left=True, rare=True, leaves=True),
     Column("GPU-UTIL", lambda row: known(row.card.sm_percent, " %")),
-    Column(
-        "COMPUTE",
-        lambda row: (
-            "-" if row.grant.thread_percent == _NO_LIMIT else f"{row.grant.thread_percent} %"
-        ),
-        leaves=True,
-    ),
+    Column("COMPUTE", lambda row: _limit(row.grant), leaves=True),
     Column("WEIGHT", lambda row: _or_none(row.card.weight), leaves=True),
     Column("MEM-USED", lambda row: known(row.card.used_mib, " MiB")),
     Column("MEM-GRANTED", lambda row: f"{row.card.memory_mib} MiB"),
@@ -144,11 +143,7 @@ _GPUS: tuple[Column[GpuReport], ...] = (
     Column("GPU-UTIL", lambda gpu: known(gpu.sm_percent, " %")),
     Column("POLICY", _policy, left=True, leaves=True),
     Column("MAX-INST", lambda gpu: _or_none(gpu.max_inst), leaves=True),
-    Column(
-        "FREE-WEIGHT",
-        lambda gpu: "-" if gpu.max_inst is None else known(gpu.free_weight),
-        leaves=True,
-    ),
+    Column("FREE-WEIGHT", _free_weight, leaves=True),
     Column("FREE-MEM", lambda gpu: known(gpu.free_mib, " MiB")),
     Column("FREE-PERCENT", lambda gpu: known(gpu.free_percent, " %")),
 )

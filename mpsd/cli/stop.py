@@ -105,14 +105,12 @@ def _ask(
     asks = ProgramsToStop(tuple(wanted), grace_s)
     try:
         with _progress(len(wanted), grace_s):
-            code, body = local_api.ask(
-                chosen.socket_to_ask, "POST", "/v1/programs/stop", asks, grace_s + _PATIENCE_S
-            )
+            socket = chosen.socket_to_ask
+            longest_s = grace_s + _PATIENCE_S
+            code, body = local_api.ask(socket, "POST", "/v1/programs/stop", asks, longest_s)
     except KeyboardInterrupt:
-        give_up(
-            "mpsd stop: what has begun goes on in mpsd; `mpsd status` shows what is left",
-            INTERRUPTED,
-        )
+        why = "what has begun goes on in mpsd; `mpsd status` shows what is left"
+        give_up(f"mpsd stop: {why}", INTERRUPTED)
     if code != _OK:
         refusal = local_api.read(body, Refusal)
         reasons = one_line("; ".join(refusal.reasons))
@@ -126,9 +124,8 @@ def _progress(count: int, grace_s: float) -> Iterator[None]:
 
     def say() -> None:
         whom = "1 program" if count == 1 else f"{count} programs"
-        complaints().print(
-            f"mpsd stop: waiting for {whom} to end; what is left after {grace_s:g} s is killed"
-        )
+        then = f"what is left after {grace_s:g} s is killed"
+        complaints().print(f"mpsd stop: waiting for {whom} to end; {then}")
 
     timer = threading.Timer(_QUIET_S, say)
     timer.daemon = True

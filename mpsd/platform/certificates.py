@@ -1,7 +1,4 @@
-"""Makes, reads and loads certificates.
-
-A private key is in memory and in the Secret, never in a log and never in a file that has a name.
-"""
+"""Makes, reads and loads certificates. A private key is never in a log or in a file with a name."""
 
 import ipaddress
 import os
@@ -9,6 +6,7 @@ import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
@@ -23,6 +21,8 @@ _PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519Pr
 
 _SKEW = timedelta(hours=1)  # clocks that are behind ours by less than this take our certificates
 _LONGEST_COMMON_NAME = 64
+_OTHER_USES = ["content_commitment", "key_encipherment", "data_encipherment", "key_agreement"]
+_OTHER_USES += ["encipher_only", "decipher_only"]
 
 
 class UnusableCertificate(Exception):
@@ -39,16 +39,13 @@ class Pair:
 
 
 def new_authority(name: str, now: float, life_s: float) -> Pair:
-    """A certificate that can sign serving certificates and nothing else. now: seconds since
-    1970."""
-    return _signed(
-        name, None, now, now + life_s, [(x509.BasicConstraints(ca=True, path_length=0), True)]
-    )
+    """A certificate that signs serving certificates and nothing else. now: seconds since 1970."""
+    constraints = x509.BasicConstraints(ca=True, path_length=0)
+    return _signed(name, None, now, now + life_s, [(constraints, True)])
 
 
 def issue(authority: Pair, names: Iterable[str], now: float, life_s: float) -> Pair:
-    """A serving certificate for these DNS names and IP addresses; it never outlives its
-    authority."""
+    """A serving certificate for DNS names and IP addresses; it never outlives its authority."""
     signer = _certificate(authority.certificate)
     ordered = sorted(names)
     until = min(now + life_s, signer.not_valid_after_utc.timestamp())
@@ -69,22 +66,15 @@ def _signed(
     until: float,
     extensions: Iterable[tuple[x509.ExtensionType, bool]],
 ) -> Pair:
-    """signer None: the certificate is an authority, and signs itself. extensions: each with whether
-    it is critical."""
+    """signer None: an authority, which signs itself. extensions: each with whether it is
+    critical."""
     key = ec.generate_private_key(ec.SECP256R1())
     is_authority = signer is None
-    others = (
-        "content_commitment",
-        "key_encipherment",
-        "data_encipherment",
-        "key_agreement",
-        "encipher_only",
-    )
     usage = x509.KeyUsage(
         digital_signature=not is_authority,
         key_cert_sign=is_authority,
         crl_sign=is_authority,
-        **dict.fromkeys((*others, "decipher_only"), False),
+        **dict.fromkeys(_OTHER_USES, False),
     )
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:_LONGEST_COMMON_NAME])])
     builder = (
@@ -102,16 +92,13 @@ def _signed(
         builder = builder.add_extension(extension, critical=critical)
     certificate = builder.sign(signer[1] if signer else key, hashes.SHA256())
     pem = serialization.Encoding.PEM
-    no_password = serialization.NoEncryption()
-    return Pair(
-        certificate.public_bytes(pem),
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, no_password),
-    )
+    form = serialization.PrivateFormat.PKCS8
+    written = key.private_bytes(pem, form, serialization.NoEncryption())
+    return Pair(certificate.public_bytes(pem), written)
 
 
 def read_authority(certificate: bytes, key: bytes | None) -> Authority:
-    """key: None for an authority that only verifies. UnusableCertificate for what cannot sign, or
-    another's key."""
+    """key: None for an authority that only verifies. UnusableCertificate."""
     found = _certificate(certificate)
     try:
         is_authority = found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
@@ -125,8 +112,7 @@ def read_authority(certificate: bytes, key: bytes | None) -> Authority:
 
 
 def read_serving(pair: Pair, authorities: Iterable[bytes]) -> Serving:
-    """signed_by is empty where none of these authorities (PEM) signed it. UnusableCertificate for
-    what cannot serve."""
+    """authorities: PEM of those that may have signed it. UnusableCertificate."""
     found = _certificate(pair.certificate)
     if _key(pair.key).public_key() != found.public_key():
         raise UnusableCertificate("the key is another certificate's")
@@ -135,12 +121,9 @@ def read_serving(pair: Pair, authorities: Iterable[bytes]) -> Serving:
     except x509.ExtensionNotFound:
         alternatives = x509.SubjectAlternativeName([])
     names = frozenset(str(name.value) for name in alternatives)
-    signers = (
-        _fingerprint(signer)
-        for signer in map(_certificate, authorities)
-        if _is_signed_by(found, signer)
-    )
-    return Serving(next(signers, ""), names, found.not_valid_after_utc.timestamp())
+    signers = filter(partial(_is_signed_by, found), map(_certificate, authorities))
+    signed_by = next(map(_fingerprint, signers), "")
+    return Serving(signed_by, names, found.not_valid_after_utc.timestamp())
 
 
 def validity(certificate: bytes) -> Validity:
@@ -150,8 +133,7 @@ def validity(certificate: bytes) -> Validity:
 
 
 def fingerprint(certificate: bytes) -> str:
-    """Of the first certificate of a chain, which is a server's own. UnusableCertificate for what is
-    none."""
+    """Of the first certificate of a chain, which is a server's own. UnusableCertificate."""
     return _fingerprint(_certificate(certificate))
 
 
@@ -173,10 +155,9 @@ def load_into(context: ssl.SSLContext, pair: Pair) -> None:
         # a failure half way would leave the pair mixed
         _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), pair)
         _load(context, pair)
-    except (ssl.SSLError, OSError) as error:
-        raise UnusableCertificate(
-            f"the certificate and its key cannot be loaded: {error}"
-        ) from None
+    except OSError as error:  # ssl.SSLError is one
+        why = f"the certificate and its key cannot be loaded: {error}"
+        raise UnusableCertificate(why) from None
 
 
 def _load(context: ssl.SSLContext, pair: Pair) -> None:
@@ -226,14 +207,11 @@ def _is_signed_by(certificate: x509.Certificate, signer: x509.Certificate) -> bo
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """What to serve with, and what verifies it.
-
-    authorities: the PEM bundle for both configurations; None where somebody else writes it there.
-    expiries: when each certificate ends, by its part, in seconds since 1970.
-    """
+    """What to serve with, and what verifies it."""
 
     serving: Pair
-    authorities: bytes | None
+    authorities: bytes | None  # PEM for both configurations; None: somebody else writes it there
+    #: When each certificate ends, by its part, in seconds since 1970.
     expiries: dict[str, float] = field(compare=False)
 
 
@@ -245,11 +223,9 @@ class FolderCertificates:
 
     async def look(self, _now: float, /) -> Certificates:
         try:
-            pair = Pair(
-                (self._folder / "tls.crt").read_bytes(), (self._folder / "tls.key").read_bytes()
-            )
+            certificate = (self._folder / "tls.crt").read_bytes()
+            pair = Pair(certificate, (self._folder / "tls.key").read_bytes())
         except OSError as error:
-            raise UnusableCertificate(
-                f"{error.filename} cannot be read: {error.strerror}"
-            ) from None
+            why = f"{error.filename} cannot be read: {error.strerror}"
+            raise UnusableCertificate(why) from None
         return Certificates(pair, None, {"serving": read_serving(pair, ()).not_after})

@@ -1,9 +1,6 @@
-"""How every verb speaks: exit codes, problems for people, JSON for machines, and how a program ends
-when it cannot answer.
+"""Exit codes, problems for people, JSON for machines, and how a program ends without an answer.
 
-Answers go to standard output, complaints to standard error, and colours only to a terminal. Nothing
-is imported here that takes long: some answers are given before the library of the command line has
-loaded.
+Answers go to standard output, complaints to standard error, and colours only to a terminal.
 """
 
 import io
@@ -27,9 +24,6 @@ LONGEST_LINE = 2000  # characters, after which something is wrong with it
 
 
 class ExitCode(IntEnum):
-    """What a verb's exit says: the answer is yes, the answer is no, or the question was no
-    question."""
-
     YES = 0
     NO = 1
     MISUSE = 2
@@ -41,10 +35,8 @@ class Format(StrEnum):
 
 
 class StatusFormat(StrEnum):
-    """What a status is written in. WIDE: as text, with more columns."""
-
     TEXT = "text"
-    WIDE = "wide"
+    WIDE = "wide"  # as text, with more columns
     JSON = "json"
     YAML = "yaml"
 
@@ -58,11 +50,6 @@ def complaints() -> "Console":
     return _console(soft_wrap=True, stderr=True)
 
 
-def drawing(width: int) -> "Console":
-    """A terminal of this width that nobody sees, to be captured with its colours."""
-    return _console(width=width, file=io.StringIO(), force_terminal=True, legacy_windows=False)
-
-
 def _console(**options: Any) -> "Console":
     from rich.console import Console
 
@@ -70,8 +57,7 @@ def _console(**options: Any) -> "Console":
 
 
 def one_line(text: str) -> str:
-    """For one line of an answer, whoever wrote it: nothing that a terminal would act on, and not
-    without end."""
+    """For one line of an answer: printable and bounded, whoever wrote it."""
     return printable(text, LONGEST_LINE)
 
 
@@ -79,19 +65,14 @@ def print_json(answer: object) -> None:
     sys.stdout.write(json.dumps(answer, indent=2) + "\n")
 
 
-def print_yaml(answer: object) -> None:
-    import yaml
-
-    yaml.safe_dump(answer, sys.stdout, sort_keys=False, allow_unicode=True, explicit_start=True)
-
-
 def print_invalid(error: InvalidInput) -> None:
-    """Says on standard error what is wrong with an object, one line a problem."""
+    """On standard error, one line a problem."""
     from rich.text import Text
 
-    complaints().print(Text.assemble((error.subject, "bold"), ": ", counted(error.problems, "red")))
+    to = complaints()
+    to.print(Text.assemble((error.subject, "bold"), ": ", counted(error.problems, "red")))
     for problem in error.problems:
-        complaints().print(Text.assemble("  ", problem_line(problem)))
+        to.print(Text.assemble("  ", problem_line(problem)))
 
 
 def problem_line(problem: Problem) -> "Text":
@@ -109,9 +90,6 @@ def counted(problems: Sequence[Problem], style: str) -> "Text":
     return Text(f"{len(problems)} problem{'' if len(problems) == 1 else 's'}", style)
 
 
-# -- how a program ends when it cannot answer: no traceback for what a person can put right ------
-
-
 @contextmanager
 def extra_needed(command: str, extra: str) -> Iterator[None]:
     """Ends the program with what to install, where a module of other projects is not there."""
@@ -120,21 +98,19 @@ def extra_needed(command: str, extra: str) -> Iterator[None]:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("mpsd"):
             raise
-        complaints().print(
-            f"{command} needs the module {error.name}: pip install '.[{extra}]' in a checkout of"
-            " mpsd"
-        )
+        remedy = f"pip install '.[{extra}]' in a checkout of mpsd"
+        complaints().print(f"{command} needs the module {error.name}: {remedy}")
         sys.exit(ExitCode.MISUSE)
 
 
 @contextmanager
 def ending(program: str) -> Iterator[None]:
-    """How a program ends: input that no verb could use ends it with every problem in it, Ctrl-C
-    without a traceback."""
+    """Ends a program with every problem of input that it cannot use, and at Ctrl-C, without a
+    traceback."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # the shell closed it: who wants no answer is given none
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - as long as the program
-    for stream in (sys.stdout, sys.stderr):
+        stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
             # an ASCII terminal must not end a verb half way
             stream.reconfigure(errors="backslashreplace")

@@ -1,11 +1,8 @@
-"""Which pod, which container without Kubernetes, or which program's cgroup a process of this
-machine is in.
+"""Which pod, container or program's cgroup a process of this machine is in, by the kernel's word.
 
-The kernel says so. For a pod it is its cgroup; for another container it is the cgroups that it has
-to itself (`docker exec` starts processes that do not descend from its first). A container without
-such a cgroup is known by its pid namespace, even in a cgroup that another one had to itself before;
-without one of its own either, by descent from its first process. What a process carries or claims
-counts for nothing.
+A pod is known by its cgroup, another container by the cgroups that it has to itself; without such a
+cgroup by its pid namespace; without one of its own either, by descent from its first process. What
+a process carries or claims counts for nothing.
 """
 
 import errno
@@ -46,8 +43,7 @@ def own_cgroups(first: ProcessIdentity) -> tuple[Cgroup, ...]:
 
 
 class ContainerProcesses:
-    """settle: called when a process is in no container that is known, so that those just made
-    are."""
+    """settle: called when a process is in no known container, so that those just made are."""
 
     def __init__(self, settle: Callable[[], None]) -> None:
         self._settle = settle
@@ -69,8 +65,7 @@ class ContainerProcesses:
             known.pop(grant, None)
 
     def owner_of(self, pid: int) -> str | None:
-        """The grant in whose container or cgroup the process is; None where it is in none that is
-        known, or is gone."""
+        """The grant in whose container or cgroup the process is; None where none is known."""
         if not (text := _cgroup(pid)):
             return None
         if found := self._find(pid, text):
@@ -106,12 +101,8 @@ class ContainerProcesses:
 
 
 def _older(first: ProcessIdentity, cgroups: Collection[Cgroup]) -> Iterator[str]:
-    """What of the text of /proc/PID/cgroup there is of processes that started before it and may be
-    in one of these.
-
-    Whoever ends meanwhile is left out. A machine has thousands of processes, so that most are
-    passed over quickly.
-    """
+    """The texts of /proc/PID/cgroup of processes that started before it and may be in one of these.
+    Whoever ends meanwhile is left out."""
     paths = {f":{cgroup.path}" for cgroup in cgroups}
     for pid in filter(str.isdecimal, os.listdir(_PROC)):  # noqa: PTH208  # a path each costs more than the rest
         theirs = _cgroup(int(pid))
@@ -141,8 +132,7 @@ _TREE = Path("/sys/fs/cgroup")
 
 
 def is_frozen(pid: int) -> bool:
-    """Whether its cgroup keeps the process from running, as that of a paused container does. False
-    where that cannot be read."""
+    """Whether its cgroup keeps it from running, as of a paused container. False if unreadable."""
     v2 = v2_tree(_TREE)
     for cgroup in cgroups_in(_cgroup(pid)):
         path = cgroup.path.lstrip("/")
@@ -166,8 +156,8 @@ def v2_tree(tree: Path) -> Path | None:
 
 
 def let_count(root: Path, folder: Path) -> None:
-    """Has the kernel count device memory in a cgroup of mpsd's own, where it can (dmem, 6.14): only
-    cgroups whose parents pass that on can have limits of their own. It limits nothing by itself."""
+    """Has the kernel count device memory in a cgroup of mpsd's own, where it can (dmem, 6.14), so
+    that it can have a limit."""
     for above in [
         each for each in reversed(folder.parents) if each == root or root in each.parents
     ]:
@@ -178,9 +168,8 @@ def let_count(root: Path, folder: Path) -> None:
 
 class ProgramCgroups:
     """The cgroups that mpsd makes for programs: in v2, or the controller pids or memory of v1,
-    whichever is first there and writable (v1 has the named hierarchy too, but there systemd lets
-    users move their processes). why_not: why there can be none here; empty where there can. tree:
-    where cgroups are mounted."""
+    whichever is first there and writable (in the named hierarchy systemd lets users move their
+    processes). why_not: why there can be none; empty where there can. tree: their mount."""
 
     def __init__(self, tree: Path = _TREE) -> None:
         self._folders = {"": tree if (tree / _MEMBERS).exists() else tree / "unified"}
@@ -201,7 +190,7 @@ class ProgramCgroups:
 
     def grant_of(self, one: ProcessIdentity) -> str | None:
         """The grant in whose program's cgroup it is, or that it was started with where there can be
-        no cgroups; None where it is in none. Names that others give to theirs count for nothing."""
+        no cgroups. Names that others give to theirs count for nothing."""
         if self._hierarchy is None:
             return (processes.environment_of(one.pid) or {}).get(GRANT)
         named = re.search("/mpsd-([0-9a-f]{12})(?![^/\n])", _cgroup(one.pid))
@@ -213,8 +202,7 @@ class ProgramCgroups:
         return (made,) if made and any(map(made.holds, cgroups_in(_cgroup(program.pid)))) else ()
 
     def take_in(self, program: ProcessIdentity, made: Cgroup) -> str:
-        """Makes the cgroup and moves this very process into it; why it is not in there, empty where
-        it is."""
+        """Makes the cgroup and moves this very process into it; why not, empty where it is in."""
         folder = self._folder(made)
         try:
             folder.mkdir(mode=0o755)
@@ -272,11 +260,9 @@ class ProgramCgroups:
 
 
 # -- the states that runc and crun keep, which name a container's first process ------------------
-#
 # A state that cannot be read is never taken for a container that is not there.
 
-# bytes; a state of runc holds the whole configuration, 6 kB for a plain one
-_LARGEST = 16 * 1024**2
+_LARGEST = 16 * 1024**2  # bytes; a state of runc holds the whole configuration
 # nor can a runtime make one of such a name
 _NO_SUCH_PLACE = frozenset({errno.ENOENT, errno.ENAMETOOLONG})
 
@@ -301,10 +287,7 @@ class _Crun(msgspec.Struct):
 
 def first_process(root: str, container: str) -> ProcessIdentity | None:
     """The first process that a runtime's state names, alive or not; None where it knows no such
-    container.
-
-    root: where the runtime keeps its states. StateUnknown.
-    """
+    container. root: where the runtime keeps its states. StateUnknown."""
     try:
         folder = _open_folder(root, container)
     except OSError as error:
@@ -325,8 +308,7 @@ def first_process(root: str, container: str) -> ProcessIdentity | None:
 
 
 def _open_folder(root: str, container: str) -> int | None:
-    """None where there is none. OSError. The runtime chose its root, and links on the way to it are
-    the machine's own (/var/run)."""
+    """None where there is none. OSError. Links on the way to the root are the machine's own."""
     top = None
     absent = _NO_SUCH_PLACE | {errno.ENOTDIR, errno.ELOOP}
     flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
@@ -367,18 +349,14 @@ def _read(folder: int, name: str, kind: type[_Runc | _Crun], where: str) -> _Run
 
 
 class PodProcesses:
-    """The processes of this node's pods, those of nested pid namespaces too: pids are those that
-    mpsd sees."""
+    """The processes of this node's pods, by the pids that mpsd sees."""
 
     def __init__(self) -> None:
         self._node = node_cgroup((_PROC / "self/cgroup").read_text())
 
     def owner_of(self, pid: int) -> str | None:
-        """The uid of its pod; None for a process of the host, one that nobody can place, and one
-        that is gone.
-
-        A process stays in the pod that it began in, so this need be asked once for each.
-        """
+        """The uid of its pod, in which it stays; None for a process of the host, one that nobody
+        can place, and one that is gone."""
         return pod_of_cgroup(_cgroup(pid), self._node)
 
     def cgroups_of(self, pid: int) -> str:
@@ -386,8 +364,7 @@ class PodProcesses:
         return _cgroup(pid)
 
     def living(self, pods: Collection[str]) -> frozenset[str]:
-        """Those of these pods, by uid, in which processes live. It goes through all processes of
-        the machine."""
+        """Those of these pods, by uid, in which processes live. Looks at all processes."""
         pids = filter(str.isdecimal, os.listdir(_PROC)) if pods else ()  # noqa: PTH208  # as above
         found = ((int(pid), self.owner_of(int(pid))) for pid in pids)
         return frozenset(

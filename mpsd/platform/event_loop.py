@@ -19,8 +19,7 @@ from mpsd.platform.logs import Logger
 
 
 def run(main: Coroutine[Any, Any, int]) -> int:
-    """Runs `main` and gives its result. Children are awaited by pidfd, which costs no thread
-    each."""
+    """The result of `main`. Children are awaited by pidfd, which costs no thread each."""
     processes.raise_file_limit()
     with asyncio.Runner() as runner:
         if sys.version_info < (3, 12):
@@ -32,11 +31,7 @@ def run(main: Coroutine[Any, Any, int]) -> int:
 
 def expect_long_life() -> None:
     """For a server that has started: the garbage collector passes over what is there now, and looks
-    less often.
-
-    A full look over a started webhook took 26 ms and a partial one 1 ms, in which nobody is
-    answered. Requests leave no cycles, so that few looks are enough.
-    """
+    less often. A full look over a started webhook took 26 ms; requests leave no cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
@@ -71,23 +66,17 @@ async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
 
 
 _REMEDIES = {
-    errno.EMFILE: (
-        "raise this process's limit of open files (LimitNOFILE of its unit), or see what holds them"
-    ),
-    errno.ENFILE: (
-        "raise the machine's limit of open files (sysctl fs.file-max), or see what holds them"
-    ),
-    errno.EAGAIN: (
-        "raise the limit of processes (TasksMax of its unit, kernel.pid_max), or see what runs"
-    ),
+    errno.EMFILE: "raise this process's limit of open files (LimitNOFILE), or see what holds them",
+    errno.ENFILE: "raise the machine's limit of open files (fs.file-max), or see what holds them",
+    errno.EAGAIN: "raise the limit of processes (TasksMax, kernel.pid_max), or see what runs",
     errno.ENOMEM: "free memory, or raise mpsd's limit of it",
 }
 _TELL_S = 60.0
 
 
 class Shortages:
-    """Lets a loop outlive a step that failed for want of descriptors, memory, space or processes,
-    and is to be tried again: that is logged, with the remedy, once a minute at most."""
+    """Lets a loop outlive a step that failed for want of descriptors, memory, space or processes:
+    that is logged, with the remedy, once a minute at most."""
 
     def __init__(self, log: Logger) -> None:
         self._log = log
@@ -108,21 +97,18 @@ class Shortages:
             self._reported_at = now
             number = getattr(error, "errno", None) or errno.ENOMEM
             remedy = _REMEDIES.get(number, "free space where mpsd writes, such as /run")
-            self._log.error(
-                "tried again later", step=step, reason=os.strerror(number), remedy=remedy
-            )
+            why = os.strerror(number)
+            self._log.error("tried again later", step=step, reason=why, remedy=remedy)
 
 
 _HOLD_AGAIN_S = 1.0
 
 
 class DeathWatch:
-    """Calls back, once, when a process ends: seen by pidfd within milliseconds, whoever its parent
-    is.
+    """Calls back, once, when a process ends: by pidfd, whoever its parent is. While there is no
+    descriptor for it, it counts as alive, and is looked at every second.
 
-    While there is no descriptor for it, nobody knows of its end: it counts as alive, and is looked
-    at every second. status: how it ended, as `processes.exit_status` has it; None before, and where
-    nobody says.
+    status: how it ended, as `processes.exit_status` has it; None before, and where nobody says.
     """
 
     def __init__(self, process: ProcessIdentity, on_end: Callable[[], None]) -> None:
@@ -170,15 +156,13 @@ class DeathWatch:
 
 
 class FolderWatch:
-    """Says when something in one of these folders has come, gone or been written to. To be used in
-    one event loop.
+    """Says when something in one of these folders has come, gone or been written to, by inotify(7).
 
-    By inotify(7), whose constants are of linux/inotify.h. Where there can be no watch, as for want
-    of instances or on a file system that reports nothing, `works` is False and whoever waits must
-    look.
+    Where there can be no watch, as for want of instances, `works` is False and whoever waits must
+    look. To be used in one event loop.
     """
 
-    # MODIFY … MOVED … DELETE_SELF
+    # of linux/inotify.h: MODIFY … MOVED … DELETE_SELF
     _CREATED_WRITTEN_GONE = 0x002 | 0x008 | 0x040 | 0x080 | 0x100 | 0x200 | 0x400
     _FLAGS = os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -201,11 +185,10 @@ class FolderWatch:
             return
         for folder in self._watched.keys() - folders:
             self._libc.inotify_rm_watch(self._descriptor, self._watched.pop(folder))
+        add = self._libc.inotify_add_watch
         for folder in folders:
-            number = self._libc.inotify_add_watch(
-                self._descriptor, os.fsencode(folder), self._CREATED_WRITTEN_GONE
-            )
-            self._watched[folder] = number
+            path = os.fsencode(folder)
+            self._watched[folder] = add(self._descriptor, path, self._CREATED_WRITTEN_GONE)
         self._failed = any(number < 0 for number in self._watched.values())
 
     async def happened_within(self, seconds: float) -> bool:
@@ -232,8 +215,8 @@ Value = TypeVar("Value")
 
 
 class Watchable(Generic[Value]):
-    """A value that tasks follow: each sees it as it is now, then the newest one after each change.
-    What lies between is lost. To be used in one event loop."""
+    """A value that tasks of one event loop follow: each sees it as it is now, then the newest one
+    after each change."""
 
     def __init__(self, value: Value) -> None:
         self._value = value
@@ -256,8 +239,8 @@ class Watchable(Generic[Value]):
 
 
 class Throttle:
-    """Calls `act` at most `apart_s` seconds after it is asked to, and never twice within that time;
-    what is asked meanwhile is one call. To be used in one event loop."""
+    """Calls `act` at most `apart_s` seconds after it is asked to, and never twice within that
+    time. To be used in one event loop."""
 
     def __init__(self, act: Callable[[], None], apart_s: float) -> None:
         self._act = act
@@ -276,14 +259,8 @@ class Throttle:
         self._act()
 
 
-_LOOK_AGAIN_S = 0.002
-
-
 async def until(
-    condition: Callable[[], object],
-    deadline_s: float,
-    what: str,
-    look_again_s: float = _LOOK_AGAIN_S,
+    condition: Callable[[], object], deadline_s: float, what: str, look_again_s: float = 0.002
 ) -> None:
     """Returns once `condition()` is true; TimeoutError saying `what` after `deadline_s` seconds."""
     try:

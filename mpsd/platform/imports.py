@@ -14,12 +14,8 @@ INTERRUPTED = 130
 
 @contextmanager
 def lasting() -> Iterator[None]:
-    """For imports: the garbage collector neither runs meanwhile nor looks at what they brought, not
-    even at the end.
-
-    Those looks were a third of the time that `mpsd run`, `mpsd up` and `mpsd webhook` took to
-    start.
-    """
+    """For imports: the garbage collector neither runs meanwhile nor looks at what they brought.
+    Those looks were a third of the time that `mpsd run` took to start."""
     known = len(sys.modules)
     gc.disable()
     try:
@@ -33,9 +29,8 @@ def lasting() -> Iterator[None]:
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """The same of a program that has begun nothing yet: Ctrl-C ends it here and now, without a
-    traceback. To tear down a module of which half was imported crashes some of those that are
-    written in C."""
+    """The same of a program that has begun nothing yet: Ctrl-C ends it at once. To tear down a
+    module of which half was imported crashes some that are written in C."""
     try:
         with lasting():
             yield
@@ -45,8 +40,8 @@ def starting() -> Iterator[None]:
 
 @contextmanager
 def unswept() -> Iterator[None]:
-    """For a program that makes one answer and ends: looking for garbage among it would be half of
-    its work."""
+    """For a program that makes one answer and ends: half of its work would be to look for
+    garbage."""
     gc.disable()
     try:
         yield
@@ -68,8 +63,7 @@ class Stopped(BaseException):
 
 @contextmanager
 def first_signal_stops() -> Iterator[None]:
-    """Stopped in this block at the first signal; those after it, and after this block, do
-    nothing."""
+    """Stopped in this block at the first signal; later ones, and those after it, do nothing."""
     listening = True
 
     def stop(signum: int, _frame: object) -> None:

@@ -1,7 +1,6 @@
-"""The Kubernetes API over HTTP: plain objects in and out, each call with a deadline, and watches.
+"""The Kubernetes API over HTTP: plain objects in and out, each call with a deadline.
 
-What comes back is what the API server wrote, or one of the errors below, which name the request
-and, where a right is missing, that right.
+What comes back is what the API server wrote, or one of the errors below, which name the request.
 """
 
 import asyncio
@@ -16,6 +15,7 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 import urllib3
+from msgspec.json import encode
 
 from mpsd.model.mpsnode import API
 
@@ -57,21 +57,15 @@ class Rejected(KubeError):
 
 
 class Expired(KubeError):
-    """The server no longer knows, or does not know yet, the resourceVersion asked for: list
-    again."""
+    """The server does not know the resourceVersion asked for, any more or yet: list again."""
 
 
 class Unavailable(KubeError):
     """No answer in time, no connection, or a server that cannot answer now."""
 
 
-# 429: it has too much to do, or a disruption budget forbids an eviction for the time being.
-_ERRORS: Mapping[int, type[KubeError]] = {
-    404: NotFound,
-    409: Conflict,
-    410: Expired,
-    429: Unavailable,
-}
+# 429: it has too much to do, or a disruption budget forbids an eviction for the time being
+_ERRORS = {404: NotFound, 409: Conflict, 410: Expired, 429: Unavailable}
 
 
 class PatchKind(StrEnum):
@@ -84,9 +78,9 @@ class PatchKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object. api: group and version, `v1` for the core group."""
+    """A kind of object."""
 
-    api: str
+    api: str  # group and version; `v1` for the core group
     plural: str
 
     def path(self, name: str = "", namespace: str = "", subresource: str = "") -> str:
@@ -108,21 +102,17 @@ RESOURCE_CLAIMS, CLAIM_TEMPLATES, DEVICE_CLASSES, RESOURCE_SLICES = (
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request. verb: as RBAC names it. name: empty for a collection. body None: the request has
-    none.
+    """One request."""
 
-    place: a path that is about no object, such as /apis; empty for the path of the resource.
-    """
-
-    verb: str
+    verb: str  # as RBAC names it
     resource: Resource
-    name: str = ""
+    name: str = ""  # empty for a collection
     namespace: str = ""
     subresource: str = ""
     query: Mapping[str, str] | None = None
     body: bytes | None = None
     content_type: str = "application/json"
-    place: str = ""
+    place: str = ""  # a path that is about no object, such as /apis; empty: that of the resource
 
     def __str__(self) -> str:
         if self.place:
@@ -140,24 +130,19 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How an API server is reached. host: with the scheme and no slash at its end. authorization:
-    the headers that let us in, as they are now."""
+    """How an API server is reached."""
 
-    host: str
+    host: str  # with the scheme and no slash at its end
     pool: urllib3.PoolManager
-    authorization: Callable[[], Mapping[str, str]]
+    authorization: Callable[[], Mapping[str, str]]  # the headers that let us in, as they are now
 
     def send(
         self, ask: Ask, deadline_s: float, *, streaming: bool = False
     ) -> urllib3.BaseHTTPResponse:
-        """The answer, whatever it is. Unavailable where nobody answers. Blocks its thread for no
-        longer than that."""
+        """The answer, whatever it is. Blocks its thread. Unavailable where nobody answers."""
+        headers = {"Accept": "application/json", "Content-Type": ask.content_type}
         try:
-            headers = {
-                "Accept": "application/json",
-                "Content-Type": ask.content_type,
-                **self.authorization(),
-            }
+            headers |= self.authorization()
             return self.pool.request(
                 _METHODS.get(ask.verb, "GET"),
                 f"{self.host}{ask.path}",
@@ -196,23 +181,20 @@ def refusal(ask: Ask, status: int, answer: object) -> KubeError:
     if status == 504 and "ResourceVersionTooLarge" in str(answer):
         return Expired(f"{ask}: {why}")
     error = _ERRORS.get(status, Unavailable if status >= 500 else Rejected)
-    details = answer.get("details") if isinstance(answer, dict) else None
-    causes = details.get("causes") if isinstance(details, dict) else None
-    if error is Rejected and any(
-        isinstance(one, dict) and one.get("field") == "metadata.uid" for one in causes or ()
-    ):
-        # a patch named a uid and another object has the name: servers call that a change of the uid
+    if error is Rejected and _changes_uid(answer):
         error = Conflict
     return error(f"{ask}: {why or f'HTTP {status}'}")
 
 
-def _encoded(value: object) -> bytes:
-    return msgspec.json.encode(value)
+def _changes_uid(answer: object) -> bool:
+    """What servers call it where a patch names a uid and another object has the name by now."""
+    details = answer.get("details") if isinstance(answer, dict) else None
+    causes = details.get("causes") if isinstance(details, dict) else None
+    return any(isinstance(one, dict) and one.get("field") == "metadata.uid" for one in causes or ())
 
 
 def decoded(body: bytes, kind: Any = object) -> object:
-    """None for what is no JSON. kind: a TypedDict of what is wanted; all comes of a body that does
-    not fit it."""
+    """None for what is no JSON. kind: what is wanted; all comes of a body that does not fit it."""
     for one in dict.fromkeys((kind, object)):
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return msgspec.json.decode(body, type=one)
@@ -246,16 +228,14 @@ class Listing:
 
 
 class Kube:
-    """A connection to one API server. Calls run in threads of their own, so that a slow server
-    holds nobody else up."""
+    """A connection to one API server, whose calls run in threads of their own."""
 
     def __init__(self, access: Access, *, deadline_s: float = 5.0) -> None:
         self.access = access
         self.deadline_s = deadline_s
         self._threads = ThreadPoolExecutor(_CALLS_AT_ONCE, "kube")
         self._eviction = _EVICTIONS[0]
-        # when anything came from the server last, in a call or in a watch
-        self.heard_at = time.monotonic()
+        self.heard_at = time.monotonic()  # when anything came last, in a call or in a watch
 
     async def get(
         self, resource: Resource, name: str, namespace: str = "", deadline_s: float | None = None
@@ -267,8 +247,7 @@ class Kube:
         return await self._object(Ask("get", PODS, place=path))
 
     async def date(self, deadline_s: float | None = None) -> str:
-        """The API server's clock, as HTTP writes it; empty where the answer does not say. Every
-        user may ask."""
+        """The API server's clock, as HTTP writes it; empty where the answer does not say."""
         answer = await self._send(Ask("get", PODS, place="/version"), deadline_s or self.deadline_s)
         return str(answer.headers.get("Date", ""))
 
@@ -276,15 +255,10 @@ class Kube:
         self, pod: str, namespace: str, container: str, *, previous: bool, most_bytes: int
     ) -> str:
         """The end of a container's log. previous: of the one before its last restart."""
-        query = {
-            "container": container,
-            "tailLines": str(_LOG_LINES),
-            "limitBytes": str(_LOG_BYTES),
-        }
-        query |= {"previous": "true"} if previous else {}
-        return (await self._bytes(Ask("get", PODS, pod, namespace, "log", query=query)))[
-            -most_bytes:
-        ].decode(errors="replace")
+        query = {"tailLines": str(_LOG_LINES), "limitBytes": str(_LOG_BYTES)}
+        query |= {"container": container, "previous": str(previous).lower()}
+        found = await self._bytes(Ask("get", PODS, pod, namespace, "log", query=query))
+        return found[-most_bytes:].decode(errors="replace")
 
     async def kubelet_metrics(self, node: str) -> bytes:
         """As its kubelet has them for Prometheus. Needs the right to get nodes/proxy."""
@@ -293,8 +267,7 @@ class Kube:
     async def list(
         self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None
     ) -> Sequence[Object]:
-        """All objects of this kind. query: such as `{"labelSelector": "a=b"}`. Expired as for
-        `pages`."""
+        """All objects of this kind. query: such as `{"labelSelector": "a=b"}`. Expired."""
         return [one async for page in self.pages(resource, namespace, query) for one in page.items]
 
     async def pages(
@@ -304,13 +277,9 @@ class Kube:
         query: Mapping[str, str] | None = None,
         fields: type[Any] | None = None,
     ) -> AsyncIterator[Listing]:
-        """As `list`, piece by piece, so that all objects of a large cluster need not be in memory
-        at once. fields: a TypedDict or struct of what is wanted of each object, whose other fields
-        may be missing then; None: everything.
-
-        The last page's version is the one to watch from. Expired where the server cannot go on with
-        many pages, or lacks the version asked for.
-        """
+        """As `list`, piece by piece. fields: a TypedDict or struct of what is wanted of each
+        object; None: everything. The last page's version is the one to watch from. Expired where
+        the server cannot go on with many pages, or lacks the version asked for."""
         asked = {**(query or {}), "limit": str(_PAGE)}
         kind = cast("Any", _Page)[fields] if fields else object
         coming = asyncio.create_task(
@@ -322,9 +291,8 @@ class Kube:
                 metadata = answer.get("metadata") or {}
                 if more := metadata.get("continue"):  # asked for while this piece is read
                     asked = {**asked, "continue": more}
-                    # in the token; servers refuse both
-                    for name in ("resourceVersion", "resourceVersionMatch"):
-                        asked.pop(name, None)
+                    asked.pop("resourceVersion", None)  # in the token; servers refuse both
+                    asked.pop("resourceVersionMatch", None)
                     ask = Ask("list", resource, "", namespace, query=asked)
                     coming = asyncio.create_task(self._object(ask, kind=kind))
                 yield Listing(answer.get("items") or [], str(metadata.get("resourceVersion", "")))
@@ -342,11 +310,10 @@ class Kube:
         *,
         dry_run: bool = False,
     ) -> Object:
-        """Conflict where it exists already. subresource: such as a pod's `binding`. dry_run:
-        admission judges it, and nothing is stored."""
+        """Conflict where it exists. dry_run: admission judges it, and nothing is stored."""
         name = value["metadata"].get("name", "")
         query = {"dryRun": "All"} if dry_run else None
-        ask = Ask("create", resource, name, namespace, subresource, query, _encoded(value))
+        ask = Ask("create", resource, name, namespace, subresource, query, encode(value))
         return await self._object(ask, _DRY_RUN_S if dry_run else None)
 
     async def replace(
@@ -354,9 +321,8 @@ class Kube:
     ) -> Object:
         """Conflict where the object has changed since the resourceVersion in `value`."""
         name = value["metadata"]["name"]
-        return await self._object(
-            Ask("update", resource, name, namespace, subresource, body=_encoded(value))
-        )
+        body = encode(value)
+        return await self._object(Ask("update", resource, name, namespace, subresource, body=body))
 
     async def patch(
         self,
@@ -368,9 +334,8 @@ class Kube:
         subresource: str = "",
     ) -> Object:
         """Conflict where the patch names a resourceVersion or a uid and the object has another."""
-        ask = Ask(
-            "patch", resource, name, namespace, subresource, None, _encoded(patch), kind.value
-        )
+        body = encode(patch)
+        ask = Ask("patch", resource, name, namespace, subresource, None, body, kind.value)
         return await self._object(ask)
 
     async def delete(
@@ -378,28 +343,20 @@ class Kube:
     ) -> Object:
         """With what belongs to it. meant: the `uid` of the one that is, and its `resourceVersion`
         where it may not have changed; Conflict where another is there by now."""
-        options: Object = {
-            "kind": "DeleteOptions",
-            "apiVersion": "v1",
-            "propagationPolicy": "Background",
-        }
+        options: Object = {"kind": "DeleteOptions", "apiVersion": "v1"}
+        options["propagationPolicy"] = "Background"
         wanted = {key: value for key, value in meant.items() if value}
         options |= {"preconditions": wanted} if wanted else {}
-        return await self._object(Ask("delete", resource, name, namespace, body=_encoded(options)))
+        return await self._object(Ask("delete", resource, name, namespace, body=encode(options)))
 
     async def evict(self, name: str, namespace: str, uid: str = "") -> None:
         """Asks for the end of a pod as a drain does. Unavailable while a disruption budget forbids
         it."""
-        metadata = {"name": name, "namespace": namespace}
-        options = {"preconditions": {"uid": uid}} if uid else {}
+        eviction: Object = {"kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
+        eviction["deleteOptions"] = {"preconditions": {"uid": uid}} if uid else {}
         for api in _EVICTIONS[_EVICTIONS.index(self._eviction) :]:
-            eviction = {
-                "apiVersion": api,
-                "kind": "Eviction",
-                "metadata": metadata,
-                "deleteOptions": options,
-            }
-            ask = Ask("create", PODS, name, namespace, "eviction", body=_encoded(eviction))
+            body = encode({"apiVersion": api, **eviction})
+            ask = Ask("create", PODS, name, namespace, "eviction", body=body)
             try:
                 await self._object(ask, _EVICTION_S)
             except Rejected:  # a version that this server does not know
@@ -427,11 +384,9 @@ class Kube:
     async def _send(self, ask: Ask, deadline_s: float) -> urllib3.BaseHTTPResponse:
         async with within(deadline_s, ask):
             try:
-                sent = asyncio.get_running_loop().run_in_executor(
-                    self._threads, self.access.send, ask, deadline_s
-                )
-            # no thread can be started, for want of processes or memory
-            except RuntimeError as error:
+                loop = asyncio.get_running_loop()
+                sent = loop.run_in_executor(self._threads, self.access.send, ask, deadline_s)
+            except RuntimeError as error:  # no thread, for want of processes or memory
                 raise Unavailable(f"{ask}: {error}") from None
             answer = await sent
         self.heard_at = time.monotonic()
@@ -455,23 +410,20 @@ async def deletable_kinds(kube: Kube) -> tuple[Sequence[ResourceKind], Sequence[
     """The kinds, and why groups are missing, a sentence each: an API service behind the server may
     be down."""
     groups = (await kube.read("/apis")).get("groups") or []
-    places = [
-        "/api/v1",
-        *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups),
-    ]
-    answers = await asyncio.gather(*(_listed(kube, place) for place in places))
-    kinds = [
-        ResourceKind(Resource(answer["groupVersion"], entry["name"]), entry["kind"])
-        for answer in answers
-        if not isinstance(answer, str)
-        for entry in answer.get("resources") or []
-        if "/" not in entry["name"] and {"list", "delete"} <= set(entry.get("verbs") or ())
-    ]
-    return kinds, [answer for answer in answers if isinstance(answer, str)]
-
-
-async def _listed(kube: Kube, place: str) -> Object | str:
-    try:
-        return await kube.read(place)
-    except (Unavailable, NotFound) as error:
-        return str(error)
+    places = ["/api/v1"]
+    places += [f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups]
+    answers = await asyncio.gather(*map(kube.read, places), return_exceptions=True)
+    kinds = []
+    missing = []
+    for answer in answers:
+        if isinstance(answer, Unavailable | NotFound):
+            missing.append(str(answer))
+        elif isinstance(answer, BaseException):
+            raise answer
+        else:
+            for entry in answer.get("resources") or []:
+                deletable = {"list", "delete"} <= set(entry.get("verbs") or ())
+                if deletable and "/" not in entry["name"]:
+                    resource = Resource(answer["groupVersion"], entry["name"])
+                    kinds.append(ResourceKind(resource, entry["kind"]))
+    return kinds, missing

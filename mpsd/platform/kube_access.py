@@ -1,12 +1,9 @@
 """Connects to an API server: its address, the authority to trust, and the credentials.
 
-A service account, and a kubeconfig that has a token, are read here. For everything else (client
-certificates, programs that log in, proxies) there is the package `kubernetes`, which takes 10 MiB
-and a third of a second to load.
-
-For the programs of people the files and the context are those that kubectl takes, in the same
-order: --kubeconfig, KUBECONFIG, ~/.kube/config, and in a pod without any of them its service
-account; the first file that names a current context says which.
+A service account, and a kubeconfig that has a token, are read here; everything else by the package
+`kubernetes`, which takes 10 MiB and a third of a second to load. For the programs of people the
+files and the context are those that kubectl takes: --kubeconfig, KUBECONFIG, ~/.kube/config, else
+the service account; the first file that names a current context says which.
 """
 
 import os
@@ -29,9 +26,7 @@ from mpsd.platform.kube import Access, Kube, Unavailable
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HOST = "KUBERNETES_SERVICE_HOST"
 _READ_AGAIN_S = 60.0  # kubelet replaces a token well before it expires
-# that are kept: those of all calls at once, and of watches; another would cost a handshake each
-# time
-_CONNECTIONS = 24
+_CONNECTIONS = 24  # that are kept: those of all calls at once, and of watches
 _USER_DEADLINE_S = 15.0  # of a call: people ask from far away, and of thousands of nodes at once
 _KNOWN_OF_CLUSTER = {
     "server",
@@ -46,29 +41,23 @@ class NotPlain(Exception):
 
 
 def open_kube(kubeconfig: Path | None) -> Kube:
-    """Connects with a kubeconfig file, or None for the service account of the pod this runs in.
-
-    Unavailable where neither can be read; no request is made yet.
-    """
+    """With a kubeconfig file, or None for the service account of the pod this runs in. Unavailable
+    where neither can be read; no request is made yet."""
     return Kube(_access((kubeconfig,) if kubeconfig else (), "", os.environ))
 
 
 def open_kube_of_user(
     kubeconfig: str | None, context: str | None, environment: Mapping[str, str] = os.environ
 ) -> Kube:
-    """Connects to the cluster that kubectl would ask: for the programs of people, not for those of
-    a node.
-
-    kubeconfig: a path, or several with colons between them. None: as kubectl finds it. InvalidInput
-    where there is no such file or no such context; no request is made yet.
-    """
+    """To the cluster that kubectl would ask. kubeconfig: a path, or several with colons between
+    them; None: as kubectl finds it. InvalidInput where there is no such file or no such context; no
+    request is made yet."""
     chosen = _chosen(kubeconfig, context, environment)
     return Kube(_access(chosen.files, chosen.context, environment), deadline_s=_USER_DEADLINE_S)
 
 
 def _access(files: Sequence[Path], context: str, environment: Mapping[str, str]) -> Access:
-    """files: none for the service account of the pod this runs in. context: empty for the files'
-    current one."""
+    """files: none for the service account. context: empty for the files' current one."""
     with suppress(NotPlain):
         if len(files) < 2:
             return (
@@ -88,8 +77,7 @@ def _access(files: Sequence[Path], context: str, environment: Mapping[str, str])
 def namespace_of_user(
     kubeconfig: str | None, context: str | None, environment: Mapping[str, str] = os.environ
 ) -> str:
-    """The one that kubectl would take where none is said: that of the context, or of the pod this
-    runs in. InvalidInput as for a connection."""
+    """That of the context, or of the pod this runs in. InvalidInput as for a connection."""
     chosen = _chosen(kubeconfig, context, environment)
     if chosen.files:
         return chosen.namespace or "default"
@@ -102,8 +90,7 @@ def namespace_of_user(
 
 
 class TokenFile:
-    """The token in a file, as it was a minute ago at most. While it cannot be read, the last one is
-    used."""
+    """The token in a file, as of a minute ago at most; while it cannot be read, the last one."""
 
     def __init__(self, file: Path) -> None:
         """OSError where it cannot be read at all, NotPlain where it is empty."""
@@ -142,8 +129,7 @@ def of_service_account(
 def of_kubeconfig(
     file: Path, environment: Mapping[str, str] = os.environ, *, context: str = ""
 ) -> Access:
-    """That of a context, the file's current one where none is named. NotPlain where there is more
-    in it, or less."""
+    """context: empty for the file's current one. NotPlain where there is more in it, or less."""
     _without_proxy(environment)
     try:
         read = yaml.safe_load(file.read_text())
@@ -180,8 +166,7 @@ def _authorization(user: Mapping[str, Any], beside: Path) -> Callable[[], Mappin
 
 
 def _trusting(cluster: Mapping[str, Any], beside: Path) -> urllib3.PoolManager:
-    """Whom the cluster's entry says, else whom the machine trusts. Data go before a file, as in
-    client-go."""
+    """By the cluster's entry, else the machine. Data go before a file, as in client-go."""
     if cluster.get("insecure-skip-tls-verify"):
         # it was chosen, once for all requests
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
@@ -203,11 +188,7 @@ def _pool(cert_reqs: str = "CERT_REQUIRED", **how: Any) -> urllib3.PoolManager:
 
 
 def _by_package(load: Callable[..., Any]) -> Access:
-    """load: fills its keyword argument `client_configuration`. Unavailable where it fails.
-
-    Of the package `kubernetes`, the address, the TLS pool and the token are used: its typed objects
-    cost three times the time and memory of raw ones.
-    """
+    """load: fills its keyword argument `client_configuration`. Unavailable where it fails."""
     from kubernetes.client.api_client import ApiClient
     from kubernetes.client.configuration import Configuration
 
@@ -238,12 +219,9 @@ def _by_package(load: Callable[..., Any]) -> Access:
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """files: none for the service account of the pod this runs in. namespace: empty where the
-    context names none."""
-
-    files: Sequence[Path] = ()
+    files: Sequence[Path] = ()  # none for the service account of the pod this runs in
     context: str = ""
-    namespace: str = ""
+    namespace: str = ""  # empty where the context names none
 
 
 def _chosen(kubeconfig: str | None, context: str | None, environment: Mapping[str, str]) -> _Chosen:
@@ -272,11 +250,8 @@ def _chosen(kubeconfig: str | None, context: str | None, environment: Mapping[st
 
 
 def _contexts(where: str, files: Sequence[Path]) -> tuple[dict[str, str], str]:
-    """The contexts' names with their namespaces, empty where they name none; and the current one,
-    empty where none is.
-
-    Of a name that is there twice the first counts.
-    """
+    """The contexts with their namespaces, and the current one; each empty where none is named. Of a
+    name that is there twice the first counts."""
     contexts: dict[str, str] = {}
     current, shape = "", FieldReader()  # its problems are left to whatever connects
     for file in files:

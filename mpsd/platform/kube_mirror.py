@@ -1,9 +1,5 @@
-"""Watches objects of the Kubernetes API, and keeps a copy of some: it lists them, then watches what
-changes.
-
-The copy is what the server sent last, and it never becomes empty because the server is away: how
-long it has been out of sync is beside it.
-"""
+"""Watches objects of the Kubernetes API, and keeps a copy of some: what the server sent last, with
+how long it has been out of sync. It never becomes empty because the server is away."""
 
 import asyncio
 import math
@@ -37,12 +33,9 @@ from mpsd.platform.logs import logger
 
 T = TypeVar("T")
 
-# what a watch is asked to last: not the same for all, or all would come again together
-_WATCH_S = (240, 300)
+_WATCH_S = (240, 300)  # what a watch is asked to last: not all alike, or all would return together
 _SILENCE_S = 90.0  # servers send a bookmark about once a minute
-# After so long without a word of the server it is asked for one: a server that hangs keeps its
-# connections open. kubelet renews its node's lease as often, which costs a server more.
-_QUIET_S = 10.0
+_QUIET_S = 10.0  # then the server is asked for a word: one that hangs keeps its connections open
 _ANSWER_S = 5.0
 _PIECE = 1 << 16  # bytes that are read at once
 _ANY_VERSION = "0"  # whatever the server has in memory, which costs it least
@@ -52,27 +45,22 @@ BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects. query: such as `{"fieldSelector": "spec.nodeName=a"}`. fields: a TypedDict or
-    struct of what is read of each object, where that is little; of a list nothing else is decoded
-    then, unless an object does not fit."""
-
     resource: Resource
     namespace: str = ""
+    #: Such as `{"fieldSelector": "spec.nodeName=a"}`.
     query: Mapping[str, str] = field(default_factory=dict)
-    fields: type[Any] | None = None  # None: everything is read
+    #: A TypedDict or struct of what is read of each object in a list; None: everything.
+    fields: type[Any] | None = None
 
 
 # -- watches -------------------------------------------------------------------------------------
 
 
 class ChangeKind(StrEnum):
-    """BOOKMARK: nothing has changed; its object holds the resourceVersion up to which everything
-    was reported."""
-
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
     DELETED = "DELETED"
-    BOOKMARK = "BOOKMARK"
+    BOOKMARK = "BOOKMARK"  # holds the resourceVersion up to which everything was reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +75,8 @@ class WatchEvent:
 
 
 class _Watch:
-    """One watch under way: an answer that goes on for minutes, a line a change.
-
-    It is read in a thread of its own, no faster than its changes are taken. The thread is a daemon:
-    neither a stop of the process nor `close` waits for a server that does not answer.
-    """
+    """One watch under way: an answer that goes on for minutes, a line a change. It is read in a
+    daemon thread, so that neither a stop of the process nor `close` waits for the server."""
 
     def __init__(self, kube: Kube, ask: Ask, silence_s: float) -> None:
         self._kube = kube
@@ -115,8 +100,7 @@ class _Watch:
         self._kube.heard_at = time.monotonic()
 
     async def changes(self) -> AsyncIterator[WatchEvent]:
-        """Until the server ends them. Expired; Unavailable where nothing came for too long or the
-        connection broke."""
+        """Until the server ends them. Expired; Unavailable."""
         assert self._answer, "it is open"
         pieces = self._read(self._answer)
         while (piece := await self._next(pieces)) is not None:
@@ -143,8 +127,7 @@ class _Watch:
             reading.cancel()
 
     def close(self) -> None:
-        """Wakes the thread out of whatever it waits for, and it ends; the connection goes back
-        then."""
+        """Wakes the thread out of whatever it waits for, so that it ends."""
         self._is_closed = True
         if self._answer:
             # it may have ended by itself just now
@@ -215,8 +198,7 @@ class _Watch:
 
 
 def silent_s(kube: Kube) -> float:
-    """For how long nothing has come from the server; of a quiet cluster it is asked about every ten
-    seconds."""
+    """For how long nothing has come from the server."""
     return time.monotonic() - kube.heard_at
 
 
@@ -224,11 +206,8 @@ def silent_s(kube: Kube) -> float:
 async def watch(
     kube: Kube, selection: Selection, since: str = "", silence_s: float = _SILENCE_S
 ) -> AsyncIterator[AsyncIterator[WatchEvent]]:
-    """The changes after the resourceVersion `since`, once the server has agreed to send them.
-
-    They end when the server ends them; Expired: list again; Unavailable: nothing came for
-    `silence_s`, or it broke.
-    """
+    """The changes after the resourceVersion `since`, once the server has agreed to send them, until
+    it ends them. Expired: list again; Unavailable: nothing came for `silence_s`, or it broke."""
     lasting_s = str(random.randint(*_WATCH_S))  # noqa: S311 - no secret
     wanted = {
         "watch": "1",
@@ -253,10 +232,9 @@ async def watch(
 class Mirror(Generic[T]):
     """A copy of a selection, each object as `read` makes it.
 
-    read: None for an object that is not wanted. on_change: called in the loop when something that
-    `read` made has come, changed or gone, and when the copy comes in sync for the first time; not
-    for what is quiet. each: called before that for every single one of these, also for what is
-    quiet, with what it was and is (None: not there).
+    read: None for an object that is not wanted. on_change: called in the loop when an object has
+    come, changed or gone, unless it is quiet, and when the copy is first in sync. each: called
+    before that for every one, quiet ones too, with what it was and is (None: not there).
     """
 
     def __init__(
@@ -286,10 +264,8 @@ class Mirror(Generic[T]):
         self.trouble: KubeError | None = None
 
     def objects(self) -> tuple[T, ...]:
-        """As last seen, in the order of namespace and name; empty until `synced`.
-
-        The very same tuple as before where nothing has changed.
-        """
+        """As last seen, in the order of namespace and name; empty until `synced`. The very same
+        tuple as before where nothing has changed."""
         if self._in_order is None:
             self._in_order = tuple(self._objects[name] for name in sorted(self._objects))
         return self._in_order
@@ -302,8 +278,7 @@ class Mirror(Generic[T]):
             )
 
     async def _follow(self) -> None:
-        """One watch from its beginning to its end. KubeError where it lasted so short that the
-        server needs a rest."""
+        """One watch to its end. KubeError where it was so short that the server needs a rest."""
         if not self._listed:
             await self._list()
         began = math.inf

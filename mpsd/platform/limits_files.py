@@ -1,5 +1,4 @@
-"""The two limits files, what pods may have and the facts about GPUs, read at start and again
-whenever they change.
+"""The two limits files, read at start and again whenever they change.
 
 At start a bad file is fatal; later the last good pair stays in force, and what is wrong is reported
 once.
@@ -15,7 +14,7 @@ import mpsd
 from mpsd.model import strict_reader
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.policy import Policy
-from mpsd.model.problem import InvalidInput
+from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform.yaml_files import UnreadableFile, read_yaml
 
 if TYPE_CHECKING:  # who only reads the files once writes no log
@@ -44,42 +43,37 @@ class LimitsReading:
     facts: GpuFacts | InvalidInput
 
     def limits(self) -> Limits:
-        """The pair; InvalidInput with every fault of both files, each problem's place led by its
-        file."""
+        """The pair; InvalidInput with every fault of both files."""
         if not isinstance(self.policy, InvalidInput) and not isinstance(self.facts, InvalidInput):
             return Limits(self.policy, self.facts)
         errors = [part for part in (self.policy, self.facts) if isinstance(part, InvalidInput)]
         if len(errors) == 1:
             raise errors[0]
-        kind = (
-            UnreadableFile
-            if any(isinstance(error, UnreadableFile) for error in errors)
-            else InvalidInput
-        )
-        found = ((error.subject, problem) for error in errors for problem in error.problems)
-        raise kind(
-            "limits",
-            [replace(problem, where=f"{subject}: {problem.where}") for subject, problem in found],
-        )
+        kind = InvalidInput
+        problems: list[Problem] = []
+        for error in errors:
+            if isinstance(error, UnreadableFile):
+                kind = UnreadableFile
+            problems += [
+                replace(one, where=f"{error.subject}: {one.where}") for one in error.problems
+            ]
+        raise kind("limits", problems)
 
 
 def shipped_folder() -> Path:
-    """The limits that came with mpsd: inside an installed wheel, else beside the package in a
-    checkout."""
+    """The limits that came with mpsd: inside a wheel, else beside the package in a checkout."""
     package = Path(mpsd.__file__).parent
     packaged = package / "_limits"
     return packaged if packaged.is_dir() else package.parent / "limits"
 
 
 def read_limits(folder: Path) -> LimitsReading:
-    return LimitsReading(
-        _read(folder / POLICY_FILE, read_policy), _read(folder / GPU_FACTS_FILE, read_gpu_facts)
-    )
+    policy = _read(folder / POLICY_FILE, read_policy)
+    return LimitsReading(policy, _read(folder / GPU_FACTS_FILE, read_gpu_facts))
 
 
 def load_limits(folder: Path | None) -> Limits:
-    """The limits in a folder, None for those shipped; InvalidInput with every fault of both
-    files."""
+    """Those in a folder, None for those shipped; InvalidInput with every fault of both files."""
     return read_limits(folder or shipped_folder()).limits()
 
 
@@ -87,8 +81,7 @@ class LimitsFiles:
     """The limits in force. `policy` and `facts` are always a pair that was good together."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """Reads both files; InvalidInput where they cannot be used. folder None: the limits
-        shipped."""
+        """InvalidInput where the files cannot be used. folder None: the limits shipped."""
         self.folder = folder or shipped_folder()
         # why the files as they are now are not in force; None while they are
         self.wrong: InvalidInput | None = None
@@ -108,23 +101,19 @@ class LimitsFiles:
 
     def read_again(self) -> InvalidInput | None:
         """Takes changed files into force, or says what keeps them out: once a change, None at every
-        other call.
-
-        Costs two stat calls while nothing changes. A ConfigMap's files are symbolic links that are
-        swapped, which shows in the inode. Files that were only touched, as kubelet does where a pod
-        has an fsGroup, leave the very same policy and facts in force.
-        """
+        other call. Files that were only touched leave the very same policy and facts in force."""
         stamps = self._stamps()
         if stamps == self._seen:
             return None
         # taken before reading, so that a change while reading is seen at the next call
         self._seen = stamps
+        before = self.wrong
+        self.wrong = None
         try:
             found = load_limits(self.folder)
-            self._limits = self._limits if found == self._limits else found
-            self.wrong = None
+            if found != self._limits:
+                self._limits = found
         except InvalidInput as error:
-            before = self.wrong
             self.wrong = error
             # as for want of descriptors: it may be readable without a change
             if isinstance(error, UnreadableFile):
@@ -132,19 +121,15 @@ class LimitsFiles:
                 return None if str(error) == str(before) else error
         return self.wrong
 
-    def _stamps(self) -> tuple[tuple[int, ...], ...]:
-        """What changes with each file; empty while there is none."""
-        stamps: list[tuple[int, ...]] = [(), ()]
-        for position, name in enumerate((POLICY_FILE, GPU_FACTS_FILE)):
+    def _stamps(self) -> tuple[tuple[object, ...], ...]:
+        """What changes with each file, as the inode of a ConfigMap's; empty while there is none."""
+        stamps = []
+        for name in (POLICY_FILE, GPU_FACTS_FILE):
+            stamp: tuple[object, ...] = ()
             with suppress(OSError):
                 now = (self.folder / name).stat()
-                stamps[position] = (
-                    now.st_dev,
-                    now.st_ino,
-                    now.st_size,
-                    now.st_mtime_ns,
-                    now.st_ctime_ns,
-                )
+                stamp = (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+            stamps.append(stamp)
         return tuple(stamps)
 
 
@@ -164,8 +149,7 @@ def _read(path: Path, read: Callable[[object, str], Held]) -> Held | InvalidInpu
 async def watch_limits(
     files: LimitsFiles, log: "Logger", looked: Callable[[], None] = lambda: None
 ) -> None:
-    """Reads changed files within seconds, until it is cancelled. looked: called after every
-    look."""
+    """Reads changed files until it is cancelled. looked: called after every look."""
     from asyncio import sleep  # `mpsd check` and `explain` read these files without an event loop
 
     while True:
@@ -181,8 +165,7 @@ class PinnedResources:
     before while nothing has changed.
 
     What kubelet was offered under a name and in a unit is worth the same for as long as this
-    process runs. Were it counted anew while pods hold it, all of them could be over their grants
-    from one look to the next.
+    process runs: counted anew, all pods that hold it could be over their grants at once.
     """
 
     def __init__(self, policy: Callable[[], Policy], log: "Logger") -> None:
@@ -193,41 +176,31 @@ class PinnedResources:
     def __call__(self) -> Policy:
         now = self._policy()
         if now is not self._seen:
-            before, self._seen, self._pinned = (
-                self._seen,
-                now,
-                replace(now, resources=self._pinned.resources),
-            )
-            if now.resources not in (before.resources, self._pinned.resources):
-                self._log.warning(
-                    "resources kept",
-                    reason="others count when the agent starts again, on an empty node",
-                )
+            before = self._seen.resources
+            self._seen = now
+            self._pinned = replace(now, resources=self._pinned.resources)
+            if now.resources not in (before, self._pinned.resources):
+                why = "others count when the agent starts again, on an empty node"
+                self._log.warning("resources kept", reason=why)
         return self._pinned
 
-
-# -- from what a file holds to `Policy` or `GpuFacts`, or every problem in it ----------------------
-# Nothing is guessed, nothing is ignored.
 
 _SHIPPED = "the shipped file (`env -u MPSD_LIMITS mpsd check` prints its path)"
 
 
 def read_policy(data: object, subject: str) -> Policy:
-    """The policy in `data` (what a YAML file holds), or InvalidInput naming `subject` with every
-    problem."""
+    """data: what a YAML file holds. InvalidInput naming `subject` with every problem."""
     return _held(Policy, data, subject)
 
 
 def read_gpu_facts(data: object, subject: str) -> GpuFacts:
-    """The facts in `data` (what a YAML file holds), or InvalidInput naming `subject` with every
-    problem."""
+    """As `read_policy`."""
     return _held(GpuFacts, data, subject)
 
 
 def _held(kind: type[Held], data: object, subject: str) -> Held:
     if not isinstance(data, dict):
         value = "nothing" if data is None else type(data).__name__
-        message = "is not a mapping of fields"
-        remedy = "start it with version: v1"
-        raise InvalidInput.of(subject, "not-a-mapping", "the file", value, message, remedy)
+        what = ("not-a-mapping", "the file", value, "is not a mapping of fields")
+        raise InvalidInput.of(subject, *what, "start it with version: v1")
     return strict_reader.read(kind, data, subject, _SHIPPED)

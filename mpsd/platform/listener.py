@@ -1,9 +1,7 @@
-"""HTTP listeners on Unix sockets and TCP ports, with TLS or without: so many connections in all and
-of each peer.
+"""HTTP listeners on Unix sockets and TCP ports, with TLS or without.
 
-A connection counts from its first packet, for a handshake alone takes memory. Each peer has a
-deadline for its first request and an idle time after each, and a stop loses no request that was
-accepted.
+Connections are bounded in all and for each peer, from the first packet on. Each peer has a deadline
+for its first request and an idle time after each; a stop loses no request that was accepted.
 """
 
 import asyncio
@@ -32,20 +30,14 @@ from mpsd.platform.settings import CannotListen, ListenAddress
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 USER = web.RequestKey("USER", str)  # whose token came with a request
 
-# aiohttp would log a traceback for every peer that speaks no HTTP; such a peer is answered 400 and
-# no more.
+# aiohttp would log a traceback for every peer that speaks no HTTP, which is answered 400
 _SILENT = logging.Logger("aiohttp", logging.CRITICAL + 1)
-# asyncio takes 256 KiB for each TLS connection, 20 MiB for the idle ones that three API servers
-# keep.
-_TLS_BUFFER = 32 * 1024
+_TLS_BUFFER = 32 * 1024  # bytes of each connection; asyncio takes 256 KiB
 _HANDSHAKE_S = 10.0
 _FIRST_REQUEST_S = 10.0
-# Go's client gives an idle connection up after 90 s; a server that is first can meet a request that
-# is on its way.
-_IDLE_S = 120.0
+_IDLE_S = 120.0  # longer than Go's client keeps one (90 s), or a request could be on its way
 _LONGEST_FIELD = 8190  # bytes of a header's line; aiohttp answers 400 to more
-# how long a body that is refused is read on, so that its sender sees the answer
-_REST_OF_BODY_S = 2.0
+_REST_OF_BODY_S = 2.0  # a body that is refused is read on, so that its sender sees the answer
 _JSON = "application/json"
 _CLOSED = -1  # the file descriptor of a socket that was closed, by whomever
 _LAST_HANDSHAKES_S = 1.0
@@ -57,36 +49,27 @@ _ACCEPTED_AT_ONCE = 64  # before those who are served have their turn
 
 @dataclass(frozen=True, slots=True)
 class UnixPath:
-    """mode: of the socket's file, such as 0o666 where every user of the machine may ask."""
-
     path: Path
-    mode: int
+    mode: int  # of the socket's file, such as 0o666 where every user of the machine may ask
 
 
 @dataclass(frozen=True, slots=True)
 class ListenerSettings:
-    """longest_body: bytes. last_requests_s: what requests under way have to finish, once nobody can
-    connect any more.
+    """most, most_of_peer: connections at a time, handshakes among them, in all and of one address,
+    or of one user on a Unix socket; at most a quarter and an eighth of the files that this process
+    may open. More are closed at once, but that an address takes the place of one with more. On a
+    Unix socket some more are for root and mpsd's own user."""
 
-    cancels: whether a request ends when its peer hangs up, as it should where answers are streams
-    or wait. most, most_of_peer: connections at a time, those that have not ended their handshake
-    among them, in all and of one address, or of one user on a Unix socket, at most a quarter and an
-    eighth of the files that this process may open; more are closed at once, but that an address
-    takes the place of one with more. On a Unix socket some more are for root and mpsd's own user,
-    whoever holds the others. context: None for HTTP without TLS.
-    """
-
-    longest_body: int = 1024**2
-    last_requests_s: float = 10.0
-    cancels: bool = False
+    longest_body: int = 1024**2  # bytes
+    last_requests_s: float = 10.0  # for requests under way, once nobody can connect any more
+    cancels: bool = False  # a request ends when its peer hangs up: where answers wait or are long
     most: int = 1024
     most_of_peer: int = 512
-    context: ssl.SSLContext | None = None
+    context: ssl.SSLContext | None = None  # None: HTTP without TLS
 
 
 class Listener:
-    """An HTTP server on one address. routes: from `METHOD /path` to handler; any other path is
-    answered 404, any other method 405."""
+    """An HTTP server on one address. routes: from `METHOD /path` to handler."""
 
     def __init__(
         self,
@@ -103,8 +86,7 @@ class Listener:
         # address or uid; also of some that were closed meanwhile
         self._peers: dict[socket.socket, str | int] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
-        # Peers that have not asked anything yet. Their timers go when they ask, or closed
-        # connections would stay.
+        # of peers that have not asked anything yet; gone when they ask, or connections would stay
         self._silent: dict[asyncio.BaseProtocol, asyncio.TimerHandle] = {}
         app = web.Application(
             client_max_size=settings.longest_body, middlewares=[self._note_and_close]
@@ -126,32 +108,27 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The TCP port in use, which the kernel chose where 0 was asked for; 0 while it does not
-        listen."""
+        """The TCP port in use, by the kernel's choice for 0; 0 while it does not listen."""
         return int(self._socket.getsockname()[1]) if self._socket else 0
 
     async def start(self) -> None:
         """CannotListen where the address is taken, or another process answers on the path."""
         if self._settings.context:
             sslproto.SSLProtocol.max_size = _TLS_BUFFER
-        listening = (
-            _bound_path(self._where)
-            if isinstance(self._where, UnixPath)
-            else _bound_port(self._where)
-        )
+        if isinstance(self._where, UnixPath):
+            listening = _bound_path(self._where)
+        else:
+            listening = _bound_port(self._where)
         listening.setblocking(False)
         await self._runner.setup()
         files, _hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._most, self._most_of_peer = (
-            min(self._settings.most, files // 4),
-            min(self._settings.most_of_peer, files // 8),
-        )
+        self._most = min(self._settings.most, files // 4)
+        self._most_of_peer = min(self._settings.most_of_peer, files // 8)
         self._socket = listening
         self._listen(listening)
 
     def ask_to_go(self) -> None:
-        """From now on each answer asks its peer to connect anew, and thereby elsewhere; new peers
-        are served too."""
+        """From now on each answer asks its peer to connect anew; new peers are served too."""
         self._closing = True
 
     async def stop(self) -> None:
@@ -190,9 +167,8 @@ class Listener:
                 return
             found.setblocking(False)
             peer = peer_of(found).uid if isinstance(self._where, UnixPath) else address[0]
-            self._peers = {
-                other: one for other, one in self._peers.items() if other.fileno() != _CLOSED
-            }
+            for other in [other for other in self._peers if other.fileno() == _CLOSED]:
+                del self._peers[other]
             counts = Counter(self._peers.values())
             reserved = _RESERVED if peer in {0, os.geteuid()} else 0  # an address is no number
             if len(self._peers) >= self._most and isinstance(peer, str):
@@ -206,8 +182,7 @@ class Listener:
                 found.close()
 
     def _make_room(self, own: int) -> None:
-        """For an address with so many connections: the one with the most loses its oldest, if it
-        keeps more."""
+        """For an address with `own` connections: the one with the most loses its oldest."""
         ((address, most),) = Counter(self._peers.values()).most_common(1)
         if most > own + 1:
             oldest = next(other for other, one in self._peers.items() if one == address)
@@ -236,8 +211,6 @@ class Listener:
         return protocol
 
     def _close_silent(self, protocol: asyncio.BaseProtocol) -> None:
-        """A peer that connects and never ends its first request holds a connection that others
-        need."""
         del self._silent[protocol]
         if transport := getattr(protocol, "transport", None):  # None once it has gone by itself
             transport.abort()
@@ -256,13 +229,11 @@ class Listener:
         except Exception as error:  # a fault of ours, which may cost this request and no other
             if is_shortage(error):
                 self._shortages.tell(f"answer {request.path}", error)
-                answer = web.Response(
-                    status=503, text=f"mpsd cannot answer now: {error}; see its log\n"
-                )
+                text = f"mpsd cannot answer now: {error}; see its log\n"
+                answer = web.Response(status=503, text=text)
             else:
-                self._log.error(
-                    "request failed", path=request.path, error=type(error).__name__, exc_info=error
-                )
+                kind = type(error).__name__
+                self._log.error("request failed", path=request.path, error=kind, exc_info=error)
                 answer = web.Response(status=500, text="mpsd failed; see its log\n")
         if self._closing:
             answer.force_close()
@@ -276,10 +247,8 @@ def _bound_port(where: ListenAddress) -> socket.socket:
     except OSError as error:
         # Python adds words of its own, with the address once more
         why = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
-        place = f"{where.address}:{where.port}"
-        raise CannotListen(
-            f"cannot listen on {place}: {why}; choose another address or port"
-        ) from error
+        what = f"cannot listen on {where.address}:{where.port}: {why}"
+        raise CannotListen(f"{what}; choose another address or port") from error
 
 
 def _bound_path(where: UnixPath) -> socket.socket:
@@ -302,8 +271,8 @@ def _bound_path(where: UnixPath) -> socket.socket:
 
 
 class Shutdown:
-    """How a server goes: not ready at once, served as before until those who ask have gone
-    elsewhere, or until a second signal. drain_s: how long to serve on."""
+    """How a server ends: not ready at once, and serving on for `drain_s` or until a second
+    signal."""
 
     def __init__(self, drain_s: float, log: Logger) -> None:
         self._drain_s = drain_s
@@ -325,12 +294,9 @@ class Shutdown:
 
 
 def tls_context(client_authorities: str = "") -> ssl.SSLContext:
-    """A context without a certificate yet; `certificates.load_into` gives it one, now and later.
-
-    Both happen in the loop's thread, between two handshakes, so none sees half of one.
-    client_authorities: PEM; who shows no certificate that one of them has signed for a client is
-    not let in. Empty: everybody is. ssl.SSLError where nothing of it can be read.
-    """
+    """A context without a certificate yet; `certificates.load_into` gives it one, now and later, in
+    the loop's thread. client_authorities: PEM of those that must have signed a client's
+    certificate; empty: none is asked for. ssl.SSLError where nothing of it can be read."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -351,10 +317,7 @@ def peer(request: web.Request) -> Peer | None:
 
 def asker(request: web.Request) -> str:
     """Who asks: whose token came, else the user at the other end of a Unix socket, else the
-    address.
-
-    All loopback addresses are one, for whoever is on this machine may come from any of them.
-    """
+    address. All loopback addresses are one."""
     if user := request.get(USER):
         return f"user {user}"
     connection = request.get_extra_info("socket")
@@ -365,8 +328,7 @@ def asker(request: web.Request) -> str:
 
 
 def health_routes(trouble: Callable[[], str]) -> Mapping[str, Handler]:
-    """/healthz, always 200, and /readyz: 503 with `trouble()`, which is empty while the server is
-    ready."""
+    """/healthz, always 200, and /readyz: 503 with `trouble()` where that is not empty."""
 
     async def health(_request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -391,8 +353,7 @@ class BodyRefused(Exception):
 
 
 async def read_json(request: web.Request, deadline_s: float) -> bytes:
-    """The whole body. BodyRefused with 415, 413 or 408 for another type, one too long, and one too
-    slow."""
+    """The whole body. BodyRefused: 415 for another type, 413 too long, 408 too slow."""
     if request.content_type != _JSON:
         raise BodyRefused(415, f"the content type is {request.content_type}; send {_JSON}")
     too_long = BodyRefused(413, f"the body is longer than {request.client_max_size} bytes")
@@ -413,12 +374,9 @@ async def read_json(request: web.Request, deadline_s: float) -> bytes:
 async def trouble_reaching(
     address: str, port: int, name: str, bundle: str, deadline_s: float
 ) -> str:
-    """Asks a server whether it is ready, as an API server would; empty where it is, else what
-    stands in the way.
-
-    name: what its certificate must be good for. bundle: PEM of the authorities to trust, empty for
-    the system's.
-    """
+    """Asks this server whether it is ready, as an API server would; empty where it is, else why
+    not. name: what its certificate must be good for. bundle: PEM of the authorities to trust, empty
+    for the system's."""
     try:
         context = ssl.create_default_context(cadata=bundle or None)
         async with asyncio.timeout(deadline_s):
@@ -426,9 +384,8 @@ async def trouble_reaching(
                 address, port, ssl=context, server_hostname=name
             )
             with closing(writer):
-                writer.write(
-                    f"GET /readyz HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n".encode()
-                )
+                asks = f"GET /readyz HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n"
+                writer.write(asks.encode())
                 status = await reader.readline()
     except TimeoutError:
         return f"this server did not answer itself within {deadline_s:g} s"

@@ -1,8 +1,4 @@
-"""Asks the agent of this machine, over its Unix socket.
-
-A socket that is not there, or that nobody listens on, is NotRunning with the remedy, never a
-traceback.
-"""
+"""Asks the agent of this machine, over its Unix socket."""
 
 import http.client
 import os
@@ -19,7 +15,7 @@ Value = TypeVar("Value")
 
 
 class NotRunning(Exception):
-    """No agent answers on the socket."""
+    """No agent answers on the socket; the message has the remedy."""
 
 
 def read(body: bytes, kind: type[Value]) -> Value:
@@ -27,9 +23,8 @@ def read(body: bytes, kind: type[Value]) -> Value:
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError:
-        raise NotRunning(
-            "mpsd answered in a form that this version does not know; use its version"
-        ) from None
+        why = "mpsd answered in a form that this version does not know; use its version"
+        raise NotRunning(why) from None
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -43,48 +38,42 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
         uid = peer_of(self.sock).uid
         if uid not in {0, os.geteuid()}:  # what it answers would be run in our name
-            raise NotRunning(
-                f"user {uid} answers on {self._path}, who is neither root nor you; not asked"
-            )
+            why = f"user {uid} answers on {self._path}, who is neither root nor you; not asked"
+            raise NotRunning(why)
 
 
 def ask(
     path: Path, method: str, url: str, body: object = None, timeout_s: float = 10.0
 ) -> tuple[int, bytes]:
     """The status and body of the answer. NotRunning; TimeoutError after `timeout_s`, or where it
-    takes no more questions; each with a sentence for a person."""
+    takes no more requests; each with a sentence for a person."""
     connection = _UnixConnection(path, timeout_s)
     try:
         connection.request(method, url, body=None if body is None else msgspec.json.encode(body))
         answer = connection.getresponse()
-        status = answer.status
         found = answer.read()
     except (FileNotFoundError, ConnectionRefusedError):
         why = f"mpsd does not run here: no process answers on {path}; start it with `mpsd up`"
         if holder := run_directory.holder(path.parent):  # the daemons are held all the same
-            what = (
-                f"mpsd does not run here as a whole: pid {holder} holds its daemons, and no agent"
-                f" answers on {path}"
-            )
-            why = f"{what}; where nothing starts or stops just now, start `mpsd agent`"
+            what = f"pid {holder} holds its daemons, and no agent answers on {path}"
+            remedy = "where nothing starts or stops just now, start `mpsd agent`"
+            why = f"mpsd does not run here as a whole: {what}; {remedy}"
         raise NotRunning(why) from None
     except NotADirectoryError:
-        raise NotRunning(
-            f"{path.parent} is not a directory; select mpsd's run directory (--run-dir)"
-        ) from None
+        why = f"{path.parent} is not a directory; select mpsd's run directory (--run-dir)"
+        raise NotRunning(why) from None
     except TimeoutError:
         why = f"mpsd did not answer on {path} within {timeout_s:g} s; see its log, or `mpsd doctor`"
         raise TimeoutError(why) from None
     except BlockingIOError:  # its queue is full
         raise TimeoutError(f"mpsd accepts no more requests on {path}; see its log") from None
     except PermissionError:
-        raise NotRunning(
-            f"this user has no access to {path}; ask the administrator of this machine"
-        ) from None
+        why = f"this user has no access to {path}; ask the administrator of this machine"
+        raise NotRunning(why) from None
     except (ConnectionError, http.client.HTTPException):
         raise NotRunning(f"mpsd closed the connection on {path}; see its log") from None
     finally:
         connection.close()
-    if status == http.HTTPStatus.SERVICE_UNAVAILABLE:  # for want of descriptors, memory or space
+    if answer.status == 503:  # for want of descriptors, memory or space
         raise TimeoutError(found.decode(errors="replace").strip())
-    return status, found
+    return answer.status, found

@@ -1,8 +1,5 @@
-"""NVML: which GPUs there are, what is used of them and by whom.
-
-What NVML cannot say is an error (NvmlFailed), never zero. The library is pynvml, or the simulator's
-object with the same functions; nothing here knows which.
-"""
+"""NVML: which GPUs there are, what is used of them and by whom. What NVML cannot say is an error
+(NvmlFailed), never zero. The library is pynvml, or the simulator's object with its functions."""
 
 import re
 import time
@@ -55,8 +52,8 @@ class Nvml:
         return f"{version // 1000}.{version % 1000 // 10}"
 
     def gpus(self, facts: GpuFacts) -> tuple[Gpu, ...]:
-        """Every GPU, by ordinal; in place of one with MIG instances these. One with MIG on and no
-        instance is itself. NvmlFailed for one whose compute capability the facts do not list."""
+        """Every GPU, by ordinal; in place of one with MIG instances these. NvmlFailed, also for a
+        compute capability that the facts do not list."""
         return tuple(
             gpu for ordinal in range(self.count()) for gpu in self._gpus_at(ordinal, facts)
         )
@@ -93,8 +90,7 @@ class Nvml:
             raise
 
     def uuids(self) -> tuple[str, ...]:
-        """Those of `gpus`, which are others once a MIG layout has changed. Of GPUs that were asked
-        for before."""
+        """Those of `gpus`, to be asked for before; others once a MIG layout has changed."""
         wholes = (self._wholes[ordinal] for ordinal in range(self.count()))
         return tuple(uuid for whole in wholes for uuid in self.instances(whole) or (whole,))
 
@@ -105,9 +101,8 @@ class Nvml:
         )
 
     def _instances(self, uuid: str) -> Iterator[Any]:
-        """A handle of each MIG device. They are asked for anew each time: a handle is no good any
-        more once its instance has gone, and may be used for another one (nvml.h,
-        nvmlDeviceGetMigDeviceHandleByIndex)."""
+        """A handle of each MIG device, asked for anew each time: it may be another's once its
+        instance has gone (nvml.h, nvmlDeviceGetMigDeviceHandleByIndex)."""
         if not self.mig_enabled(uuid):
             return
         for index in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", self._handle(uuid))):
@@ -127,8 +122,7 @@ class Nvml:
         own = int(shape.computeInstanceSliceCount)
         of_gpu = int(shape.gpuInstanceSliceCount)
         memory = self._ask("nvmlDeviceGetMemoryInfo", handle, version=self._library.nvmlMemory_v2)
-        # What the compute instances of one GPU instance share of its memory the ledger divides as
-        # its slices are.
+        # the compute instances of one GPU instance share its memory: divided as its slices are
         memory_mib = (
             min(int(shape.memorySizeMB), (memory.total - memory.reserved) // 1024**2)
             * own
@@ -183,8 +177,7 @@ class Nvml:
         return int(self._ask("nvmlDeviceGetCount"))
 
     def found(self, ordinal: int) -> tuple[str, str, str]:
-        """A GPU's UUID, name and compute capability such as 9.0, whether or not any facts list it.
-        NvmlFailed."""
+        """A GPU's UUID, name and compute capability such as 9.0. NvmlFailed."""
         handle = self._ask("nvmlDeviceGetHandleByIndex", ordinal)
         uuid, name = (
             _text(self._ask(function, handle))
@@ -196,12 +189,10 @@ class Nvml:
 
     def mps_pids(self, uuid: str) -> frozenset[int]:
         """The pids of the clients of MPS on this GPU; of a MIG instance its own alone, as with all
-        lists of processes ("Per-instance information can be queried by using specific MIG device
-        handles", nvml.h, nvmlDeviceGetMPSComputeRunningProcesses_v3; documented, not observed).
+        lists of processes (nvml.h, nvmlDeviceGetMPSComputeRunningProcesses_v3; not observed).
 
         To be asked before `uses`: then no client that starts or ends meanwhile was seen to look as
-        if it ran beside MPS (driver 580.159.04, 1 100 looks at 18 clients; the other way round 2 of
-        them did).
+        if it ran beside MPS (driver 580.159.04, 1 100 looks at 18 clients).
         """
         return frozenset(
             use.pid
@@ -209,14 +200,13 @@ class Nvml:
         )
 
     def uses(self, uuid: str) -> Uses:
-        """Every process that computes on this GPU: clients of MPS, MPS servers, and whatever runs
-        beside MPS."""
+        """Every process that computes on this GPU: MPS clients and servers, and others."""
         listed = self._ask("nvmlDeviceGetComputeRunningProcesses", self._handles[uuid])
         return tuple([(use.pid, use.usedGpuMemory) for use in listed])
 
     def drawing(self, uuid: str) -> Uses:
         """Every process with a graphics context on this GPU. One that computes too is in both
-        lists, with all that it uses in each (type C+G of nvidia-smi)."""
+        lists, with all that it uses in each."""
         try:
             listed = self._ask("nvmlDeviceGetGraphicsRunningProcesses", self._handles[uuid])
         except NvmlFailed as error:
@@ -237,19 +227,15 @@ class Nvml:
         return any(found == pid for found, _used in self.drawing(uuid))
 
     def busy_percent(self, uuid: str) -> int:
-        """How much of the last time, 1/6 to 1 s, a kernel ran on this GPU, in percent (NVML's
-        nvmlUtilization_t). NvmlFailed for a MIG instance, of which NVML says it as little as how
-        busy its processes are (nvml.h)."""
+        """How much of the last 1/6 to 1 s a kernel ran on this GPU, in percent (nvmlUtilization_t).
+        NvmlFailed for a MIG instance."""
         return int(self._ask("nvmlDeviceGetUtilizationRates", self._handles[uuid]).gpu)
 
     def sm_percents(self, uuid: str, since_us: int) -> Mapping[int, int | None]:
         """How much of the time each process computes on this GPU, in percent, by its newest sample
-        after `since_us`.
-
-        What clients of MPS do is their server's here (driver 580.159.04).
-        since_us: microseconds since 1970. A process that NVML knows and that has no sample has done
-        nothing since; the driver takes one every second or more often. None: there is a sample that
-        cannot be, as drivers have given for processes that ended.
+        after `since_us` (microseconds since 1970); the driver takes one every second or more often.
+        What clients of MPS do is their server's (driver 580.159.04). A process without a sample has
+        done nothing since. None: a sample that cannot be, as drivers gave of processes that ended.
         """
         fresh = self._samples(uuid, since_us)
         return {one.pid: one.smUtil if one.smUtil <= 100 else None for one in fresh}
@@ -257,9 +243,9 @@ class Nvml:
     def use_samples(
         self, uuid: str, pids: Container[int], since_us: int
     ) -> tuple[tuple[int, int], ...]:
-        """When each sample of these processes' use was taken, in microseconds since 1970, and the
-        larger of its use of the SMs and of the memory's bandwidth, in percent; those after
-        `since_us`, the oldest first. None of a MIG instance (nvml.h)."""
+        """The samples of these processes after `since_us`, the oldest first: when, in microseconds
+        since 1970, and the larger of the use of SMs and memory bandwidth, in percent. None of a MIG
+        instance (nvml.h)."""
         if is_instance(uuid):
             return ()
         fresh = [one for one in self._samples(uuid, since_us) if one.pid in pids]
@@ -277,8 +263,7 @@ class Nvml:
         )
 
     def mig_enabled(self, uuid: str) -> bool:
-        """Whether MIG is on, so that its instances are GPUs in its place. A MIG instance has none
-        in turn."""
+        """Whether MIG is on, so that its instances are GPUs in its place."""
         if is_instance(uuid):
             return False
         try:
@@ -298,16 +283,15 @@ class Nvml:
         return int(self._ask("nvmlDeviceGetComputeMode", handle))
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
-        """Of a whole GPU. With MIG on it cannot be EXCLUSIVE_PROCESS: "not supported on a
-        MIG-enabled device" (nvidia-smi, in NVIDIA/DCGM#82)."""
+        """Of a whole GPU. With MIG on it cannot be EXCLUSIVE_PROCESS (NVIDIA/DCGM#82)."""
         self._ask("nvmlDeviceSetComputeMode", self._handle(uuid), mode)
 
     # -- memory limits of a cgroup -----------------------------------------------------------------
     # nvml.h of release 615: nvmlSetMemoryLimits_v1_t; documented, not observed.
 
     def has_memory_limits(self, uuid: str, cgroup: Path) -> bool:
-        """Whether the driver, and what calls it, have these functions at all. cgroup: any.
-        NvmlFailed for a GPU that is lost; what the functions answer is for whoever sets a limit."""
+        """Whether the driver and its library have these functions. cgroup: any. NvmlFailed for a
+        GPU that is lost."""
         if not hasattr(self._library, "nvmlDeviceGetMemoryLimits_v1"):
             return False
         try:
@@ -319,8 +303,8 @@ class Nvml:
         return True
 
     def memory_limit_mib(self, uuid: str, cgroup: Path) -> int | None:
-        """What the processes below this cgroup of v2 may have of this GPU together; None where it
-        sets no limit, or there is no such cgroup. NvmlFailed."""
+        """What the processes below this cgroup of v2 may have together; None without a limit or
+        such a cgroup. NvmlFailed."""
         try:
             hard = int(self._memory_limits(uuid, cgroup).hardLimit)
         except NvmlFailed as error:
@@ -333,8 +317,8 @@ class Nvml:
         return None if hard == self._library.NVML_DEVICE_MEMORY_LIMIT_MAX else hard // 1024**2
 
     def limit_memory(self, uuid: str, cgroup: Path, memory_mib: int | None) -> None:
-        """Sets the hard limit, and no soft one; None takes it away. cgroup: its folder, which NVML
-        opens. NvmlFailed: also for a MIG instance, whose handles it rejects."""
+        """Sets the hard limit; None takes it away. cgroup: its folder. NvmlFailed, also for a MIG
+        instance."""
         limits = self._library.c_nvmlSetMemoryLimits_v1_t()
         limits.nameSpace = str(cgroup).encode()
         limits.softLimit = 0

@@ -1,8 +1,6 @@
-"""Processes of this machine: who one is, whether it still is, what it carries, and signals that
-cannot hit another.
+"""Processes of this machine: their identity, state and environment, and signals to them.
 
-Nothing is signalled without proof of identity (pid, start time, boot id), held by a pidfd while it
-is sent.
+Nothing is signalled without proof of identity (pid, start time, boot id), held by a pidfd.
 """
 
 import errno
@@ -24,18 +22,13 @@ from pathlib import Path
 from mpsd.model.identity import END_UNKNOWN, ProcessIdentity, killed_by
 
 _PROC = Path("/proc")
-
-
-# the last: fork's
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN}
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether this failed for want of descriptors, memory, space or processes, which says nothing
-    of what was asked."""
-    return isinstance(error, MemoryError) or (
-        isinstance(error, OSError) and error.errno in _SHORTAGES
-    )
+    """Whether this failed for want of descriptors, memory, space or processes (fork's EAGAIN)."""
+    number = error.errno if isinstance(error, OSError) else None
+    return isinstance(error, MemoryError) or number in _SHORTAGES
 
 
 _MOST_FILES = 65_536
@@ -43,8 +36,7 @@ _files_at_start: int | None = None  # the soft limit; None where it was not rais
 
 
 def raise_file_limit() -> None:
-    """The soft limit of this process to its hard one, or to 65 536: each connection and each holder
-    takes a file."""
+    """Raises the soft limit of this process to its hard one, or to 65 536."""
     global _files_at_start
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < (wanted := min(hard, _MOST_FILES)):
@@ -53,8 +45,7 @@ def raise_file_limit() -> None:
 
 
 def restore_file_limit(pid: int) -> None:
-    """Gives a child that has just begun the soft limit that it would have without mpsd: select(2)
-    takes 1024 files."""
+    """Gives a child the soft limit that it would have without mpsd: select(2) takes 1024 files."""
     if _files_at_start is not None:
         with suppress(OSError):  # it has ended
             _soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -67,14 +58,12 @@ def boot_id() -> str:
 
 
 def boot_time_s() -> float:
-    """Seconds since the boot, those in which the machine slept included: for what is recorded and
-    waited for."""
+    """Seconds since the boot, those in which the machine slept included."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
-    """Who has this pid now; None when nobody that lives. A process whose first thread has ended
-    lives by the others."""
+    """Who has this pid now; None when nobody. A process lives by its other threads too."""
     fields = _stat_fields(pid)
     if fields is None or (fields[0] in b"ZXx" and int(fields[17]) < 2):
         return None
@@ -82,15 +71,13 @@ def identity_of(pid: int) -> ProcessIdentity | None:
 
 
 def _stat_fields(pid: int) -> list[bytes] | None:
-    """/proc/PID/stat from field 3 (state) to 22, then all others as one; the command's name before
-    them may hold anything, brackets too."""
+    """/proc/PID/stat from field 3 (state, behind the name in brackets) to 22, then the rest."""
     stat = _read_start(pid, "stat")
     return stat[stat.rindex(b")") + 2 :].split(None, 20) if stat else None
 
 
 def _read_start(pid: int | str, name: str, size: int = 4096) -> bytes:
-    """The first bytes of a file in /proc/PID; none when the process is gone, or /proc hides it from
-    this user. pid: or the path of a thread."""
+    """The first bytes of a file in /proc/PID, or of a thread; none when it is gone or hidden."""
     try:  # not by Path or `open`: this is read for every client at every look
         descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
     except (FileNotFoundError, PermissionError):
@@ -112,11 +99,7 @@ _EXITING = 0x4  # PF_EXITING of linux/sched.h
 
 
 def is_ending(identity: ProcessIdentity) -> bool:
-    """Whether this very process has been killed or exits, which takes a while where a device has to
-    let go of it.
-
-    proc(5): fields 9 and 31 of stat, flags and signal, of its first thread.
-    """
+    """Whether this very process is killed or exits, by fields 9 and 31 of stat, proc(5)."""
     fields = _stat_fields(identity.pid)
     if fields is None or int(fields[19]) != identity.start_ticks:
         return True
@@ -163,10 +146,8 @@ _INFO = struct.Struct("=Q52xi")  # mask, then exit_code, the last of its first v
 
 
 def exit_status(descriptor: int, identity: ProcessIdentity) -> int | None:
-    """How the process of a pidfd has ended, as wait(2) encodes it; None where nobody says.
-
-    /proc tells it until the process is reaped, and from Linux 6.15 on its pidfd does afterwards.
-    """
+    """How the process of a pidfd has ended, as wait(2) encodes it; None where nobody says: /proc
+    does until it is reaped, and from Linux 6.15 on its pidfd afterwards."""
     status = _zombie_status(identity)
     return _reaped_status(descriptor) if status is None else status
 
@@ -211,8 +192,7 @@ def how_ended(status: int | None) -> str:
 
 
 def signal_held(descriptor: int, signum: signal.Signals) -> bool:
-    """Signals the process of a pidfd; False when it has ended. PermissionError where it is not ours
-    to signal."""
+    """Signals the process of a pidfd; False when it has ended. PermissionError."""
     try:
         signal.pidfd_send_signal(descriptor, signum)
     except ProcessLookupError:
@@ -222,11 +202,8 @@ def signal_held(descriptor: int, signum: signal.Signals) -> bool:
 
 def environment_of(pid: int) -> dict[str, str] | None:
     """What the process was started with; None when it is gone or not ours to read, empty in the
-    middle of an exec.
-
-    Of a variable that is there twice the first counts, as for getenv(3). OSError for a shortage
-    alone.
-    """
+    middle of an exec. Of a variable that is there twice the first counts, as for getenv(3). OSError
+    for a shortage alone."""
     block: bytes | None
     try:
         block = (_PROC / str(pid) / "environ").read_bytes()
@@ -247,11 +224,8 @@ def environment_of(pid: int) -> dict[str, str] | None:
 
 
 def _environment_in_memory(pid: int) -> bytes | None:
-    """The same bytes by process_vm_readv(2), for which CAP_SYS_PTRACE suffices; None where it does
-    not, or it is gone.
-
-    proc(5): fields 50 and 51 of stat, env_start and env_end, 0 for who may not trace it.
-    """
+    """The same bytes by process_vm_readv(2), for which CAP_SYS_PTRACE suffices; None without it.
+    proc(5): fields 50 and 51 of stat, env_start and env_end, 0 for who may not trace it."""
     import ctypes  # a tool on a laptop reads no other user's
 
     fields = _stat_fields(pid)
@@ -270,15 +244,13 @@ def _environment_in_memory(pid: int) -> bytes | None:
 
 
 def address_space_pages(pid: int) -> int | None:
-    """How large the process's address space is: another number where what it maps has changed. None
-    when it is gone."""
+    """The size of its address space, which changes with what it maps; None when it is gone."""
     pages = _read_start(pid, "statm").partition(b" ")[0]
     return int(pages) if pages else None
 
 
 def mappings(pid: int) -> Iterator[bytes]:
-    """The lines of /proc/PID/maps, in the order of their addresses, read as far as they are asked
-    for; none when it is gone or not ours to read."""
+    """The lines of /proc/PID/maps, by address; none when it is gone or not ours to read."""
     with (
         suppress(OSError),
         open(f"/proc/{pid}/maps", "rb", buffering=4096) as file,  # noqa: PTH123 (as `_read_start`)
@@ -299,11 +271,9 @@ def mapped_bytes(pid: int, device: bytes) -> int | None:
 
 
 def command_of(pid: int) -> str:
-    """The command line, or the kernel's name for it where there is none; empty when it is gone;
-    valid Unicode."""
-    words = _read_start(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ") or _read_start(
-        pid, "comm"
-    ).rstrip(b"\n")
+    """The command line, or the kernel's name for it; empty when it is gone; valid Unicode."""
+    words = _read_start(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ")
+    words = words or _read_start(pid, "comm").rstrip(b"\n")
     return words.decode(errors="replace")
 
 
@@ -323,8 +293,7 @@ def line_of(pid: int) -> Iterator[int]:
 
 
 def state_of(identity: ProcessIdentity) -> str:
-    """The kernel's letter for what this very process does (D waits for a device, Z is dead); empty
-    when it is gone."""
+    """The kernel's letter for its state (D waits for a device, Z is dead); empty when gone."""
     fields = _stat_fields(identity.pid)
     return fields[0].decode() if fields and int(fields[19]) == identity.start_ticks else ""
 
@@ -336,19 +305,16 @@ def user_of(pid: int) -> int | None:
 
 
 def pid_inside(pid: int) -> int:
-    """The pid by which the process knows itself, in a pid namespace of its container; 0 when it is
-    gone."""
+    """Its pid in the pid namespace of its container; 0 when it is gone."""
     status = _status(str(pid))
     return int(status.get("NSpid", str(pid)).split()[-1]) if status else 0
 
 
-# a process may be in thousands of groups, which are listed before its signals
-_STATUS_BYTES = 64 * 1024
+_STATUS_BYTES = 64 * 1024  # thousands of groups may be listed before the signals
 
 
 def _status(path: str) -> dict[str, str]:
-    """/proc/PATH/status by its fields; none when it is gone. The kernel writes a line break in a
-    name as \\n."""
+    """/proc/PATH/status by its fields; none when it is gone. A line break in a name is \\n."""
     found: dict[str, str] = {}
     for line in _read_start(path, "status", _STATUS_BYTES).decode(errors="replace").split("\n"):
         name, colon, value = line.partition(":")
@@ -358,7 +324,7 @@ def _status(path: str) -> dict[str, str]:
 
 
 _MOST_TASKS = 1024  # that are looked at: a stop stops all of them alike
-# where nobody handles them: signal(7)
+# where they are not handled: signal(7)
 _HARMLESS = {signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH}
 _STOPPING = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 
@@ -371,11 +337,7 @@ def _tasks(pid: int) -> list[str]:
 
 
 def is_stopped(identity: ProcessIdentity) -> bool:
-    """Whether each thread of this very process is stopped, by a signal or a debugger, or has ended.
-
-    A process whose first thread has ended shows that thread's state alone; a frozen one is not
-    stopped.
-    """
+    """Whether each thread of this very process is stopped (not frozen) or has ended."""
     stats = [_read_start(task, "stat") for task in _tasks(identity.pid)]
     states = {stat[stat.rindex(b")") + 2 :][:1] for stat in stats if stat}
     return bool(states & {b"T", b"t"}) and states <= {b"T", b"t", b"Z", b"X"} and is_alive(identity)
@@ -383,13 +345,12 @@ def is_stopped(identity: ProcessIdentity) -> bool:
 
 def dies_of(identity: ProcessIdentity, signum: int) -> bool:
     """Whether this signal would end this very process at once: it neither handles, ignores nor
-    blocks it, and is not the first of its pid namespace, which the kernel spares
-    (pid_namespaces(7)). False when it is gone; True where the kernel does not say what it
-    handles."""
+    blocks it, and is not the first of its pid namespace (pid_namespaces(7)). False when it is gone;
+    True where the kernel does not say."""
     if signum in _HARMLESS | _STOPPING:
         return False
     status = _status(str(identity.pid))
-    bit = _bit(signum)
+    bit = 1 << (signum - 1)
     if signum != signal.SIGKILL:
         is_first = status.get("NSpid", "").split()[-1:] == ["1"]
         if is_first or _mask(status, "SigIgn") & bit or _handles(identity.pid, status, bit):
@@ -398,15 +359,14 @@ def dies_of(identity: ProcessIdentity, signum: int) -> bool:
 
 
 def handles(identity: ProcessIdentity, signum: int) -> bool:
-    """Whether this very process does something of its own about this signal: it has a handler, or
-    each of its threads blocks it or waits for it. False when it is gone, or the kernel does not
-    say."""
-    return _handles(identity.pid, _status(str(identity.pid)), _bit(signum)) and is_alive(identity)
+    """Whether this very process has a handler for this signal, or each of its threads blocks it or
+    waits for it. False when it is gone, or the kernel does not say."""
+    status = _status(str(identity.pid))
+    return _handles(identity.pid, status, 1 << (signum - 1)) and is_alive(identity)
 
 
 def _handles(pid: int, status: Mapping[str, str], bit: int) -> bool:
-    """Whether a signal, by its bit, is handled, or each thread blocks it or waits for it
-    (sigwait(3))."""
+    """bit: of the signal, in the masks of /proc/PID/status."""
     if _mask(status, "SigCgt") & bit:
         return True
     is_known = False
@@ -418,13 +378,12 @@ def _handles(pid: int, status: Mapping[str, str], bit: int) -> bool:
     return is_known
 
 
-# rt_sigtimedwait(2) in asm/unistd.h
+# rt_sigtimedwait(2) of asm/unistd.h
 _SIGWAIT = {"x86_64": b"128", "aarch64": b"137"}.get(os.uname().machine)
 
 
 def _awaited(task: str) -> int:
-    """The signals that a thread waits for now, which the kernel leaves out of its SigBlk meanwhile;
-    0 for none, and where it is not ours to read."""
+    """The signals that a thread waits for, which its SigBlk leaves out; 0 where unreadable."""
     with suppress(OSError):
         call = _read_start(task, "syscall").split()
         if len(call) > 1 and call[0] == _SIGWAIT:
@@ -436,18 +395,12 @@ def _awaited(task: str) -> int:
     return 0
 
 
-def _bit(signum: int) -> int:
-    """In the masks of /proc/PID/status."""
-    return 1 << (signum - 1)
-
-
 def _mask(status: Mapping[str, str], name: str) -> int:
     return int(status.get(name, "0"), 16)
 
 
 def descendants_of(pid: int) -> tuple[int, ...]:
-    """The processes that it has started, and theirs, as long as each one's parent lives; empty when
-    it is gone."""
+    """The processes that it has started, and theirs; empty when it is gone."""
     import psutil  # what runs on a laptop does without it
 
     try:
@@ -457,11 +410,7 @@ def descendants_of(pid: int) -> tuple[int, ...]:
 
 
 class ProcessSet:
-    """Those of many processes that lived when `ask` was called last, which is one question to the
-    kernel.
-
-    Each is in here by a pidfd of its own, so a later one with the same pid never stands for it.
-    """
+    """Those of many processes, each by a pidfd, that lived when `ask` was called last."""
 
     def __init__(self) -> None:
         # poll(2) takes no more than the soft limit of files, which may be lowered
@@ -471,8 +420,7 @@ class ProcessSet:
         weakref.finalize(self, lambda pidfds: [*map(os.close, pidfds)], self._pids)
 
     def add(self, process: ProcessIdentity) -> None:
-        """Nothing happens where it is gone, or where there are no pidfds left: then it is not in
-        here."""
+        """Not where it is gone, or no pidfds are left."""
         try:
             if process.pid not in self._pidfds and (pidfd := open_pidfd(process)) is not None:
                 self._pids[pidfd], self._pidfds[process.pid] = process.pid, pidfd
@@ -484,7 +432,7 @@ class ProcessSet:
         return pid in self._pidfds
 
     def ask(self) -> set[int]:
-        """The pids of those that have ended since, which are in here no more."""
+        """The pids of those that have ended, which are in here no more."""
         ended = {self._pids[pidfd] for pidfd, _events in self._epoll.poll(0)}
         for pid in ended:
             self._remove(pid)

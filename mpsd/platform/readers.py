@@ -10,6 +10,8 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -35,20 +37,14 @@ _LOOK_S = 10.0  # between two looks at the folder of a certificate
 _LONGEST_BODY = 4096
 _LAST_REQUESTS_S = 1.0  # a scrape that is cut is made again, and a stream has no end to wait for
 _CONNECTIONS = 128  # at a time on each port; each takes some 100 KiB, and an agent has 256 MiB
-# Where others get in; on a loopback address whoever is on this machine is one. Several readers may
-# share an address (NAT): one of them can have all 32 streams of the page and be told so, with 16
-# connections left for the others.
-_OF_ONE_ADDRESS = 48
+_OF_ONE_ADDRESS = 48  # not of a loopback one: several readers may share an address (NAT)
 _LONGEST_ANSWER_S = 600.0  # of a stream; who asks anew is looked at anew
 
 
 class TokenReviewer:
-    """It has a connection of its own, so that whoever sends many tokens holds up none of mpsd's
-    other questions.
+    """Has a connection of its own, so that many tokens hold up none of mpsd's other requests.
 
-    kubeconfig None: the service account of this pod. Unavailable where neither can be read; nobody
-    is asked yet.
-    """
+    kubeconfig None: the service account of this pod. Unavailable where neither can be read."""
 
     def __init__(self, kubeconfig: Path | None) -> None:
         self._kube = open_kube(kubeconfig)
@@ -79,10 +75,9 @@ class TokenReviewer:
 class ReadersPort:
     """The same routes on each of these addresses, from `GET /path` to handler.
 
-    reviewer: says who may read where others get in; None where every address is a loopback one.
-    certificate: what readers are shown where others get in: the folder of tls.crt and tls.key,
-    where one that cannot be used leaves the last good one in force; None: one is made at start,
-    whose key is in memory alone.
+    reviewer: None where every address is a loopback one. certificate: the folder of tls.crt and
+    tls.key for the others, where one that cannot be used leaves the last good one in force; None:
+    one is made at start, whose key is in memory alone.
     """
 
     def __init__(
@@ -97,6 +92,9 @@ class ReadersPort:
         self._reviewer = reviewer
         self._folder = certificate
         self._context = tls_context()
+        self._settings = ListenerSettings(
+            _LONGEST_BODY, _LAST_REQUESTS_S, True, _CONNECTIONS, _CONNECTIONS
+        )
         self._shown: Pair | None = None  # None until the first one is loaded
         self._verdicts = rules.Verdicts()
         self._servers: list[Listener] = []
@@ -114,9 +112,8 @@ class ReadersPort:
                 await self._open(one)
         except (CannotListen, UnusableCertificate) as error:
             await self.stop()
-            option = (
-                "--listen-certificate" if isinstance(error, UnusableCertificate) else "--listen"
-            )
+            of_certificate = isinstance(error, UnusableCertificate)
+            option = "--listen-certificate" if of_certificate else "--listen"
             raise CannotListen(f"{option}: {error}") from None
 
     async def stop(self) -> None:
@@ -133,32 +130,23 @@ class ReadersPort:
     async def _open(self, one: ListenAddress) -> None:
         if one.is_loopback:
             routes = {route: _at_home(do) for route, do in self._routes.items()}
-            context = None
             who = "this machine"
+            settings = self._settings
         elif self._reviewer is None:
             raise CannotListen(
                 f"{one}: other machines reach it, and no API server reviews the tokens of readers"
             )
         else:
-            routes = {
-                route: self._for_reviewed(route, do, self._reviewer)
-                for route, do in self._routes.items()
-            }
-            context = self._context
+            review = partial(self._for_reviewed, reviewer=self._reviewer)
+            routes = {route: review(route, do) for route, do in self._routes.items()}
             who = "whom the API server lets"
-        most_of_peer = _OF_ONE_ADDRESS if context else _CONNECTIONS
-        settings = ListenerSettings(
-            _LONGEST_BODY, _LAST_REQUESTS_S, True, _CONNECTIONS, most_of_peer, context
-        )
+            settings = replace(self._settings, most_of_peer=_OF_ONE_ADDRESS, context=self._context)
         server = Listener(routes, one, settings)
         await server.start()
         self._servers.append(server)
+        tls = settings.context is not None
         self._log.info(
-            "serving readers",
-            address=one.address,
-            port=server.port,
-            tls=context is not None,
-            readers=who,
+            "serving readers", address=one.address, port=server.port, tls=tls, readers=who
         )
 
     # -- the certificate --------------------------------------------------------------------------
@@ -227,8 +215,7 @@ def _at_home(handler: Handler) -> Handler:
 
 
 async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Ends what lasts too long by closing its connection: a right that was taken away must not last
-    in a stream."""
+    """Closes the connection of what lasts too long: a right that was taken away must not last."""
     transport = request.transport
     if transport is None:  # it has hung up while we asked
         return await handler(request)

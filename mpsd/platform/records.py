@@ -1,9 +1,7 @@
 """Small files that outlive a process: one JSON value each, written whole or not at all.
 
-A file that cannot be read as what it should be is unreadable, and is never half used; what that
-means is for whoever reads it to decide. An object carries a checksum of its text in a last field,
-since a flipped bit in a number is JSON as well; one without, which an older mpsd or a person wrote,
-is read as it is.
+A file that cannot be read as what it should be is unreadable, and is never half used. An object has
+a checksum of its text in a last field; one without, which a person wrote, is read as it is.
 """
 
 import os
@@ -35,8 +33,8 @@ _CHECKED = re.compile(rb'(?P<text>.*),\n "crc32": "(?P<sum>[0-9a-f]{8})"\n}\n?',
 
 
 def write(path: Path, value: object, mode: int = 0o600) -> None:
-    """Replaces the file in one step; readers see the old value or the new one. OSError where that
-    cannot be, with the path also where the kernel names none, as for a disk that is full."""
+    """Replaces the file in one step; readers see the old value or the new one. OSError, always with
+    a path."""
     beside = path.with_name(f".{path.name}.new")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
@@ -60,8 +58,7 @@ def _encoded(value: object) -> bytes:
 
 
 def read(path: Path, kind: type[Value]) -> Value | None:
-    """The value; None where there is no file. UnreadableRecord where there is something else,
-    OSError in a shortage."""
+    """The value; None where there is no file. UnreadableRecord; OSError in a shortage."""
     try:
         data = _content(path)
         checked = _CHECKED.fullmatch(data)
@@ -81,8 +78,7 @@ def read(path: Path, kind: type[Value]) -> Value | None:
 
 
 def _content(path: Path) -> bytes:
-    """What the file contains. OSError; UnreadableRecord where it is no file, or others may have
-    written it."""
+    """OSError; UnreadableRecord where it is no file, or others may have written it."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - no wait for a pipe
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):

@@ -1,8 +1,7 @@
 """The run directory: its lock, its identity, and the files of each domain in it.
 
-It belongs to one `mpsd control` (or `mpsd up`) at a time, since two would restart each other's
-daemons. The lock is the kernel's, on the directory itself, so it is released however its holder
-ends.
+It belongs to one `mpsd control` (or `mpsd up`) at a time. The lock is the kernel's, on the
+directory itself, so it is released however its holder ends.
 """
 
 import errno
@@ -34,22 +33,16 @@ class Vanished(Exception):
     """The directory, or what is needed in it, was removed by somebody while mpsd runs."""
 
     def __init__(self, path: Path) -> None:
-        what = (
-            f"{path} was removed while mpsd ran: no GPU can be granted, and daemons can no longer"
-            " be controlled"
-        )
-        remedy = (
-            "kill each nvidia-cuda-mps-control whose pid mpsd doctor reports, and start mpsd again"
-        )
         super().__init__(
-            f"{what}. They and all programs still run; once the programs have ended, {remedy}"
+            f"{path} was removed while mpsd ran: no GPU can be granted, and daemons can no longer"
+            " be controlled. They and all programs still run; once the programs have ended, kill"
+            " each nvidia-cuda-mps-control whose pid mpsd doctor reports, and start mpsd again"
         )
         self.path = path
 
 
 class DirectoryIdentity:
-    """The directory as it was when it was first seen; open, so that no other can have its
-    number."""
+    """The directory as first seen; open, so that no other can have its number."""
 
     def __init__(self, directory: Path, descriptor: int) -> None:
         self.directory = directory
@@ -94,8 +87,7 @@ def in_sight(directory: Path) -> Iterator[DirectoryIdentity]:
 def held(directory: Path) -> Iterator[None]:
     """Holds the directory, which is made if need be; AlreadyHeld where another process does.
 
-    InvalidInput where it cannot be made, or another user may put files into it, who could then
-    answer in our name.
+    InvalidInput where it cannot be made, or another user may put files into it.
     """
     try:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -122,10 +114,7 @@ def held(directory: Path) -> Iterator[None]:
 
 def _ours_alone(directory: Path, descriptor: int) -> None:
     """InvalidInput where somebody else may replace what is in it, such as a domain's client/, or
-    has done so already.
-
-    A group loses its right to write: under a umask of 002 an older mpsd gave it one.
-    """
+    has done so already. A group loses its right to write."""
     seen = os.fstat(descriptor)
     ours = os.geteuid()
     if seen.st_uid != ours:
@@ -133,44 +122,33 @@ def _ours_alone(directory: Path, descriptor: int) -> None:
     if directory.is_symlink() and directory.lstat().st_uid not in {0, ours}:
         raise _unusable(directory, "is a symbolic link of another user")
     if seen.st_mode & stat.S_IWOTH:
-        remedy = (
-            f"chmod go-w {directory}, after a look at what is in it; or name a folder of your own"
-        )
-        raise _unusable(
-            directory,
-            f"may be written by every user (mode {stat.S_IMODE(seen.st_mode):04o})",
-            remedy,
-        )
+        what = f"may be written by every user (mode {stat.S_IMODE(seen.st_mode):04o})"
+        remedy = f"chmod go-w {directory}, after a look at what is in it; or {_ANOTHER}"
+        raise _unusable(directory, what, remedy)
     if seen.st_mode & stat.S_IWGRP:
         os.fchmod(descriptor, stat.S_IMODE(seen.st_mode) & ~stat.S_IWGRP)
     for folder in directory.glob("gpu*"):
         for path in (folder, DomainFolder(folder).client, DomainFolder(folder).pipe):
             with suppress(FileNotFoundError, NotADirectoryError):
                 found = path.lstat()
-                if stat.S_ISLNK(found.st_mode) or found.st_uid != ours:
-                    what = "a symbolic link" if stat.S_ISLNK(found.st_mode) else "of another user"
-                    raise _unusable(
-                        directory,
-                        f"has {path.relative_to(directory)}, which is {what}",
-                        f"remove {path}",
-                    )
+                is_link = stat.S_ISLNK(found.st_mode)
+                if is_link or found.st_uid != ours:
+                    kind = "a symbolic link" if is_link else "of another user"
+                    what = f"has {path.relative_to(directory)}, which is {kind}"
+                    raise _unusable(directory, what, f"remove {path}")
 
 
-def _unusable(
-    directory: Path, message: str, remedy: str = "name a folder of your own"
-) -> InvalidInput:
-    return InvalidInput.of(
-        "settings", "run-dir-unusable", "--run-dir", str(directory), message, remedy
-    )
+_ANOTHER = "name a folder of your own"
+
+
+def _unusable(directory: Path, message: str, remedy: str = _ANOTHER) -> InvalidInput:
+    rule = "run-dir-unusable"
+    return InvalidInput.of("settings", rule, "--run-dir", str(directory), message, remedy)
 
 
 def holder(directory: Path) -> int | None:
     """The pid of the process that holds the directory, by the kernel's word; None while nobody
-    does, or it is not told.
-
-    OSError for a shortage alone. A pid as this process sees it: where the two are in different pid
-    namespaces, there is none.
-    """
+    does, or it is in another pid namespace. OSError for a shortage alone."""
     try:
         at = directory.stat()
         locks = Path("/proc/locks").read_text()
@@ -189,16 +167,14 @@ def holder(directory: Path) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of a Unix socket. pid 0: in a pid namespace that cannot be seen from
-    here."""
+    """Who is at the other end of a Unix socket."""
 
-    pid: int
+    pid: int  # 0: in a pid namespace that cannot be seen from here
     uid: int
 
 
 def peer_of(connection: Any) -> Peer:
-    """As the kernel says (SO_PEERCRED of unix(7)), never the peer. connection: a socket, or what
-    stands for one."""
+    """By SO_PEERCRED of unix(7). connection: a socket, or what stands for one."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _gid = _CREDENTIALS.unpack(found)
     return Peer(pid, uid)
@@ -221,23 +197,18 @@ class _Inside:
 
 @dataclass(frozen=True, slots=True)
 class DomainFolder:
-    """Where a domain's files are: pipe/ is mpsd's alone, client/ holds the one socket that programs
-    may reach.
-
-    gate: there while the domain serves. drain: there while the agent asks for a drain; it outlives
-    a stop of mpsd.
-    """
+    """Where a domain's files are."""
 
     path: Path
 
-    pipe = _Inside("pipe")
-    client = _Inside("client")
+    pipe = _Inside("pipe")  # mpsd's alone
+    client = _Inside("client")  # holds the one socket that programs may reach
     log = _Inside("log", "control.log")
     record = _Inside("record.json")
     commands = _Inside("commands.json")
     limits = _Inside("limits.json")
-    gate = _Inside("gate")
-    drain = _Inside("drain.json")
+    gate = _Inside("gate")  # there while the domain serves
+    drain = _Inside("drain.json")  # there while the agent asks for a drain; outlives a stop of mpsd
     longest_socket = _Inside("pipe", "control_privileged")
 
     @property
@@ -246,18 +217,13 @@ class DomainFolder:
         return self.path, self.log.parent
 
     def make(self) -> None:
-        for folder, mode in (
-            (self.path, 0o755),
-            (self.pipe, 0o700),
-            (self.client, 0o755),
-            (self.log.parent, 0o700),
-        ):
+        folders = {self.path: 0o755, self.pipe: 0o700, self.client: 0o755, self.log.parent: 0o700}
+        for folder, mode in folders.items():
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(mode)
 
     def clear(self, *, with_pipe: bool) -> None:
-        """Removes what a stopped daemon leaves; client/ stays for containers that have it mounted,
-        log/ for people."""
+        """Removes what a stopped daemon leaves but client/, which containers mount, and log/."""
         if with_pipe:
             shutil.rmtree(self.pipe, ignore_errors=True)
         for file in (self.record, self.limits, self.commands):

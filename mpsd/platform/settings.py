@@ -1,9 +1,7 @@
-"""The settings of mpsd's processes: each declared once, with its flag, its variable, its default
-and its help.
+"""The settings of mpsd's processes, each with its flag, variable, default and help.
 
 A flag takes precedence over its variable, and that over the default; every problem is reported at
-once. No other module reads the environment for settings. What pods may have is not a setting: that
-is in limits/policy.yaml.
+once. No other module reads the environment for settings.
 """
 
 import ipaddress
@@ -27,36 +25,24 @@ _UNIX = "unix://"  # how docker writes a socket
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """read: turns text into the value; a ValueError says what to write instead. metavar, help: for
-    the command line.
-
-    otherwise: what holds where nothing is given and `default` does not say it. other_variable:
-    where it is not named after the flag.
-    """
-
     flag: str
     metavar: str
     help: str
+    #: Turns text into the value; a ValueError says what to write instead.
     read: Callable[[str], Any] = str
     default: str = ""
-    otherwise: str = ""
-    other_variable: str = ""
+    otherwise: str = ""  # what holds where nothing is given and `default` does not say it
+    other_variable: str = ""  # where it is not named after the flag
 
     @property
     def variable(self) -> str:
         """Such as MPSD_RUN_DIR, of --run-dir."""
-        return (
-            self.other_variable or f"MPSD_{self.flag.removeprefix('--').replace('-', '_').upper()}"
-        )
+        own = self.flag.removeprefix("--").replace("-", "_").upper()
+        return self.other_variable or f"MPSD_{own}"
 
     def problem(self, value: str, message: str, remedy: str) -> Problem:
-        return Problem(
-            "setting",
-            f"{self.flag} ({self.variable})",
-            shown(value) if value else "",
-            message,
-            remedy,
-        )
+        where = f"{self.flag} ({self.variable})"
+        return Problem("setting", where, shown(value) if value else "", message, remedy)
 
 
 def read_settings(
@@ -132,10 +118,8 @@ def log_format(text: str) -> str:
 
 def _run_directory(text: str) -> Path:
     directory = Path(text).absolute()
-    if (
-        len(os.fsencode(DomainFolder(directory / "gpu0-1-2-3-4-5-6-7").longest_socket))
-        > LONGEST_SOCKET_PATH
-    ):
+    longest = DomainFolder(directory / "gpu0-1-2-3-4-5-6-7").longest_socket
+    if len(os.fsencode(longest)) > LONGEST_SOCKET_PATH:
         raise ValueError(
             "choose a shorter path, such as /run/mpsd: sockets in it would have over"
             f" {LONGEST_SOCKET_PATH} bytes, which is all that Unix allows"
@@ -149,19 +133,14 @@ RUN_DIRECTORY = Setting(
 LIMITS_DIRECTORY = Setting(
     "--limits", "DIR", "policy.yaml and gpus.yaml", path, otherwise="else those shipped"
 )
-SIMULATE = Setting(
-    "--simulate",
-    "MODEL×N",
-    "Simulated GPUs, such as H200×2 or A30x2,T4; MIG instances as A100:3g.40gb×2",
-)
+_GPUS = "Simulated GPUs, such as H200×2 or A30x2,T4; MIG instances as A100:3g.40gb×2"
+SIMULATE = Setting("--simulate", "MODEL×N", _GPUS)
 LOG_FORMAT = Setting("--log-format", "FORMAT", "json, console or auto", log_format)
+_OWN_CGROUPS = (
+    "The host's /sys/fs/cgroup, where each daemon gets a cgroup that outlives this container"
+)
 DAEMON_CGROUP = Setting(
-    "--daemon-cgroup",
-    "DIR",
-    "The host's /sys/fs/cgroup: there each daemon gets a cgroup of its own, so that it outlives"
-    " this container",
-    path,
-    otherwise="else it stays in this one's",
+    "--daemon-cgroup", "DIR", _OWN_CGROUPS, path, otherwise="else it stays in this one's"
 )
 KUBECONFIG = Setting("--kubeconfig", "FILE", "The API server; else that of this pod", path)
 NODE_SETTINGS = {
@@ -175,22 +154,14 @@ NODE_SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """run_directory: sockets, records, pipes; by_default: nobody chose it. limits_directory None:
-    those shipped.
-
-    simulate: "" for real GPUs. daemon_cgroup: where the host's cgroups are mounted, among which
-    each daemon gets one of its own, so that it outlives the container of `mpsd control`; None where
-    it stays in mpsd's. engines: the sockets of docker and podman, which know the names of their
-    containers.
-    """
-
-    run_directory: Path
-    limits_directory: Path | None
-    simulate: str
+    run_directory: Path  # sockets, records, pipes
+    limits_directory: Path | None  # None: those shipped
+    simulate: str  # empty for real GPUs
     log_format: str
-    by_default: bool = False
+    by_default: bool = False  # nobody chose the run directory
+    #: Where the host's cgroups are mounted, among which each daemon gets its own; None: in mpsd's.
     daemon_cgroup: Path | None = None
-    engines: tuple[Path, ...] = ()
+    engines: tuple[Path, ...] = ()  # sockets of docker and podman, which name their containers
 
     @property
     def socket(self) -> Path:
@@ -198,14 +169,11 @@ class Settings:
 
     @property
     def socket_to_ask(self) -> Path:
-        """The socket of the caller's own mpsd, else that of root's, which serves every user of the
-        machine."""
+        """That of the caller's own mpsd, else of root's, which serves every user of the machine."""
         system = SYSTEM_DIRECTORY / self.socket.name
-        return (
-            system
-            if self.by_default and not self.socket.exists() and system.exists()
-            else self.socket
-        )
+        if self.by_default and not self.socket.exists() and system.exists():
+            return system
+        return self.socket
 
     @property
     def grants(self) -> Path:
@@ -228,8 +196,7 @@ def settings(
     daemon_cgroup: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """The settings from flags (None where not given) and the environment. InvalidInput with every
-    problem."""
+    """From flags (None where not given) and the environment. InvalidInput with every problem."""
     asked = run_directory or environment.get(RUN_DIRECTORY.variable)
     own = environment.get("XDG_RUNTIME_DIR")
     by_default = f"{own}/mpsd" if own else f"/tmp/mpsd-{os.geteuid()}"  # noqa: S108 - whose it is, is checked
@@ -263,29 +230,22 @@ class CannotListen(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """address: an IP address. port 0: the kernel chooses."""
-
-    address: str
-    port: int
+    address: str  # an IP address
+    port: int  # 0: the kernel chooses
 
     @property
     def is_loopback(self) -> bool:
         return ipaddress.ip_address(self.address).is_loopback
 
     def __str__(self) -> str:
-        return (
-            f"[{self.address}]:{self.port}"
-            if ":" in self.address
-            else f"{self.address}:{self.port}"
-        )
+        address = f"[{self.address}]" if ":" in self.address else self.address
+        return f"{address}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """certificate: the folder of tls.crt and tls.key for what is no loopback address; None: one is
-    made at start."""
-
     addresses: tuple[ListenAddress, ...] = ()
+    #: The folder of tls.crt and tls.key for what is no loopback address; None: one is made.
     certificate: Path | None = None
 
     @property
@@ -305,29 +265,21 @@ def _addresses(text: str) -> tuple[ListenAddress, ...]:
 
 def _address(text: str) -> ListenAddress:
     host, _colon, number = text.strip().rpartition(":")
+    if host == "localhost":
+        host = "127.0.0.1"
     bracketed = host.startswith("[") and host.endswith("]")
-    address = ipaddress.ip_address(
-        "127.0.0.1" if host == "localhost" else host[1:-1] if bracketed else host
-    )
+    address = ipaddress.ip_address(host[1:-1] if bracketed else host)
     # without brackets nobody can tell where the port begins
     if (address.version == 6) != bracketed:
         raise ValueError
     return ListenAddress(str(address), port(number))
 
 
+_SERVED = "Serve the page and metrics there; others bring a token"
+_CERTIFICATE = "tls.crt and tls.key to be shown there; else one is made"
 LISTEN_SETTINGS = {
-    "listen": Setting(
-        "--listen",
-        "ADDRESS:PORT,…",
-        "Serve the page and metrics there; others bring a token",
-        _addresses,
-    ),
-    "listen_certificate": Setting(
-        "--listen-certificate",
-        "DIR",
-        "tls.crt and tls.key to be shown there; else one is made",
-        path,
-    ),
+    "listen": Setting("--listen", "ADDRESS:PORT,…", _SERVED, _addresses),
+    "listen_certificate": Setting("--listen-certificate", "DIR", _CERTIFICATE, path),
 }
 
 
@@ -338,23 +290,17 @@ def listen_settings(
     in_cluster: bool,
 ) -> Listen:
     """flags: by the names of LISTEN_SETTINGS, None where not given. in_cluster: whether an API
-    server can be asked who may read.
-
-    InvalidInput for what is no address and port, and for one that others reach where nobody can be
-    asked.
-    """
+    server can be asked who may read. InvalidInput, also for an address that others reach where
+    nobody can be asked."""
     read = read_settings(LISTEN_SETTINGS, flags, environment)
     listen = Listen(read["listen"], read["listen_certificate"])
-    message = (
-        "other machines reach it, and without a cluster no API server reviews the tokens of readers"
-    )
-    remedy = (
-        "listen on a loopback address, such as 127.0.0.1:{0}, and connect with `ssh -L"
-        " {0}:127.0.0.1:{0} MACHINE`"
-    )
-    refuse(
-        LISTEN_SETTINGS["listen"].problem(str(one), message, remedy.format(one.port))
-        for one in listen.addresses
-        if not (in_cluster or one.is_loopback)
-    )
+    why = "other machines reach it, and without a cluster no API server reviews tokens of readers"
+    problems = []
+    for one in listen.addresses:
+        if not in_cluster and not one.is_loopback:
+            home = f"127.0.0.1:{one.port}"
+            tunnel = f"ssh -L {one.port}:{home} MACHINE"
+            remedy = f"listen on a loopback address, such as {home}, and connect with `{tunnel}`"
+            problems.append(LISTEN_SETTINGS["listen"].problem(str(one), why, remedy))
+    refuse(problems)
     return listen

@@ -12,14 +12,14 @@ import termios
 import time
 import tty
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from mpsd.platform.console import StatusFormat, drawing, print_json, print_yaml
+from mpsd.platform.console import StatusFormat, print_json
 from mpsd.platform.imports import INTERRUPTED
 
 if TYPE_CHECKING:  # only a watch draws over what it drew
@@ -40,23 +40,16 @@ DOWN = "down"
 PAGE_UP = "page up"
 PAGE_DOWN = "page down"
 FIRST = "first"
-_SEQUENCES = {
-    "\x1b[A": UP,
-    "\x1b[B": DOWN,
-    "\x1b[5~": PAGE_UP,
-    "\x1b[6~": PAGE_DOWN,
-    "\x1b[H": FIRST,
-}
-_SEQUENCES |= {"\x1bOA": UP, "\x1bOB": DOWN, "\x1b[1~": FIRST}  # of other terminals
+_SEQUENCES = {"\x1b[A": UP, "\x1b[B": DOWN, "\x1b[5~": PAGE_UP, "\x1b[6~": PAGE_DOWN}
+_SEQUENCES |= {"\x1b[H": FIRST, "\x1bOA": UP, "\x1bOB": DOWN, "\x1b[1~": FIRST}
 
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Standard output. keys: the file they are read from, None where there are none. resized: has
-    something to read after a signal, such as that of another size."""
+    """Standard output."""
 
-    keys: int | None
-    resized: int
+    keys: int | None  # the file they are read from; None where there are none
+    resized: int  # a file that has something to read after a signal, such as that of another size
 
     @property
     def size(self) -> os.terminal_size:
@@ -71,18 +64,16 @@ class Terminal:
         _write(_HOME + "\r\n".join(f"{line}{_REST_OF_LINE}" for line in lines) + _REST)
 
     def wait(self, news: int, longest_s: float) -> tuple[Sequence[str], bool]:
-        """The keys that were pressed, and whether the file `news` has something to read: after
-        `longest_s` at most.
-
-        EOFError where the keys have ended.
-        """
+        """The keys that were pressed, and whether the file `news` has something to read, after
+        `longest_s` at most. EOFError where the keys have ended."""
         watched = [one for one in (self.resized, news, self.keys) if one is not None]
         ready, _, _ = select.select(watched, (), (), longest_s)
         if self.resized in ready:
             os.read(self.resized, 64)
-        return (
-            _pressed(self.keys) if self.keys in ready and self.keys is not None else ()
-        ), news in ready
+        pressed: Sequence[str] = ()
+        if self.keys is not None and self.keys in ready:
+            pressed = _pressed(self.keys)
+        return pressed, news in ready
 
 
 def _pressed(keys: int) -> Sequence[str]:
@@ -139,11 +130,10 @@ WIDEST = 1000  # of a cluster's tables: a terminal folds longer lines, as it doe
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One look. record: for programs, plain values; None where none of them reads. parts: for
-    people, from top to bottom, asked for once."""
+    """One look."""
 
-    record: object
-    parts: Iterable[RenderableType]
+    record: object  # plain values for programs; None where none of them reads
+    parts: Iterable[RenderableType]  # for people, from top to bottom, asked for once
 
 
 def console() -> Console:
@@ -159,21 +149,23 @@ def print_frame(frame: Frame, output: StatusFormat, to: Console) -> None:
         case StatusFormat.JSON:
             print_json(frame.record)
         case StatusFormat.YAML:
-            print_yaml(frame.record)
+            import yaml
+
+            shape: Any = {"sort_keys": False, "allow_unicode": True, "explicit_start": True}
+            yaml.safe_dump(frame.record, sys.stdout, **shape)
         case StatusFormat.TEXT | StatusFormat.WIDE:
             for part in frame.parts:
                 print_part(part, to)
 
 
 def print_part(part: RenderableType, to: Console) -> None:
-    """A text or a sheet, neither of which is ever wider than `to`: to look for lines to crop takes
-    half of the time."""
-    to.print(part, crop=False)
+    """A text or a sheet, neither of which is ever wider than `to`."""
+    to.print(part, crop=False)  # to look for lines to crop takes half of the time
 
 
 def drawn(parts: Iterable[RenderableType], width: int) -> list[str]:
     """The lines, with colours, cut at the edge."""
-    to = drawing(width)
+    to = Console(highlight=False, markup=False, emoji=False, force_terminal=True, width=width)
     with to.capture() as captured:
         for part in parts:
             to.print(part, no_wrap=True, overflow="ellipsis", crop=True)
@@ -195,14 +187,13 @@ class Screen:
             text.no_wrap = True
             text.overflow = "ellipsis"
             self._live.update(text, refresh=True)
-            return
-        if self._output is StatusFormat.JSON:
-            sys.stdout.write(json.dumps(frame.record) + "\n")
+        elif self._output is StatusFormat.JSON:
+            print(json.dumps(frame.record), flush=True)
         else:
             if self._output is not StatusFormat.YAML:
                 print(time.strftime("%Y-%m-%dT%H:%M:%S%z"))
             print_frame(frame, self._output, console())
-        sys.stdout.flush()
+            sys.stdout.flush()
 
     @property
     def redraws(self) -> bool:
@@ -212,15 +203,13 @@ class Screen:
     @contextmanager
     def until_interrupted(self) -> Iterator[None]:
         """Ends the program with INTERRUPTED at Ctrl-C; the last frame stays on the terminal."""
-        try:
+        with ExitStack() as stack:
             if sys.stdout.isatty() and self._output in {StatusFormat.TEXT, StatusFormat.WIDE}:
                 from rich.live import Live
 
-                with Live(
-                    console=console(), auto_refresh=False, vertical_overflow="ellipsis"
-                ) as self._live:
-                    yield
-            else:
+                live = Live(console=console(), auto_refresh=False, vertical_overflow="ellipsis")
+                self._live = stack.enter_context(live)
+            try:
                 yield
-        except KeyboardInterrupt:
-            sys.exit(INTERRUPTED)
+            except KeyboardInterrupt:
+                sys.exit(INTERRUPTED)

@@ -1,9 +1,7 @@
-"""Reads YAML that anybody may have written, from a file or standard input, the way Kubernetes reads
-it.
+"""Reads YAML that anybody may have written, as Kubernetes does.
 
 Whatever the bytes are, the answer is values that JSON can hold or an InvalidInput with a place and
-a remedy. What a document costs is bounded before it is built: an alias counts as much as what it
-stands for.
+a remedy. Size is bounded before anything is built: an alias counts as what it stands for.
 """
 
 import sys
@@ -21,10 +19,11 @@ LARGEST_BYTES = 3 * 1024**2  # what an API server takes in one request
 MOST_NODES = 500_000  # 3 MiB of pods, the most that is read, were counted to hold 380 000
 DEEPEST = 100
 STANDARD_INPUT = "-"
-# characters of text that count as one node more, so that aliases cannot multiply long text either
-_TEXT_A_NODE = 32
+_TEXT_A_NODE = 32  # characters of text that count as one node more
 _LONGEST_NUMBER = 70  # characters; what is longer stays text, as no reader could use the number
 _TAG = "tag:yaml.org,2002:"
+_RESOLVED_AS_TEXT = {f"{_TAG}timestamp", f"{_TAG}value"}
+_SPLIT = "split it into several files"
 
 # the parser in C is ten times as fast; PyYAML has it wherever its wheel was built with libyaml
 try:
@@ -37,19 +36,13 @@ class UnreadableFile(InvalidInput):
     """A file that could not be opened and read, so that nothing is known about what is in it."""
 
 
+_NONE = "there is no such file"
+_FORBIDDEN = ("may not be read by this user", "change its mode, or use another user")
 _CANNOT_OPEN: dict[type[Exception], tuple[str, str, str]] = {
-    FileNotFoundError: ("file-missing", "there is no such file", "check the path"),
+    FileNotFoundError: ("file-missing", _NONE, "check the path"),
     IsADirectoryError: ("file-is-a-directory", "is a directory", "name a file in it"),
-    NotADirectoryError: (
-        "file-missing",
-        "there is no such file",
-        "check the path: one of its folders is a file",
-    ),
-    PermissionError: (
-        "file-forbidden",
-        "may not be read by this user",
-        "change its mode, or use another user",
-    ),
+    NotADirectoryError: ("file-missing", _NONE, "check the path: one of its folders is a file"),
+    PermissionError: ("file-forbidden", *_FORBIDDEN),
 }
 
 
@@ -66,14 +59,12 @@ def name_of(source: str) -> str:
 
 
 def read_yaml(source: str) -> tuple[Document, ...]:
-    """The documents in a file, or in standard input for `-`; raises InvalidInput, or
-    UnreadableFile, which is one."""
+    """The documents in a file, or in standard input for `-`; InvalidInput, UnreadableFile."""
     return parse_yaml(read_bytes(source), name_of(source))
 
 
 def parse_yaml(data: bytes, subject: str) -> tuple[Document, ...]:
-    """The documents in `data`, leaving out those with nothing in them; InvalidInput names
-    `subject`."""
+    """The documents in `data` but empty ones; InvalidInput names `subject`."""
     text = _text(data, subject)
     loader = _Loader(text)
     try:
@@ -105,8 +96,7 @@ def read_bytes(source: str) -> bytes:
         raise UnreadableFile.of(subject, rule, "the file", "", message, remedy) from None
     if len(data) > LARGEST_BYTES:
         message = f"is larger than {LARGEST_BYTES // 1024**2} MiB"
-        remedy = "split it into several files"
-        raise InvalidInput.of(subject, "file-too-large", "the file", "", message, remedy)
+        raise InvalidInput.of(subject, "file-too-large", "the file", "", message, _SPLIT)
     return data
 
 
@@ -116,29 +106,23 @@ def _text(data: bytes, subject: str) -> str:
     except UnicodeDecodeError as error:
         where = _place_of(data[: error.start].decode("utf-8", "replace"))
         value = f"byte 0x{data[error.start]:02x}"
-        remedy = "save the file as UTF-8"
-        raise InvalidInput.of(
-            subject, "not-utf-8", where, value, "is not UTF-8 text", remedy
-        ) from None
+        problem = ("not-utf-8", where, value, "is not UTF-8 text", "save the file as UTF-8")
+        raise InvalidInput.of(subject, *problem) from None
     if unprintable := yaml.reader.Reader.NON_PRINTABLE.search(text):
         where = _place_of(text[: unprintable.start()])
         value = f"character U+{ord(unprintable[0]):04X}"
-        raise InvalidInput.of(
-            subject, "control-character", where, value, "is not allowed in YAML", "remove it"
-        )
+        problem = ("control-character", where, value, "is not allowed in YAML", "remove it")
+        raise InvalidInput.of(subject, *problem)
     return text
 
 
 def _place_of(text_before: str) -> str:
-    return (
-        f"line {text_before.count(chr(10)) + 1}, column"
-        f" {len(text_before.rpartition(chr(10))[2]) + 1}"
-    )
+    lines = text_before.split("\n")
+    return f"line {len(lines)}, column {len(lines[-1]) + 1}"
 
 
 def _place(mark: Any) -> str:
-    """A position for people, counted from 1. mark: counted from 0; None where PyYAML does not know
-    it."""
+    """Counted from 1. mark: counted from 0; None where PyYAML does not know it."""
     return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the file"
 
 
@@ -151,9 +135,8 @@ def _syntax(error: yaml.MarkedYAMLError) -> Problem:
         return _too_deep(mark)
     tab = "tab" in message or "\\t" in message
     remedy = "indent with spaces" if tab else "check quotes, brackets, colons and indentation there"
-    return Problem(
-        "yaml-syntax", _place(mark), "", " ".join(filter(None, (message, error.context))), remedy
-    )
+    said = f"{message} {error.context}" if error.context else message
+    return Problem("yaml-syntax", _place(mark), "", said, remedy)
 
 
 def _too_deep(mark: Any) -> Problem:
@@ -173,12 +156,11 @@ def _broken(rule: str, event: yaml.Event, value: str, message: str, remedy: str)
 
 
 def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
-    """The line each document starts on; _BrokenDocument where they nest too deep or hold too much
-    for being built."""
+    """The line each document starts on; _BrokenDocument where they nest too deep or hold too
+    much."""
     lines = list[int]()
     nodes = 0
-    # of each open collection the anchor, and the nodes before it
-    around: list[tuple[str | None, int]] = []
+    around: list[tuple[str | None, int]] = []  # anchors of open collections, the nodes before them
     anchored: dict[str, int | None] = {}  # the nodes that an alias stands for; None inside of them
     for event in events:
         if isinstance(event, yaml.NodeEvent):
@@ -206,27 +188,24 @@ def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
                 pass
         if nodes > MOST_NODES:
             message = f"has more than {MOST_NODES} values with its aliases expanded"
-            raise _broken("yaml-too-many-values", event, "", message, "split it into several files")
+            raise _broken("yaml-too-many-values", event, "", message, _SPLIT)
     return lines
 
 
 def _check_anchor(event: yaml.NodeEvent, anchored: Mapping[str, int | None]) -> None:
-    """_BrokenDocument where an alias stands for nothing or for what it is in, or an anchor or a tag
-    is ambiguous."""
+    """_BrokenDocument for an alias that stands for nothing or for what it is in, and an ambiguous
+    anchor or tag."""
     name = str(event.anchor)
     is_alias = isinstance(event, yaml.AliasEvent)
     if is_alias and name not in anchored:
-        message = "refers to no anchor"
-        remedy = f"define &{printable(name)} before it"
-        raise _broken("yaml-alias-unknown", event, f"*{name}", message, remedy)
+        problem = ("refers to no anchor", f"define &{printable(name)} before it")
+        raise _broken("yaml-alias-unknown", event, f"*{name}", *problem)
     if is_alias and anchored[name] is None:
-        message = "refers to a value that contains it"
-        remedy = "write the value out"
-        raise _broken("yaml-alias-recursive", event, f"*{name}", message, remedy)
+        problem = ("refers to a value that contains it", "write the value out")
+        raise _broken("yaml-alias-recursive", event, f"*{name}", *problem)
     if name in anchored and not is_alias:
-        message = "is defined twice in one document"
-        remedy = "rename one of them"
-        raise _broken("yaml-anchor-twice", event, f"&{name}", message, remedy)
+        problem = ("is defined twice in one document", "rename one of them")
+        raise _broken("yaml-anchor-twice", event, f"&{name}", *problem)
     if isinstance(event, yaml.ScalarEvent) and event.tag == "!":
         raise _broken("yaml-tag", event, "!", "is a tag without a name", "write text in quotes")
 
@@ -239,11 +218,7 @@ class _Loader(_SafeLoader):
     dates are text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML declares it so
-        first: [
-            (tag, pattern)
-            for tag, pattern in resolvers
-            if tag not in {f"{_TAG}timestamp", f"{_TAG}value"}
-        ]
+        first: [one for one in resolvers if one[0] not in _RESOLVED_AS_TEXT]
         for first, resolvers in _SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -269,9 +244,8 @@ class _Loader(_SafeLoader):
             if (name := self._key(key_node)) is None:
                 continue
             if name in own:
-                message = "is written twice in one mapping"
-                remedy = "keep one of the two"
-                self.note("yaml-duplicate-key", key_node, shown(name), message, remedy)
+                problem = ("is written twice in one mapping", "keep one of the two")
+                self.note("yaml-duplicate-key", key_node, shown(name), *problem)
             own[name] = value
         return merged | own
 
@@ -280,13 +254,8 @@ class _Loader(_SafeLoader):
         merged: dict[str, object] = {}
         for source in value if isinstance(value, list) else [value]:
             if not isinstance(source, dict):
-                self.note(
-                    "yaml-merge",
-                    node,
-                    "",
-                    "is merged with <<, and is not a mapping",
-                    "merge a mapping",
-                )
+                problem = ("is merged with <<, and is not a mapping", "merge a mapping")
+                self.note("yaml-merge", node, "", *problem)
                 return {}
             merged = source | merged
         return merged
@@ -301,13 +270,8 @@ class _Loader(_SafeLoader):
             case int() | float() as number:
                 return str(number)
             case _:
-                self.note(
-                    "yaml-key",
-                    node,
-                    "",
-                    "is a key that is not text",
-                    "write a word before the colon",
-                )
+                problem = ("is a key that is not text", "write a word before the colon")
+                self.note("yaml-key", node, "", *problem)
                 return None
 
     def scalar(self, node: yaml.ScalarNode) -> object:
@@ -320,23 +284,13 @@ class _Loader(_SafeLoader):
         except (ValueError, KeyError, IndexError):
             return text
         if isinstance(value, float) and not isfinite(value):
-            self.note(
-                "yaml-number",
-                node,
-                printable(text),
-                "is not a number that JSON knows",
-                "write a finite number",
-            )
+            problem = ("is not a number that JSON knows", "write a finite number")
+            self.note("yaml-number", node, printable(text), *problem)
         return value
 
     def unknown(self, node: yaml.Node) -> None:
-        self.note(
-            "yaml-tag",
-            node,
-            printable(str(node.tag)),
-            "is a tag that Kubernetes does not read",
-            "remove it",
-        )
+        problem = ("is a tag that Kubernetes does not read", "remove it")
+        self.note("yaml-tag", node, printable(str(node.tag)), *problem)
 
     yaml_multi_constructors: ClassVar = {}
     yaml_constructors: ClassVar = {

@@ -1,8 +1,8 @@
 """When a certificate is made, renewed, switched to and forgotten.
 
-At every moment what is served can be verified with what API servers may still hold. So a new
-authority is first only trusted, signs once both webhook configurations have named it for a while,
-and the one before it stays trusted for as long as anything that it signed.
+What is served can always be verified with what API servers may still hold: a new authority signs
+once both webhook configurations have named it for a while, and the one before it stays trusted for
+as long as anything that it signed.
 """
 
 from collections.abc import Mapping
@@ -17,12 +17,9 @@ _LAST_PART = 3  # renewed when a third of the life is left
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """settle_s: from the moment when both configurations name an authority until every API server
-    goes by it."""
-
     authority_s: float = 3650 * DAY_S
     serving_s: float = 30 * DAY_S
-    settle_s: float = 60.0
+    settle_s: float = 60.0  # until every API server goes by an authority that both configs name
 
     @property
     def are_sound(self) -> bool:
@@ -32,9 +29,9 @@ class Lives:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A certificate that signs others. id: its fingerprint."""
+    """A certificate that signs others."""
 
-    id: str
+    id: str  # its fingerprint
     not_after: float
 
 
@@ -49,21 +46,16 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class SecretView:
-    """What the Secret holds; None each for what is absent or cannot be used.
-
-    following: the authority that will sign next. former: the one that signed before, trusted until
-    former_until. following_trusted_since: when both configurations were first seen to name
-    `following`; None while one does not. held: whether this process still has a usable set that the
-    Secret has lost.
-    """
+    """What the Secret holds; None each for what is absent or cannot be used."""
 
     authority: Authority | None = None
-    following: Authority | None = None
-    former: Authority | None = None
-    former_until: float = 0.0
+    following: Authority | None = None  # signs next
+    former: Authority | None = None  # signed before
+    former_until: float = 0.0  # until then it is trusted
     serving: Serving | None = None
+    #: When both configurations were first seen to name `following`; None while one does not.
     following_trusted_since: float | None = None
-    held: bool = False
+    held: bool = False  # this process has a usable set that the Secret has lost
 
 
 class CertificateStep(StrEnum):
@@ -80,8 +72,7 @@ class CertificateStep(StrEnum):
 def next_step(
     seen: SecretView, names: frozenset[str], lives: Lives, now: float
 ) -> CertificateStep | None:
-    """What to do, None for nothing. names: what the serving certificate must be good for. now:
-    seconds since 1970."""
+    """What to do, None for nothing. names: what the serving certificate must be good for."""
     if seen.authority is None:
         return CertificateStep.BRING_BACK if seen.held else CertificateStep.START
     expired = now >= seen.authority.not_after
@@ -109,12 +100,9 @@ def next_step(
     return None
 
 
-# How the webhook reports when its own certificate ends, for whom may not read the Secret that it is
-# in.
-#
-# Of replicas that serve different certificates the annotation has the earliest end. A replica whose
-# own ends earlier writes it; one whose own ends later does so once, and then hourly, because the
-# one with the earlier end may be gone.
+# How the webhook reports when its own certificate ends, for whom may not read its Secret: of
+# replicas with different certificates the earliest end. A replica whose own ends earlier writes it;
+# one whose own ends later does so hourly, because the one with the earlier end may be gone.
 
 # from when until when, with a slash between, as ISO 8601 writes an interval
 ANNOTATION = "mpsd.io/serving-certificate"
@@ -133,7 +121,7 @@ def must_write(
     there: Validity | None, own: Validity, last: tuple[Validity, float] | None, now: float
 ) -> bool:
     """Whether to write our own. there: None where nothing can be read. last: our own as it last
-    stood there, whoever wrote it, and when that was; None for never."""
+    stood there, and when that was; None for never."""
     if there is None or own.ends_at < there.ends_at:
         return True
     return own.ends_at != there.ends_at and (

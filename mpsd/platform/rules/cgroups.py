@@ -1,15 +1,11 @@
 """Which pod a process belongs to, by its cgroup.
 
-The outermost pod of this node counts. A container that may make cgroups of its own (Docker or kind
-in a pod) writes whatever names it likes below its pod, and nothing above it.
-
-The forms that are read, of kubelet's own code and of what people saw on nodes:
+The outermost pod of this node counts: a container that may make cgroups of its own (Docker or kind
+in a pod) writes whatever names it likes below its pod, and nothing above it. The forms:
 - cgroupfs driver: `kubepods[/burstable|/besteffort]/pod<uid>/<container>`, below kubelet's
-  --cgroup-root
-  (https://kubernetes.io/docs/concepts/architecture/cgroups/, kubelet's cgroup_manager_linux.go).
+  --cgroup-root (kubelet's cgroup_manager_linux.go).
 - systemd driver: `kubepods-burstable-pod<uid with _>.slice/cri-containerd-<container>.scope`, or
-  crio-, docker-
-  (github.com/cryptnono/cryptnono/issues/47, github.com/iovisor/kubectl-trace/issues/174).
+  crio-, docker- (github.com/iovisor/kubectl-trace/issues/174).
 - kubelet on systemd, containerd on cgroupfs: `….slice:cri-containerd:<container>` as one name
   (github.com/elastic/apm-agent-nodejs/issues/3550).
 - seen from a cgroup namespace, as an unprivileged agent on v2 sees: `/../../pod<uid>/…`
@@ -32,13 +28,9 @@ _REMOVED = " (deleted)"
 
 
 def pod_of_cgroup(text: str, node: str = "") -> str | None:
-    """The pod in the text of /proc/PID/cgroup (v1 or v2); None for a process of the host, or one
-    nobody can place.
-
-    It is the pod's uid in the API's form; of a static pod, 32 hexadecimal digits
-    (NodePod.static_uid). node: the cgroup that this node lives in, where it is a container itself
-    (`node_cgroup`). Where the hierarchies of v1 name different pods, none is believed.
-    """
+    """The uid of the pod in the text of /proc/PID/cgroup (v1 or v2); None for a process of the
+    host, or where the hierarchies of v1 name different pods. node: the cgroup that this node lives
+    in (`node_cgroup`)."""
     found = {
         uid
         for cgroup in cgroups_in(text)
@@ -48,12 +40,8 @@ def pod_of_cgroup(text: str, node: str = "") -> str | None:
 
 
 def node_cgroup(own: str) -> str:
-    """The cgroup that this node lives in, by the text of the agent's own /proc/self/cgroup; mostly
-    empty.
-
-    Where the agent is in a pod of a node that is in a pod, and sees the whole path, its own pod is
-    the innermost.
-    """
+    """The cgroup that this node lives in, by the agent's own /proc/self/cgroup; mostly empty. Of an
+    agent in a pod of a node that is in a pod, its own pod is the innermost."""
     for cgroup in cgroups_in(own):
         steps = cgroup.path.split("/")
         pods = [position for position in range(len(steps)) if _uid(steps, position)]
@@ -68,10 +56,7 @@ def node_cgroup(own: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """One cgroup. hierarchy: the controllers of it in v1, as the kernel names them; empty for
-    v2."""
-
-    hierarchy: str
+    hierarchy: str  # the controllers of it in v1, as the kernel names them; empty for v2
     path: str
 
     def holds(self, other: "Cgroup") -> bool:
@@ -83,11 +68,7 @@ class Cgroup:
 
 def cgroups_in(text: str) -> list[Cgroup]:
     """A process's cgroup in every hierarchy, by the text of /proc/PID/cgroup: each line is
-    `number:controllers:path`.
-
-    A name may hold every other character that Python ends lines at, and whoever may make cgroups
-    would use them.
-    """
+    `number:controllers:path`, in which only a line feed ends a line."""
     lines = (line.split(":", 2)[1:] for line in text.split("\n") if line.count(":") >= 2)
     return [Cgroup(controllers, path.removesuffix(_REMOVED)) for controllers, path in lines]
 
@@ -108,32 +89,21 @@ def _uid(steps: list[str], position: int) -> str:
     return found["uid"].replace("_", "-") if found else ""
 
 
-# Which container without Kubernetes a process is in, by its cgroup.
-#
-# A cgroup counts for a container only where it is that container's alone; of several that a process
-# is in, the innermost counts, and where the hierarchies of v1 name different containers, none is
-# believed.
+# Which container without Kubernetes a process is in: that to which its innermost cgroup belongs
+# alone; none where the hierarchies of v1 name different containers.
 
 
 def alone_in(first: str, older: Iterable[str]) -> tuple[Cgroup, ...]:
-    """The cgroups that a container has to itself.
-
-    first: the text of /proc/PID/cgroup of its first process; older: of those that started before
-    that one, and so are none of its own. The root of a hierarchy is nobody's, and neither is a
-    cgroup that others were put into too.
-    """
+    """The cgroups that a container has to itself. first: the text of /proc/PID/cgroup of its first
+    process; older: of those that started before that one. The root of a hierarchy is nobody's."""
     others = frozenset(cgroup for text in older for cgroup in cgroups_in(text))
     own = (cgroup for cgroup in cgroups_in(first) if cgroup.path.strip("/."))
     return tuple(cgroup for cgroup in own if not any(cgroup.holds(other) for other in others))
 
 
 def container_of_cgroup(text: str, homes: Mapping[str, Collection[Cgroup]]) -> str | None:
-    """Whose home the process is in that has this text in /proc/PID/cgroup. homes: by container,
-    what it has to itself.
-
-    Two containers that came to share a cgroup after all are told apart by nobody, so it counts for
-    neither.
-    """
+    """In whose home the process with this text in /proc/PID/cgroup is. homes: by container, what it
+    has to itself; one that two share counts for neither."""
     found = {_innermost(cgroup, homes) for cgroup in cgroups_in(text)} - {None}
     return found.pop() if len(found) == 1 else None
 
@@ -159,12 +129,11 @@ def program_cgroup(
     text: str, hierarchy: str, grant: str, is_roots: Callable[[str], bool]
 ) -> Cgroup | None:
     """The cgroup to make for the program that has this text in /proc/PID/cgroup; None where it is
-    not to be seen there.
+    not to be seen there. hierarchy: one controller of it; empty for v2.
 
     It lies below the deepest one of the program's own that belongs to root, with all above it: so
-    their limits stay in force, and in v2, where who moves a process must be allowed to write to the
-    cgroup above both, only root moves anybody out. It lies beside the cgroup of another grant, not
-    in it. hierarchy: one controller of it; empty for v2.
+    their limits stay in force, and in v2 only root moves anybody out. It lies beside the cgroup of
+    another grant, not in it.
     """
     found = next((one for one in cgroups_in(text) if hierarchy in one.hierarchy.split(",")), None)
     steps = [step for step in found.path.split("/") if step] if found else []

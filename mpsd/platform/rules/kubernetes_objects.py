@@ -1,7 +1,5 @@
-"""Finds the pod in a decoded Kubernetes object, and the objects in a list of them.
-
-Any JSON whatever is an object with its problems; nothing here raises.
-"""
+"""Finds the pod in a decoded Kubernetes object. Any JSON is an object with its problems; nothing
+here raises."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,31 +27,25 @@ _KINDS = {  # with a pod: the API groups that the kind comes from, and the steps
 
 
 def kubernetes_version(answer: Fields) -> tuple[int, int] | None:
-    """Major and minor version, of gitVersion in what the API server says at /version; None where it
-    does not say. major and minor are empty in builds of some distributions."""
+    """Major and minor version, of gitVersion at /version (major and minor are empty in builds of
+    some distributions); None where it does not say."""
     found = _GIT_VERSION.match(str(answer.get("gitVersion", "")))
     return (int(found[1]), int(found[2])) if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesObject:
-    """An object as far as it could be read. pod: None for a kind that holds none, or where none can
-    be found.
+    """An object as far as it could be read."""
 
-    name: kind, namespace and name in one. namespace: empty for a kind without a pod that names
-    none. unread: why nobody has looked for a pod in it, empty where somebody has.
-    """
-
-    name: str
-    namespace: str
-    pod: Pod | None
+    name: str  # kind, namespace and name in one
+    namespace: str  # empty for a kind without a pod that names none
+    pod: Pod | None  # None for a kind that holds none, or where none can be found
     problems: tuple[Problem, ...]
-    unread: str = ""
+    unread: str = ""  # why nobody has looked for a pod in it; empty where somebody has
 
 
 def objects_in(document: object) -> Iterator[object]:
-    """The objects of a document: itself, or the items of a List, PodList, JobList and so on,
-    however nested."""
+    """The document itself, or the items of a List, PodList and so on, however nested."""
     pending = [document]
     while pending:
         thing = pending.pop()
@@ -65,8 +57,7 @@ def objects_in(document: object) -> Iterator[object]:
 
 
 def _items(thing: object) -> list[object] | None:
-    """The items of a list, with the kind that a typed list says once for all of them; None for what
-    is no list."""
+    """The items of a list, with the kind of a typed list; None for what is no list."""
     if not isinstance(thing, dict):
         return None
     kind = thing.get("kind")
@@ -79,10 +70,8 @@ def _items(thing: object) -> list[object] | None:
 
 
 def read_object(thing: object, namespace: str = "") -> KubernetesObject:
-    """One object with the pod in it, or with every reason why it cannot be read.
-
-    namespace: the one it is created in, empty for the one that it names itself.
-    """
+    """One object with the pod in it, or with every reason why it cannot be read. namespace: the one
+    it is created in, empty for the one that it names itself."""
     if not isinstance(thing, dict):
         remedy = "start it with apiVersion and kind"
         problem = Problem(
@@ -130,10 +119,8 @@ def _pod(shape: FieldReader, kind: str, thing: Fields) -> Pod | None:
 
 
 def _unread(kind: str, group: str | None, version: object) -> str:
-    """What is reported of a kind that somebody else has made, and that may make pods.
-
-    Whatever else Kubernetes itself has, by its group, holds no pods.
-    """
+    """What is reported of a kind that may make pods; empty for those of Kubernetes itself, by their
+    group, which hold none."""
     is_of_kubernetes = group is not None and (
         "." not in group or (group.endswith(".k8s.io") and not group.endswith(".x-k8s.io"))
     )
@@ -150,11 +137,8 @@ def _text(fields: Fields, key: str) -> str:
     return shown_name(value) if isinstance(value, str) else ""
 
 
-# A Node of the cluster as far as it decides who may run there: its labels, taints and state, and
-# its address.
-#
-# What cannot be read of it keeps nobody away; this explains what the scheduler decides, and decides
-# nothing.
+# A Node of the cluster as far as it decides who may run there. What cannot be read of it keeps
+# nobody away: this explains what the scheduler decides, and decides nothing.
 
 # of nodes that mpsd's DaemonSets run on; any of them does
 LABELS = ("ack.node.gpu.schedule=mps", "mpsd.io/share=mps")
@@ -183,16 +167,13 @@ class Taint:
 
 @dataclass(frozen=True, slots=True)
 class KubernetesNode:
-    """address: its InternalIP, UNKNOWN_ADDRESS where it has none. cordoned: by `kubectl cordon`.
-    allocatable: by resource, as written."""
-
     name: str
     labels: Mapping[str, str]
     taints: tuple[Taint, ...]
-    cordoned: bool
+    cordoned: bool  # by `kubectl cordon`
     ready: bool
-    address: str
-    allocatable: Mapping[str, str]
+    address: str  # its InternalIP; UNKNOWN_ADDRESS where it has none
+    allocatable: Mapping[str, str]  # by resource, as written
 
     @property
     def is_labelled(self) -> bool:
@@ -202,46 +183,40 @@ class KubernetesNode:
         )
 
     def meets(self, term: NodeSelectorTerm) -> bool:
-        """Of a required node affinity. An empty term is met by no Node; of fields there is the name
-        alone."""
+        """Of a required node affinity. No Node meets an empty term; the one field is the name."""
         labels = [one.holds(self.labels.get(one.key)) for one in term.match_expressions]
         fields = [one.holds(self.name) for one in term.match_fields]
         return bool(labels or fields) and all((*labels, *fields))
 
     @property
     def nvidia_mps(self) -> str:
-        """The label that starts NVIDIA's own MPS daemon there; empty where none does. Its operator
-        wants both of these labels to be "true", its device plugin alone the first."""
+        """The label that starts NVIDIA's own MPS daemon there; empty where none does."""
         key = "nvidia.com/mps.capable"
         kept_away = self.labels.get("nvidia.com/gpu.deploy.device-plugin") == "false"
         return f"{key}=true" if self.labels.get(key) == "true" and not kept_away else ""
 
     @property
     def upgrade_state(self) -> str:
-        """How far NVIDIA's GPU operator is with an upgrade of the driver there; empty before it
-        begins and after."""
+        """How far NVIDIA's GPU operator is with an upgrade of the driver; empty without one."""
         state = self.labels.get(_UPGRADE_STATE, "")
         return "" if state in _NO_UPGRADE else state
 
     @property
     def driver_upgrade(self) -> str:
-        """The label by which NVIDIA's GPU operator upgrades the driver there, from the cordon on
-        until the new one is validated; empty while it does not. A state that is not known here is
-        one of an upgrade that goes on."""
+        """The label by which NVIDIA's GPU operator upgrades the driver there, from the cordon until
+        the new one is validated; empty otherwise. An unknown state is of an upgrade."""
         state = self.upgrade_state
         return f"{_UPGRADE_STATE}={state}" if state and not self.is_never_validated else ""
 
     @property
     def is_never_validated(self) -> bool:
-        """Whether that upgrade is over but for NVIDIA's validator, which is kept away from there,
-        as mpsd wants it."""
+        """Whether only NVIDIA's validator is missing, which mpsd keeps away from there."""
         is_kept_away = self.labels.get("nvidia.com/gpu.deploy.operator-validator") == "false"
         return is_kept_away and self.labels.get(_UPGRADE_STATE) == "validation-required"
 
     @property
     def is_upgrade_waiting(self) -> bool:
-        """Whether that upgrade waits for pods to end. An operator that restarts the driver's pod
-        alone never does."""
+        """Whether that upgrade waits for pods to end."""
         return self.labels.get(_UPGRADE_STATE) in _WAITING_UPGRADE
 
 
@@ -272,8 +247,7 @@ def read_kubernetes_node(thing: object) -> KubernetesNode:
 
 
 def taint_removal(taints: Sequence[Taint], key: str) -> list[dict[str, Any]]:
-    """A JSON patch of a Node with these taints that removes those of this key, and fails where it
-    has others by now."""
+    """A JSON patch that removes the taints of this key, and fails where they have changed."""
     patch: list[dict[str, Any]] = []
     for index in reversed(range(len(taints))):  # the last one first, since what follows moves up
         if taints[index].key == key:
@@ -287,8 +261,8 @@ def _texts(fields: Fields) -> dict[str, str]:
 
 
 def kept_away(wishes: NodeWishes, node: KubernetesNode) -> str:
-    """Why Kubernetes itself lets the pod not go there, as it reads in brackets behind the node's
-    name; empty where nothing that is read here does."""
+    """Why Kubernetes keeps the pod away from this node, as read in brackets behind its name; empty
+    where nothing that is read here does."""
     if not node.is_labelled:
         return f"not labelled {LABELS[0]}"
     if node.cordoned and not wishes.tolerates(_CORDONED, "", "NoSchedule"):

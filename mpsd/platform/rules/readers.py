@@ -1,9 +1,7 @@
-"""Who may read what mpsd serves on a port: what the API server is asked, what its answers mean, and
-for how long.
+"""Who may read what mpsd serves on a port: what the API server is asked, and what its answers mean.
 
-Whoever is not known to have the right is refused, and where nobody can be asked, too; no token is
-kept, only its hash. Source: https://kubernetes.io/docs/reference/access-authn-authz/webhook/ and
-.../authorization/
+Whoever is not known to have the right is refused, also where nobody can be asked; of a token only
+its hash is kept. https://kubernetes.io/docs/reference/access-authn-authz/webhook/, authorization/
 """
 
 import hashlib
@@ -20,12 +18,9 @@ _HOST = re.compile(r"(?:(?P<plain>[^\[\]:]+)|\[(?P<v6>[^\[\]]+)\])(?::[0-9]+)?")
 
 @dataclass(frozen=True, slots=True)
 class ReaderVerdict:
-    """status: of HTTP; 200 for who may read. reason: why not, one sentence without a full stop.
-    user: who may."""
-
-    status: int
-    reason: str = ""
-    user: str = ""
+    status: int  # of HTTP; 200 for who may read
+    reason: str = ""  # why not, one sentence without a full stop
+    user: str = ""  # who may
 
     @property
     def may_read(self) -> bool:
@@ -37,11 +32,8 @@ NO_TOKEN = ReaderVerdict(
 )
 NOT_KNOWN = ReaderVerdict(401, "the API server does not accept this token; send a valid one")
 TOO_MANY = ReaderVerdict(503, "too many tokens are being reviewed; try again")
-OTHER_HOST = ReaderVerdict(
-    403,
-    "this address answers to its IP address and to localhost alone, so that no web page reads it by"
-    " another name",
-)
+_OTHER_HOST = "this address answers to its IP address and to localhost alone"
+OTHER_HOST = ReaderVerdict(403, f"{_OTHER_HOST}, so that no web page reads it by another name")
 
 
 def away(reason: str) -> ReaderVerdict:
@@ -61,11 +53,9 @@ class User:
     def verdict(self, path: str, *, allowed: bool) -> ReaderVerdict:
         if allowed:
             return ReaderVerdict(200, user=self.name)
-        remedy = (
-            'bind it to the ClusterRole mpsd-reader, or to another with "get" on the'
-            f" nonResourceURL {path}"
-        )
-        return ReaderVerdict(403, f"{self.name} may not get {path}; {remedy}")
+        remedy = 'bind it to the ClusterRole mpsd-reader, or to another with "get" on the'
+        why = f"{self.name} may not get {path}; {remedy} nonResourceURL {path}"
+        return ReaderVerdict(403, why)
 
 
 def bearer_token(authorization: str) -> str:
@@ -80,24 +70,19 @@ def is_own_host(host: str) -> bool:
     Any other name may be one that a foreign web page has let point here (DNS rebinding).
     """
     found = _HOST.fullmatch(host)
-    if not found or (found["plain"] or "").lower() == "localhost":
-        return found is not None
+    if not found:
+        return False
+    if found["plain"] and found["plain"].lower() == "localhost":
+        return True
     try:
-        return ipaddress.ip_address(found["plain"] or found["v6"]).version == (
-            6 if found["v6"] else 4
-        )
+        address = ipaddress.ip_address(found["plain"] or found["v6"])
     except ValueError:
         return False
+    return (address.version == 6) == bool(found["v6"])
 
 
 def token_review(token: str) -> dict[str, Any]:
-    spec = {"token": token}
-    return {
-        "apiVersion": "authentication.k8s.io/v1",
-        "kind": "TokenReview",
-        "metadata": {},
-        "spec": spec,
-    }
+    return _review("authentication.k8s.io/v1", "TokenReview", {"token": token})
 
 
 def reviewed_user(answer: Mapping[str, Any]) -> User | None:
@@ -120,12 +105,11 @@ def access_review(user: User, path: str) -> dict[str, Any]:
         "extra": dict(user.extra),
         "nonResourceAttributes": {"path": path, "verb": "get"},
     }
-    return {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "metadata": {},
-        "spec": spec,
-    }
+    return _review("authorization.k8s.io/v1", "SubjectAccessReview", spec)
+
+
+def _review(api: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
+    return {"apiVersion": api, "kind": kind, "metadata": {}, "spec": spec}
 
 
 def is_allowed(answer: Mapping[str, Any]) -> bool:
@@ -145,12 +129,9 @@ class Verdicts:
     """
 
     def __init__(self) -> None:
-        # By whether he may read, and by key, when it was asked and what was answered, the oldest
-        # first.
-        self._kept: dict[bool, dict[tuple[bytes, str], tuple[float, ReaderVerdict]]] = {
-            True: {},
-            False: {},
-        }
+        # by whether he may read, and by key: when it was asked, and the answer; the oldest first
+        self._kept: dict[bool, dict[tuple[bytes, str], tuple[float, ReaderVerdict]]]
+        self._kept = {True: {}, False: {}}
 
     def known(self, token: str, path: str, now: float) -> ReaderVerdict | None:
         """None where it must be asked. now: seconds of a clock that is never set."""
