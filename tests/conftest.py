@@ -1,8 +1,11 @@
 """Options of the whole test run: what it runs on, and where it writes down what it heard."""
 
+import asyncio
 import os
 import signal
 import sys
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from inspect import iscoroutinefunction
 from pathlib import Path
 
 import pytest
@@ -82,3 +85,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs a real GPU: --gpu"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A coroutine runs in a loop of its own. A fixture that is an async context manager is entered
+    there, and the test gets what that gives."""
+    if not iscoroutinefunction(pyfuncitem.obj):
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+
+    async def main() -> None:
+        async with AsyncExitStack() as entered:
+            for name, value in given.items():
+                if isinstance(value, AbstractAsyncContextManager):
+                    given[name] = await entered.enter_async_context(value)
+            await pyfuncitem.obj(**given)
+
+    asyncio.run(main())
+    return True

@@ -1,9 +1,5 @@
-"""The agent of one node: in each reconcile cycle it looks at the node, decides and acts;
-`GrantQueue` holds the requests that wait for an answer.
-
-Everything it knows can be found again on the node, so it may be killed at any time without an
-effect on clients.
-"""
+"""The agent of one node: in each cycle it looks, decides and acts; `GrantQueue` holds requests that
+wait. All it knows can be found again on the node, so it may be killed at any time."""
 
 import asyncio
 import contextlib
@@ -61,9 +57,8 @@ _RECORDS_S = 0.25  # between two checks of the domains' records, which cost a st
 
 
 class EventHistory:
-    """The last events of this node since the agent began, for its page. since: seconds since 1970.
-    It is bounded by kind and by pod, so that neither refusals, violations, repeated events nor the
-    events of pods push out the node's, and no pod those of others."""
+    """The last events of this node, for its page, bounded by kind and by pod, so that none pushes
+    out the others'. since: when the agent began, in seconds since 1970."""
 
     def __init__(self) -> None:
         self.since = time.time()
@@ -74,8 +69,8 @@ class EventHistory:
         self._refusals: deque[tuple[object, PastEvent]] = deque(maxlen=20)
 
     def compare(self, before: NodeView | None, now: NodeView) -> None:
-        """Adds the events between two consecutive views. before: None for the first. A refusal is
-        forgotten once its process has joined the queue, as `mpsd run --wait` does."""
+        """Adds the events between two views (before: None at first). A refusal is forgotten once
+        its process has joined the queue, as `mpsd run --wait` does."""
         queued = [request.holder for request in now.waiting]
         self._refusals = deque(
             (one for one in self._refusals if one[0] not in queued), self._refusals.maxlen
@@ -131,9 +126,8 @@ _Confirmed = dict[tuple[int | None, int], tuple[ServerLimit, float]]
 
 @dataclass(slots=True)
 class DomainLimits:
-    """Sets the memory limits of the domains' daemons, and knows which are in force. A limit counts
-    as in force only after it was read back from this very daemon and server. environment: of the
-    control commands."""
+    """Sets the memory limits of daemons. One is in force once it was read back from this very
+    daemon and server. environment: of the commands."""
 
     settings: Settings
     environment: Mapping[str, str]
@@ -178,8 +172,8 @@ class _QueueEntry:
 
 @dataclass(slots=True)
 class GrantQueue:
-    """The requests that have no answer yet, in the order they came; each gets exactly one answer,
-    or is dropped. wake: called when a request comes or goes."""
+    """Requests without an answer, in order; each gets exactly one, or is dropped. wake: called for
+    each change."""
 
     wake: Callable[[], None]
     _entries: dict[str, _QueueEntry] = field(default_factory=dict)
@@ -255,8 +249,7 @@ class AgentRole:
         self._past_pods: Mapping[str, PodName] = {}  # as of NodeView
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Looks, decides and acts until `stop`; grants, limits and clients are left as they are
-        then."""
+        """Looks, decides and acts until `stop`; grants, limits and clients stay as they are."""
         loaded = False
         while not loaded and not stop.is_set():
             with self._shortages.survived("load the ledger"):
@@ -285,8 +278,8 @@ class AgentRole:
             await self._pause(_CYCLE_S if quiet else _SOON_S, stop)
 
     async def _cycle(self) -> bool:
-        """Looks, decides and acts, stage after stage; False where an action failed. After a failure
-        in one domain the rest of that domain waits for the next cycle."""
+        """Looks, decides and acts, stage after stage; after a failure the rest of that domain waits
+        for the next cycle. False where there was one."""
         with self._shortages.survived("follow the GPUs"):
             self._node.look()
             self.domains.follow(self._node.gpus)
@@ -316,8 +309,8 @@ class AgentRole:
         return not troubles
 
     async def granted(self, waiting: WaitingRequest) -> Admit | Refuse:
-        """The answer to a request; where GPUs are joined for it, once they serve it, else the grant
-        is taken back."""
+        """The answer to a request; where GPUs are joined for it, once they serve, else it is taken
+        back."""
         answer = await self.queue.wait(waiting)
         if isinstance(answer, Refuse) or not answer.joins:
             return answer
@@ -332,8 +325,7 @@ class AgentRole:
         return answer
 
     async def until_allowed(self, domain: str, memory_mib: int, deadline_s: float) -> str:
-        """Waits until the domain's servers are known to admit a client of this size; else why they
-        do not."""
+        """Waits until the domain admits a client of this size; else why it does not."""
         if self._admits(domain, memory_mib):
             return ""
         why = f"{domain} has no control daemon yet"
@@ -346,9 +338,8 @@ class AgentRole:
         return why
 
     def _admits(self, name: str, memory_mib: int) -> bool:
-        """Whether the domain's servers are known to admit a client of this size now, and no cycle
-        lowers that: none is under way, the last one saw the domain as it is, and the ledger holds a
-        grant as large there."""
+        """Whether the domain admits a client of this size now, and no cycle lowers that: none is
+        under way, the last saw it as it is, and a grant as large is held."""
         ledger = self._ledger.view
         seen = self.view.domain(name) if self.view else None
         if (
@@ -370,8 +361,7 @@ class AgentRole:
         )
 
     async def until_ended(self, grant_id: str, deadline_s: float) -> bool:
-        """Waits until the grant has ended, as it does once its holder and its processes are gone;
-        whether it has."""
+        """Waits for the grant's end, with its holder and processes; whether it came."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
                 self._wake.set()
@@ -393,8 +383,7 @@ class AgentRole:
         return ""
 
     async def _pause(self, longest_s: float, stop: asyncio.Event) -> None:
-        """Until something asks for a cycle: a program, a death, a domain's record; at most
-        `longest_s`."""
+        """Until a program, a death or a domain's record asks for a cycle; at most `longest_s`."""
         until = time.monotonic() + longest_s
         while (
             not self._wake.is_set()

@@ -1,5 +1,4 @@
-"""What the agent's answers are made from, and questions on its socket that only root and mpsd's own
-user may ask."""
+"""What the agent's answers are made from, and questions that only root and mpsd's user may ask."""
 
 import os
 from collections.abc import Callable
@@ -24,12 +23,10 @@ from mpsd.platform.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class AgentSources:
-    """The parts of an agent that its APIs read; policy and facts are current at each access.
-    ledger: where grants are kept here; None beside a kubelet, where no program and no container
-    gets a grant. unheard: what of the cluster is not heard of now, and why; empty for nothing.
-    claims: the driver under which resource claims are served here, empty where they are not, and
-    why they cannot be now. upgrade_state: how far an upgrade of the node's driver is; empty without
-    one."""
+    """What an agent's APIs read; policy and facts are current. ledger: None beside a kubelet.
+    unheard: what of the cluster is not heard of, and why. claims: the driver of resource claims,
+    and why they cannot be served now. upgrade_state: of the node's driver. All are empty for
+    nothing."""
 
     settings: Settings
     agent: AgentRole

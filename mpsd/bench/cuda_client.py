@@ -60,9 +60,10 @@ make no sense, before anything is done; 3 where it cannot begin: {"fail": "libcu
 "ctx", "gemm" or "prepare", "err": result, or which library cannot be loaded}; 4 where a context
 breaks that it looks at: {"broke": result, "after_s"}.
 
-It is a program of its own: nothing but the standard library and the driver (libcuda by ctypes; for
-gemm= cuBLAS, the system's or that of a PyTorch that pip or conda installed), and it sets nothing on
-the card. The simulator's `sim-cuda` is the same `CudaClient` on a simulated device.
+It is a program of its own, with kernels.ptx beside it: nothing but the standard library and the
+driver (libcuda by ctypes; for gemm= cuBLAS, the system's or that of a PyTorch that pip or conda
+installed), and it sets nothing on the card. The simulator's `sim-cuda` is the same `CudaClient` on
+a simulated device.
 """
 
 import ctypes
@@ -78,6 +79,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 MIB = 1024**2
@@ -105,100 +107,7 @@ BLOCKING_SYNC = 1  # CU_EVENT_BLOCKING_SYNC, cuda.h: who waits sleeps
 COPIED_MIB = 512
 COPIED_AT_ONCE = 16  # bytes
 
-# Old on purpose: any driver turns it into code for its own GPU.
-PTX = b"""
-.version 6.0
-.target sm_50
-.address_size 64
-
-.visible .entry multiply_add(.param .u32 rounds)
-{
-    .reg .pred %again, %never;
-    .reg .f32 %value;
-    .reg .u32 %left;
-    .reg .u64 %nowhere;
-    ld.param.u32 %left, [rounds];
-    mov.f32 %value, 0f3F800000;
-loop:
-    fma.rn.f32 %value, %value, 0f3F000000, 0f3F800000;
-    sub.u32 %left, %left, 1;
-    setp.ne.u32 %again, %left, 0;
-    @%again bra loop;
-    setp.lt.f32 %never, %value, 0f00000000;
-    mov.u64 %nowhere, 0;
-    @%never st.global.f32 [%nowhere], %value;
-    ret;
-}
-
-// The launch's threads, each four times, must go into the number of vectors.
-.visible .entry copy(.param .u64 source, .param .u64 destination, .param .u32 vectors)
-{
-    .reg .pred %again;
-    .reg .u32 %block, %blocks, %threads, %at, %end, %all, %four;
-    .reg .u32 %a<4>, %b<4>, %c<4>, %d<4>;
-    .reg .u64 %from, %to, %begin, %stride;
-    ld.param.u64 %from, [source];
-    ld.param.u64 %to, [destination];
-    ld.param.u32 %end, [vectors];
-    mov.u32 %block, %ctaid.x;
-    mov.u32 %blocks, %nctaid.x;
-    mov.u32 %threads, %ntid.x;
-    mov.u32 %at, %tid.x;
-    mad.lo.u32 %at, %block, %threads, %at;
-    mul.lo.u32 %all, %blocks, %threads;
-    shl.b32 %four, %all, 2;
-    mul.wide.u32 %begin, %at, 16;
-    mul.wide.u32 %stride, %all, 16;
-    add.u64 %from, %from, %begin;
-    add.u64 %to, %to, %begin;
-further:
-    ld.global.v4.u32 {%a0, %a1, %a2, %a3}, [%from];
-    add.u64 %from, %from, %stride;
-    ld.global.v4.u32 {%b0, %b1, %b2, %b3}, [%from];
-    add.u64 %from, %from, %stride;
-    ld.global.v4.u32 {%c0, %c1, %c2, %c3}, [%from];
-    add.u64 %from, %from, %stride;
-    ld.global.v4.u32 {%d0, %d1, %d2, %d3}, [%from];
-    add.u64 %from, %from, %stride;
-    st.global.v4.u32 [%to], {%a0, %a1, %a2, %a3};
-    add.u64 %to, %to, %stride;
-    st.global.v4.u32 [%to], {%b0, %b1, %b2, %b3};
-    add.u64 %to, %to, %stride;
-    st.global.v4.u32 [%to], {%c0, %c1, %c2, %c3};
-    add.u64 %to, %to, %stride;
-    st.global.v4.u32 [%to], {%d0, %d1, %d2, %d3};
-    add.u64 %to, %to, %stride;
-    add.u32 %at, %at, %four;
-    setp.lt.u32 %again, %at, %end;
-    @%again bra further;
-    ret;
-}
-
-// Eight blocks of 256 threads an SM are on the GPU all at once, so a launch lasts this long.
-.visible .entry last(.param .u64 nanoseconds)
-{
-    .reg .pred %again;
-    .reg .u64 %wanted, %begin, %now, %passed;
-    ld.param.u64 %wanted, [nanoseconds];
-    mov.u64 %begin, %globaltimer;
-still:
-    mov.u64 %now, %globaltimer;
-    sub.u64 %passed, %now, %begin;
-    setp.lt.u64 %again, %passed, %wanted;
-    @%again bra still;
-    ret;
-}
-
-.visible .entry write_to(.param .u64 address)
-{
-    .reg .u32 %one;
-    .reg .u64 %where;
-    ld.param.u64 %where, [address];
-    mov.u32 %one, 1;
-    st.global.u32 [%where], %one;
-    ret;
-}
-"""
+KERNELS = Path(__file__).with_name("kernels.ptx")
 
 
 @dataclass(frozen=True)
@@ -490,35 +399,25 @@ def complaint(actions: Sequence[tuple[str, str]]) -> str:
 
 def complaint_of_kernels(chosen: Mapping[str, str]) -> str:
     """What makes no sense in `kernel=` and `gemm=`; "" where both do, or are not there."""
-    if "kernel" in chosen and "gemm" in chosen:
-        return (
-            f"kernel={chosen['kernel']} and gemm={chosen['gemm']} are kernels of two kinds; write"
-            " one of them"
-        )
-    if "kernel" in chosen and not is_duration(chosen["kernel"]):
-        return (
-            f"kernel={chosen['kernel']} is not above 0 and up to {LONGEST_KERNEL_MS} ms; write it"
-            " like kernel=100"
-        )
-    if "gemm" in chosen and not is_size(chosen["gemm"]):
-        return (
-            f"gemm={chosen['gemm']} is not a whole number from 1 to {LARGEST_GEMM}; write it like"
-            " gemm=4096"
-        )
+    kernel = chosen.get("kernel")
+    gemm = chosen.get("gemm")
+    if kernel is not None and gemm is not None:
+        return f"kernel={kernel} and gemm={gemm} are kernels of two kinds; write one of them"
+    if kernel is not None and not is_within(kernel, float, LONGEST_KERNEL_MS):
+        most = f"{LONGEST_KERNEL_MS} ms; write it like kernel=100"
+        return f"kernel={kernel} is not above 0 and up to {most}"
+    if gemm is not None and not is_within(gemm, int, LARGEST_GEMM):
+        most = f"{LARGEST_GEMM}; write it like gemm=4096"
+        return f"gemm={gemm} is not a whole number from 1 to {most}"
     return ""
 
 
-def is_duration(value: str) -> bool:
+def is_within(value: str, number: Callable[[str], float], most: int) -> bool:
+    """Whether it is such a number, above 0 and no more than this."""
     try:
-        return 0 < float(value) <= LONGEST_KERNEL_MS
+        return value.isascii() and 0 < number(value) <= most
     except ValueError:
         return False
-
-
-def is_size(value: str) -> bool:
-    return (
-        value.isascii() and value.isdecimal() and len(value) < 6 and 1 <= int(value) <= LARGEST_GEMM
-    )
 
 
 def run(
@@ -621,7 +520,7 @@ class Launch:
         )
         module = ctypes.c_void_p()
         self._function = ctypes.c_void_p()
-        driver("cuModuleLoadData", ctypes.byref(module), PTX)
+        driver("cuModuleLoadData", ctypes.byref(module), KERNELS.read_bytes())
         driver("cuModuleGetFunction", ctypes.byref(self._function), module, kernel)
 
     def __call__(self) -> int:

@@ -15,7 +15,6 @@ from mpsd.bench.rules.rows import (
     BatchWork,
     BenchGroup,
     CostRow,
-    NeedRow,
     PriorityRow,
     Row,
     ShareRow,
@@ -150,7 +149,7 @@ _ONE_TO_TWO = (20, 40)
 
 
 def _shares_steps(_context: BenchContext) -> int:
-    return len(cases(_SMALL_GIB)) + len(_LIMITS_GIB)
+    return len(cases(_SMALL_GIB))
 
 
 def cases(large_gib: int) -> list[tuple[WorkKind, list[BenchShare]]]:
@@ -170,12 +169,11 @@ def _small(percents: Sequence[int]) -> list[BenchShare]:
     return [BenchShare(_SMALL_GIB, percent) for percent in percents]
 
 
-def shares(context: BenchContext) -> Iterator[ShareRow | NeedRow]:
+def shares(context: BenchContext) -> Iterator[ShareRow]:
     with context.under_mpsd() as testbed:
         for work, wanted in cases(testbed.gpu.memory_mib * 3 // 4 // 1024):
             context.step(f"{work} with {' and '.join(map(str, wanted))}")
             yield from shared(context, testbed, work, wanted)
-        yield from need(context, testbed)
 
 
 def shared(
@@ -190,22 +188,6 @@ def shared(
         beside = (*percents[:place], *percents[place + 1 :])
         rate = median(one.launches_per_s for one in own)
         yield ShareRow(share.percent, share.memory_gib, own[0].sms, beside, work, rate)
-
-
-_NEEDS_MIB = 7600  # 7.6 GB, and the limits 3276 and 8192 MiB: the published report of eGPU
-_LIMITS_GIB = (3, 8)  # grants are whole GiB
-_ALLOCATED_S = 60.0
-
-
-def need(context: BenchContext, testbed: UnderMpsd) -> Iterator[NeedRow]:
-    """A program that takes memory piece by piece, under less and under more than it needs."""
-    for limit_gib in _LIMITS_GIB:
-        context.step(f"a program that needs {_NEEDS_MIB} MiB under {limit_gib} GiB")
-        program = testbed.start([f"alloc={_NEEDS_MIB}"], BenchShare(limit_gib))
-        first_line(testbed, program)
-        line = program.line_with("alloc_MiB", _ALLOCATED_S)
-        testbed.end_programs()
-        yield NeedRow(_NEEDS_MIB, limit_gib * 1024, line["alloc_MiB"], line["rc"])
 
 
 # -- cost: MPS alone and mpsd in pairs -------------------------------------------------------------

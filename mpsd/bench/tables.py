@@ -19,7 +19,6 @@ from mpsd.bench.rules.rows import (
     Benchmark,
     CostRow,
     MachineRow,
-    NeedRow,
     PriorityRow,
     ReactionRow,
     ShareRow,
@@ -35,9 +34,7 @@ QUESTIONS: Mapping[BenchGroup, str] = {
     BenchGroup.SHARING: (
         "what many programs get done, in turns, under MPS, under mpsd, and beside work below normal"
     ),
-    BenchGroup.SHARES: (
-        "whether so much of the threads does so much of the work, and memory is limited"
-    ),
+    BenchGroup.SHARES: "whether so much of the threads does so much of the work",
     BenchGroup.COST: "what mpsd costs against MPS alone",
     BenchGroup.REACTIONS: "how soon an escape is over, a killed daemon is back, a fault is healed",
 }
@@ -143,12 +140,6 @@ _SHARES: tuple[Column[ShareRow], ...] = (
     Column("WORK", lambda row: row.work, left=True),
     Column("LAUNCHES/S", lambda row: _rate(row.launches_per_s)),
 )
-_NEED: tuple[Column[NeedRow], ...] = (
-    Column("NEEDS", lambda row: f"{row.needs_mib} MiB"),
-    Column("GRANT", lambda row: f"{row.limit_mib} MiB"),
-    Column("GOT", lambda row: f"{row.got_mib} MiB"),
-    Column("CUDA SAID", lambda row: row.result, left=True),
-)
 _COST: tuple[Column[CostRow], ...] = (
     Column("WORK", lambda row: row.work, left=True),
     Column("PROGRAMS", lambda row: str(row.programs)),
@@ -203,7 +194,6 @@ _COLUMNS: Mapping[str, Any] = {
     "sharing": _SHARING,
     "priority": _PRIORITY,
     "shares": _SHARES,
-    "need": _NEED,
     "cost": _COST,
     "reactions": _REACTIONS,
 }

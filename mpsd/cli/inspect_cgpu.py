@@ -9,10 +9,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-import mpsd
 from mpsd.model.cluster_status import silence
 from mpsd.operations.explain.pod import look_for_room
-from mpsd.platform.command_line import OUTPUT, flag, option, run_command, takes
+from mpsd.platform.command_line import OUTPUT, VERSION, flag, run_command, takes
 from mpsd.platform.completion import after, lines
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
 from mpsd.platform.kube import Kube
@@ -36,9 +35,7 @@ _RIGHTS = (
     OUTPUT,
     KUBECONFIG,
     CONTEXT,
-    option(
-        "--version", action="version", version=f"mpsd {mpsd.__version__}", help="Show the version."
-    ),
+    VERSION,
 )
 def cgpu(
     *,
@@ -65,9 +62,7 @@ def cgpu(
     if output is Format.JSON:
         sums = ("allocated", "total", "pending")
         with_gpus = [
-            asdict(node) | {name: getattr(node, name) for name in sums}
-            for node in found
-            if node.gpus
+            asdict(one) | {name: getattr(one, name) for name in sums} for one in found if one.gpus
         ]
         print_json({"unit_mib": unit_mib, "nodes": with_gpus, "doubts": doubts})
     else:
@@ -98,18 +93,13 @@ async def _look(kube: Kube, names: Sequence[str]) -> tuple[int, Sequence[CgpuNod
 def _doubts(context: ExplanationContext) -> Iterator[str]:
     for node in context.reported.values():
         if node.reported_at is not None and node.pods is None:
-            yield (
-                f"{node.name}: kubelet has not reported its allocations, so nothing of it is"
-                " counted"
-            )
+            why = "kubelet has not reported its allocations, so nothing of it is counted"
+            yield f"{node.name}: {why}"
         elif silent := silence(node, context.now):
             yield silent
     if not context.reported:
-        why = (
-            "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent"
-            " run:"
-        )
-        yield f"{why} kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent"
+        why = "no node has reported anything yet; see whether the pods of the DaemonSet mpsd-agent"
+        yield f"{why} run: kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent"
 
 
 def main() -> None:

@@ -19,34 +19,20 @@ _VALUED = frozenset(
     | {"--gpu", "--timeout", "-l", "--selector", "--image", "--sort", "--interval", "--iterations"}
 )
 # of the program itself
-_ALONE = frozenset({"-h", "--help", "--version", "--install-completion", "--show-completion"})
-_CHANGES = "mpsd.operations.lifecycle"
-_LINES = {
-    "status": (
-        "mpsd.status.cluster_verbs",
-        "Show nodes, GPUs and pods: granted, used, states. The default command.",
-    ),
-    "doctor": (
-        "mpsd.operations.doctor.cluster",
-        "Show why MPS does not start or limits are not enforced, and what to do.",
-    ),
-    "top": ("mpsd.status.cluster_verbs", "Show GPUs and the pods that use them, live, sorted."),
-    "bundle": ("mpsd.operations.bundle.cluster", "Create a support bundle, without secrets."),
-    "explain": ("mpsd.operations.explain.pod", "Show why a pod waits for a GPU, in one sentence."),
-    "cordon": (f"{_CHANGES}.drain", "Take GPUs of a node out of use; running programs continue."),
-    "uncordon": (f"{_CHANGES}.drain", "Put GPUs of a node back into use."),
-    "drain": (f"{_CHANGES}.drain", "Empty GPUs of a node, and wait until no program is left."),
-    "undrain": (
-        f"{_CHANGES}.drain",
-        "Put GPUs of a node back into use, and wait until they are ready.",
-    ),
-    "upgrade": (
-        f"{_CHANGES}.upgrade",
-        "Replace the control pods node by node; no program loses its GPU.",
-    ),
-    "uninstall": (f"{_CHANGES}.uninstall", "Remove mpsd from a cluster that does not use it."),
-}
-_VERBS = tuple(Verb(name, module, line, "kubectl") for name, (module, line) in _LINES.items())
+_ALONE = frozenset({"-h", "--help", "--version", "--show-completion"})
+_VERBS = (
+    Verb("status", "mpsd.status.cluster_verbs", "Show nodes, GPUs and pods. The default command."),
+    Verb("doctor", "mpsd.operations.doctor.cluster", "Find what is wrong, with remedies."),
+    Verb("top", "mpsd.status.cluster_verbs", "Show GPUs and the pods that use them, live, sorted."),
+    Verb("bundle", "mpsd.operations.bundle.cluster", "Create a support bundle, without secrets."),
+    Verb("explain", "mpsd.operations.explain.pod", "Show why a pod waits for a GPU."),
+    Verb("cordon", "mpsd.operations.lifecycle.drain", "Take GPUs out of use; programs continue."),
+    Verb("uncordon", "mpsd.operations.lifecycle.drain", "Put GPUs of a node back into use."),
+    Verb("drain", "mpsd.operations.lifecycle.drain", "Empty GPUs of a node, and wait."),
+    Verb("undrain", "mpsd.operations.lifecycle.drain", "Put GPUs back into use, and wait."),
+    Verb("upgrade", "mpsd.operations.lifecycle.upgrade", "Replace the control pods node by node."),
+    Verb("uninstall", "mpsd.operations.lifecycle.uninstall", "Remove mpsd from the cluster."),
+)
 
 
 def _first_word(words: Sequence[str]) -> int | None:
@@ -60,6 +46,8 @@ def _first_word(words: Sequence[str]) -> int | None:
 
 
 class _KubectlMps(Program):
+    extra = "kubectl"
+
     def arranged(self, words: Sequence[str]) -> Sequence[str]:
         at = _first_word(words)
         if at is not None and words[at] in self.verbs:

@@ -36,7 +36,7 @@ class SchedulerRole:
     def __init__(self, settings: SchedulerSettings, files: LimitsFiles, kube: Kube) -> None:
         self._files = files
         self._metrics = SchedulerMetrics()
-        self._ledger = ClusterLedger(kube, files.policy_now, files.facts.fewest_clients)
+        self._ledger = ClusterLedger(kube, files.policy_now)
         api = ExtenderApi(self._ledger, Binder(kube, self._ledger), self._metrics)
         self._listener = ExtenderListener(api.routes(), settings, self._metrics)
         plain = ListenAddress(settings.metrics_address, settings.metrics_port)

@@ -1,9 +1,6 @@
-"""The agent's HTTP routes for containers (`grants.rules.messages`): for `mpsd-runtime`, and for
-`mpsd set`.
-
-A container's grant is reserved as a whole or not at all, and lives as long as the caller until the
-container's first process is there; so whatever is killed, nothing has to be released by hand.
-"""
+"""The agent's routes for containers (`grants.rules.messages`), for `mpsd-runtime` and `mpsd set`. A
+grant is reserved whole or not, and lives as long as the caller until the container's first process
+is there, so nothing has to be released by hand."""
 
 import asyncio
 import uuid
@@ -49,8 +46,7 @@ _GONE_LOOK_S = 0.02
 
 
 class ContainersApi:
-    """Before a container is created, at its end, and for its later processes. Beside a kubelet it
-    refuses all."""
+    """For a container's creation, end and later processes. Beside a kubelet it refuses all."""
 
     def __init__(self, sources: AgentSources) -> None:
         self._sources = sources
@@ -75,8 +71,7 @@ class ContainersApi:
         }
 
     async def _create(self, request: web.Request) -> web.Response:
-        """201 with what goes into the bundle; 204 where nothing is requested; 400, 403 and 409
-        where it is refused."""
+        """201 with what goes into the bundle; 204: nothing requested; 400, 403, 409: refused."""
         wanted = None
         try:
             caller = self._caller(request)
@@ -121,10 +116,8 @@ class ContainersApi:
     def _held_by(
         self, name: HostContainerName, caller: ProcessIdentity, ledger: LocalGrants
     ) -> ContainerGrant | None:
-        """The grant that the caller got before, whose answer it did not receive.
-
-        A grant of the same container's earlier life ends now. Refused where that life is not over.
-        """
+        """The grant whose answer the caller did not receive. One of the container's earlier life
+        ends now. Refused where that is not over."""
         found = ledger.of_container(name)
         if found is None:
             return None
@@ -182,8 +175,7 @@ class ContainersApi:
         return answer.grant
 
     async def _over(self, request: web.Request) -> web.Response:
-        """200 whether or not it was known, once its grant is released or the agent will release
-        it."""
+        """200, known or not, once its grant is released or the agent will do so."""
         try:
             caller = self._caller(request)
             name = await read(request, HostContainerName)
@@ -241,12 +233,9 @@ _RAISE_S = 10.0  # for the domain's servers to admit a larger client
 
 
 class GrantSetApi:
-    """`mpsd set`. Beside a kubelet it refuses all.
-
-    A change is decided and saved between two cycles of the agent, so that the same room is not
-    granted twice. More memory is answered once the domain's servers admit a client of that size;
-    until then it may be taken back.
-    """
+    """`mpsd set`; refuses all beside a kubelet. A change is decided and saved between two cycles,
+    so that no room is granted twice. More memory is answered once servers admit it, or it is taken
+    back."""
 
     def __init__(self, sources: AgentSources) -> None:
         self._sources = sources
@@ -259,8 +248,7 @@ class GrantSetApi:
         return {"POST /v1/grants/{id}": self._set}
 
     async def _set(self, request: web.Request) -> web.Response:
-        """200 with the values before and after; 400 for an invalid change; 403, 404; 409 where it
-        cannot be now."""
+        """200 with the values before and after; 400: invalid; 403, 404; 409: not now."""
         grant_id = request.match_info["id"]
         try:
             known_asker(

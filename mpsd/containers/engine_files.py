@@ -1,10 +1,5 @@
-"""The configuration files of container engines: read and replaced as a whole, with backups, and who
-may write them.
-
-A file is replaced in one step, with its owner, mode and label, and only while it is as it was when
-the change was decided. A file that is a link is followed, because whoever made the link wants it to
-stay one.
-"""
+"""Engines' configuration files, read and replaced as a whole, with owner, mode and label, only as
+they were at the decision; links stay. And who may write a path."""
 
 import difflib
 import io
@@ -25,12 +20,8 @@ _BACKUP = ".before-mpsd"
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """One file, whole before and after, so what is shown is what is done. before None: there is
-    none. after None: it is removed. what: the file, in words.
-
-    backup: where the old file is kept, empty for nowhere. spare: a backup that is the same as the
-    file afterwards, and is removed; empty for none.
-    """
+    """A file before and after; None: there is none. what: in words. backup: for the old file;
+    spare: a backup that equals the file afterwards, and is removed; both may be empty."""
 
     file: str
     what: str
@@ -61,8 +52,7 @@ class FileChange:
 
 @dataclass(frozen=True, slots=True)
 class EngineFile:
-    """path: where the file is, links followed. text None: there is none. linked_from: the link;
-    None where none is."""
+    """path: of the file itself; linked_from: the link, or None. text: None where there is none."""
 
     path: Path
     text: str | None
@@ -77,11 +67,7 @@ class ChangedMeanwhile(Exception):
 
 
 def find(path: Path, root: Path) -> EngineFile:
-    """InvalidInput where it is something that cannot be changed as a text, or a link that leads
-    nowhere or out of root.
-
-    OSError where it cannot be read.
-    """
+    """InvalidInput for what is no text, or a link that leads nowhere or out of root. OSError."""
     place = path.resolve()
     linked_from = path if path.is_symlink() else None
     if not place.is_relative_to(root.resolve()):
@@ -126,8 +112,7 @@ def backups(path: Path) -> dict[Path, str]:
 
 
 def with_backup(change: FileChange) -> FileChange:
-    """The change with the name that the copy gets: none where one is there already, or there is
-    nothing to keep."""
+    """The change with the copy's name, unless there is one or there is nothing to keep."""
     path = Path(change.file)
     if change.action != "change" or change.before in backups(path).values():
         return change
@@ -137,8 +122,7 @@ def with_backup(change: FileChange) -> FileChange:
 
 
 def with_spare(change: FileChange) -> FileChange:
-    """The change with the backup that says what the file says afterwards, which is then worth
-    nothing."""
+    """The change with the backup that equals the file afterwards."""
     same = [kept for kept, text in backups(Path(change.file)).items() if text == change.after]
     return replace(change, spare=str(same[0])) if same and change.action == "change" else change
 
@@ -204,11 +188,8 @@ _MOST_LINKS = 40  # that the kernel follows on one way
 
 
 def writable_by_others(what: str, path: Path, *, below: bool = False) -> list[Problem]:
-    """What of the way to this path others may write; below: and of all that is in it. what: a
-    person's word for it.
-
-    Root and whoever asks are not others: without root nobody puts a launcher where root starts it.
-    """
+    """What of the way to this path, or of all in it (below), others than root and the caller may
+    write. what: a person's word for it."""
     places = list(_way(path))
     for at, folders, files in os.walk(os.path.realpath(path)) if below else ():
         places += (Path(at) / name for name in (*folders, *files))

@@ -1,9 +1,5 @@
-"""`mpsd install` and `mpsd uninstall`: add the runtime mpsd to docker, containerd or podman, and
-take it out again.
-
---root stands for /, so a path that is written into a file never begins with it. What is shown is
-what is done.
-"""
+"""`mpsd install` and `mpsd uninstall`: the runtime mpsd in docker's, containerd's or podman's
+files. --root stands for /, so no path written into a file begins with it."""
 
 import os
 import shlex
@@ -44,11 +40,8 @@ _DRY_RUN = flag("--dry-run", help="Show every step and difference, and change no
 
 
 class _Installation:
-    """The launcher and the configuration of one engine, below a root. OSError; InvalidInput where
-    one cannot be used.
-
-    launcher: its path as it is written into files.
-    """
+    """The launcher (its path as written into files) and one engine's file. OSError,
+    InvalidInput."""
 
     def __init__(self, engine: Engine, launcher: str, config: str | None, root: str) -> None:
         for flag_name, path in (("--to", launcher), ("--config", config)):
@@ -56,18 +49,12 @@ class _Installation:
                 path.startswith("/") and not path.endswith("/") and path.isprintable()
             )
             if not is_plain or ".." in (path or "").split("/"):
-                message = "is not an absolute path"
                 remedy = f"write it from / on, such as {LAUNCHER}"
-                raise InvalidInput(
-                    "settings", [Problem("setting", flag_name, shown(path), message, remedy)]
-                )
+                raise _wrong(flag_name, shown(path), "is not an absolute path", remedy)
         self.root = Path(root).absolute()
         if not self.root.is_dir():
-            message = "is not an existing folder"
-            remedy = "make it, or name another"
-            raise InvalidInput(
-                "settings", [Problem("setting", "--root", printable(root, 4096), message, remedy)]
-            )
+            folder = printable(root, 4096)
+            raise _wrong("--root", folder, "is not an existing folder", "make it, or name another")
         self.engine = engine
         self.launcher = launcher
         self.launcher_file = self._find(launcher)
@@ -82,8 +69,7 @@ class _Installation:
         self.configuration = CONFIGURATIONS[engine](self.subject, launcher)
 
     def engines_beside(self) -> list[Engine]:
-        """The other engines whose configuration names the launcher, or cannot be read, and so
-        may."""
+        """Other engines whose configuration names the launcher, or cannot be read."""
         return [other for other in Engine if other != self.engine and self._is_named_by(other)]
 
     def here(self, path: str) -> Path:
@@ -101,26 +87,23 @@ class _Installation:
         return engine_files.find(self.here(path), self.root)
 
     def _taken(self, message: str, remedy: str) -> InvalidInput:
-        return InvalidInput(
-            str(self.here(self.launcher)),
-            [Problem("launcher-taken", "the file", "", message, remedy)],
-        )
+        problem = Problem("launcher-taken", "the file", "", message, remedy)
+        return InvalidInput(str(self.here(self.launcher)), [problem])
+
+
+def _wrong(flag_name: str, value: str, message: str, remedy: str) -> InvalidInput:
+    return InvalidInput("settings", [Problem("setting", flag_name, value, message, remedy)])
 
 
 # -- the report: text has the same contents as JSON ----------------------------------------------
 
 _DONE = {"create": "written", "change": "changed", "remove": "removed", "keep": "unchanged"}
-_WOULD = _DONE | {
-    "create": "would be written",
-    "change": "would be changed",
-    "remove": "would be removed",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """What is done. to_do: commands for afterwards. users: containers that use mpsd. refused: why
-    nothing is done, empty where something is."""
+    """to_do: commands for afterwards. users: containers that use mpsd. refused: why nothing is
+    done, or empty."""
 
     verb: str
     engine: Engine
@@ -154,8 +137,7 @@ class _Report:
 
 
 def _perform(report: _Report, output: Format) -> None:
-    """Makes the changes and reports each after it is made. OSError,
-    engine_files.ChangedMeanwhile."""
+    """Makes and reports each change. OSError, engine_files.ChangedMeanwhile."""
     for one in report.changes:
         if not report.dry_run:
             engine_files.perform(one)
@@ -177,7 +159,9 @@ def _perform(report: _Report, output: Format) -> None:
 
 
 def _print_change(change: FileChange, *, dry_run: bool) -> None:
-    done = (_WOULD if dry_run else _DONE)[change.action]
+    done = _DONE[change.action]
+    if dry_run and change.action != "keep":
+        done = f"would be {done}"
     kept = f"; backup: {change.backup}" if change.backup else ""
     spare = f"; {change.spare} is now the same and is removed too" if change.spare else ""
     _print(f"{change.file} ({change.what}): {done}{kept}{spare}")
@@ -299,11 +283,8 @@ def _launcher_text(here: _Installation, next_runtime: str, log: str, run_dir: st
 
 def _to_do(here: _Installation, configuration: FileChange) -> list[str]:
     """What makes the engine read its configuration again."""
-    return (
-        [here.configuration.reload]
-        if here.configuration.reload and configuration.action != "keep"
-        else []
-    )
+    reload = here.configuration.reload
+    return [reload] if reload and configuration.action != "keep" else []
 
 
 @takes(
@@ -362,19 +343,15 @@ def _uninstall_report(here: _Installation, run_dir: str | None, *, dry_run: bool
     configuration = engine_files.with_spare(
         here.file.changed(f"{here.engine}'s configuration", after)
     )
+    launcher_change = here.launcher_file.changed("the launcher", None)
     if others := here.engines_beside():
-        what = (
-            f"the launcher, which {' and '.join(others)} {'needs' if len(others) == 1 else 'need'}"
-        )
+        need = "needs" if len(others) == 1 else "need"
+        what = f"the launcher, which {' and '.join(others)} {need}"
         launcher_change = here.launcher_file.changed(what, here.launcher_file.text)
-    else:
-        launcher_change = here.launcher_file.changed("the launcher", None)
     chosen = settings(run_directory=run_dir)
-    socket = (
-        here.here(str(SYSTEM_DIRECTORY / chosen.socket.name))
-        if chosen.by_default
-        else chosen.socket
-    )
+    socket = chosen.socket
+    if chosen.by_default:
+        socket = here.here(str(SYSTEM_DIRECTORY / chosen.socket.name))
     using = users(socket, here.root, here.launcher)
     changes = [configuration, launcher_change]
     return _Report(

@@ -1,8 +1,5 @@
-"""Ends that somebody asks for: of a container's clients, before a signal would end them while a
-kernel runs, and of the programs of `mpsd run`, by `mpsd stop`.
-
-Each client ends as `mps.ends` has it. What has begun goes on, whoever hangs up meanwhile.
-"""
+"""Ends that somebody asks for, as `mps.ends` has it: of a container's clients before a signal, and
+of programs by `mpsd stop`. What has begun goes on, whoever hangs up."""
 
 import asyncio
 import contextlib
@@ -73,8 +70,7 @@ class GrantEnds:
         return [client for client in scan.clients if client.grant == grant.id]
 
     def clients_in(self, first: ProcessIdentity) -> list[Client]:
-        """Those of a pod's container with this first process. NotStopped where NVML does not
-        say."""
+        """Those in a pod's container with this first process. NotStopped where not known."""
         scan = self._watchdog.scan()
         if scan.unknown:
             raise NotStopped(f"it is not known which processes use GPUs: {'; '.join(scan.unknown)}")
@@ -122,8 +118,8 @@ class RequestedEndsApi:
     # -- a container's signal ---------------------------------------------------------------------
 
     async def _before_signal(self, request: web.Request) -> web.Response:
-        """200 with how many clients were ended, once they are; 400, 403; 404 where the container
-        holds no grant; 409 where nobody knows its clients."""
+        """200 with how many clients have ended; 400, 403; 404: no grant; 409: its clients are not
+        known."""
         try:
             known_asker(
                 request,
@@ -216,8 +212,8 @@ class RequestedEndsApi:
 def _at_risk(
     wanted: HostContainerSignal, first: ProcessIdentity, clients: Iterable[Client]
 ) -> list[Client]:
-    """The clients of MPS that would die of a container's signal, or of what its first process makes
-    of it, which may pass it on. Those of a paused container have stood still already."""
+    """The clients that would die of a container's signal, or of what its first process makes of it,
+    but those of a paused container."""
     signum = wanted.signum
     reaches_all = wanted.to_all or signum == signal.SIGKILL
     if not (reaches_all or processes.handles(first, signum) or processes.dies_of(first, signum)):
@@ -278,9 +274,8 @@ class ProgramEnd:
         return StopOutcome.KILLED if has_killed else StopOutcome.TERMINATED
 
     async def _terminate(self, grace_s: float) -> bool:
-        """Has those end by themselves that handle SIGTERM, and waits for that. Whether others were
-        killed: clients that would die of it while a kernel runs, since it may be passed on to
-        them."""
+        """Lets those end by themselves that handle SIGTERM. Whether clients were killed that would
+        die of it while a kernel runs."""
         clients = self.ends.clients_of(self.grant)
         begun = self._begin(
             [one for one in clients if processes.dies_of(one.process, signal.SIGTERM)]

@@ -1,10 +1,6 @@
-"""The containers of this machine that use mpsd, and what people call them.
-
-`mpsd up` is asked; where it does not run, its ledger and the runtimes' own state below /run are
-read. A container uses mpsd when its poststop hook is mpsd-runtime's. One whose state cannot be read
-counts as one that may use mpsd. Only files that root's programs have written are read, never
-anything inside a container's own file system.
-"""
+"""The containers that use mpsd: `mpsd up` is asked, else its ledger and the runtimes' state below
+/run are read. They have mpsd-runtime's poststop hook; one that cannot be read may. Nothing inside a
+container is read."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -23,8 +19,7 @@ _STARTED_BY_PYTHON = "mpsd.runtime.main"
 
 @dataclass(frozen=True, slots=True)
 class ContainerUser:
-    """A container that uses mpsd. name: as people know it, empty where unknown. known_from: how it
-    was found."""
+    """name: as people know it, or empty. known_from: how it was found."""
 
     id: str
     name: str
@@ -107,11 +102,8 @@ class _LedgerEntry:
 
 
 def users(socket: Path, root: Path, launcher: str) -> list[ContainerUser]:
-    """Containers that hold a grant of the mpsd that answers on this socket.
-
-    Where none answers: those of its ledger that live, and those found below root; each once, by its
-    id.
-    """
+    """Containers that hold a grant of the mpsd on this socket; where none answers, those that live
+    in its ledger, and those below root."""
     try:
         _status, body = local_api.ask(socket, "GET", "/v1/node", timeout_s=10.0)
         node = local_api.read(body, NodeReport)

@@ -72,8 +72,6 @@ class KubeletGrants:
         self._rows: tuple[NodePod, ...] = ()  # that `_requesting` was made from
         self._requesting: tuple[NodePod, ...] = ()
         self._counted: tuple[object, ...] = ()  # what `view` was made from
-        # the grants of pods in it; None before the first
-        self._made: rules.MadeGrants | None = None
         self._counted_rows: tuple[NodePod, ...] = ()
         self._facts: tuple[object, ...] = ()  # what of these counts
         self._unallocated: frozenset[str] = frozenset()
@@ -202,11 +200,7 @@ class KubeletGrants:
         if self._trouble:
             self._log.info("kubelet lists devices again")
         if answer.held != self.held_devices:
-            # the same object tells that nothing changed
-            known = {one.container: one for one in self.held_devices}
-            self.held_devices = tuple(
-                [old if (old := known.get(one.container)) == one else one for one in answer.held]
-            )
+            self.held_devices = answer.held
             self._changed_at = time.monotonic()
         self.listed = answer.pods
         self._trouble = ""
@@ -288,10 +282,7 @@ class KubeletGrants:
         if are_same(sources, self._counted):
             return
         self._counted = sources
-        self._made = rules.made_grants(
-            self._made, self.held_devices, self.entries, pods, domains, policy
-        )
-        grants = self._made.in_order
+        grants = rules.pod_grants(self.held_devices, self.entries, pods, domains, policy)
         holders = claim_holders(claims, self._rows) if claims else {}
         claimed = tuple(self._held(claim, holders[claim.uid]) for claim in claims)
         of_claims = {pod.uid: uid for uid, sharing in holders.items() for pod in sharing}

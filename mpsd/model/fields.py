@@ -8,11 +8,14 @@ which is a problem too.
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, TypeVar, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
+import msgspec
 from msgspec import Struct, structs
 
 from mpsd.model.problem import Problem, printable, shown
+from mpsd.model.times import Instant
 
 Fields = Mapping[str, object]
 Wanted = TypeVar("Wanted")
@@ -29,6 +32,7 @@ _WORDS: Mapping[type, tuple[str, str]] = {
     str: ("text", "write it in quotes"),
     bool: ("true or false", "write true or false, without quotes"),
     int: ("a whole number", "write it without quotes"),
+    Instant: ("a time", "write it with its time zone, such as 2026-01-31T12:00:00Z"),
 }
 
 
@@ -46,19 +50,17 @@ def _step(key: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _parts(kind: type[Struct]) -> tuple[tuple[str, str, Any], ...]:
-    """Of each field its name, its key in the object, and its type where it is there. A key with a
-    slash in front is of a field that no object has.
-    """
-    read = [one for one in structs.fields(kind) if not one.encode_name.startswith("/")]
-    return tuple((one.name, one.encode_name, _present(one.type)) for one in read)
+def _parts(kind: type[Struct]) -> tuple[structs.FieldInfo, ...]:
+    """The fields; a key with a slash in front is of a field that no object has."""
+    return tuple(one for one in structs.fields(kind) if not one.encode_name.startswith("/"))
 
 
-def _present(kind: Any) -> Any:
-    if type(None) not in get_args(kind):
-        return kind
-    (present,) = (one for one in get_args(kind) if one is not type(None))
-    return present
+@lru_cache(maxsize=1024)
+def plain(kind: Any) -> Any:
+    """The type without its bounds, and without None."""
+    while get_origin(kind) in {Annotated, Union, UnionType}:
+        kind = next(one for one in get_args(kind) if one is not NoneType)
+    return kind
 
 
 class FieldReader:
@@ -134,32 +136,56 @@ class FieldReader:
 
     def struct(self, kind: type[Record], fields: Fields, path: str) -> Record:
         """The struct in the mapping at `path`, for what `msgspec.convert` refuses. Its fields are
-        text, flags, whole numbers, mappings, structs, tuples of text or of structs, and Any.
-        Entries of a list are at the path that their struct gives them (`path_of_entry`).
+        text, flags, whole numbers, times, mappings, structs, tuples of text or of structs, and Any;
+        those of other types keep their defaults. Entries of a list are at the path that their
+        struct gives them (`path_of_entry`).
         """
         read = {}
-        for name, key, wanted in _parts(kind):
-            found = fields.get(key) if wanted is Any else self._part(wanted, fields, key, path)
+        for one in _parts(kind):
+            found = self._part(one.type, fields, one.encode_name, path)
             if found is not None:
-                read[name] = found
+                read[one.name] = found
         return kind(**read)
 
-    def _part(self, wanted: Any, fields: Fields, key: str, path: str) -> object:
+    def _part(self, kind: Any, fields: Fields, key: str, path: str) -> object:
         """None where nothing of this type is there."""
+        wanted = plain(kind)
+        if wanted is Any or fields.get(key) is None:
+            return fields.get(key)
         if get_origin(wanted) is dict:
             return self._read(fields, key, path, dict)
-        if get_origin(wanted) is not tuple:
-            if not issubclass(wanted, Struct):
-                return self._read(fields, key, path, wanted)
-            found = self._read(fields, key, path, dict)
-            return None if found is None else self.struct(wanted, found, at(path, key))
-        inner = get_args(wanted)[0]
+        if get_origin(wanted) is tuple:
+            return self._tuple(plain(get_args(wanted)[0]), fields, key, path)
+        if wanted in _WORDS:
+            return self._bounded(kind, fields, key, path)
+        found = self._read(fields, key, path, dict) if _is_struct(wanted) else None
+        return None if found is None else self.struct(wanted, found, at(path, key))
+
+    def _tuple(self, inner: Any, fields: Fields, key: str, path: str) -> object:
         if inner is str:
             return self.texts(fields, key, path)
+        if not _is_struct(inner):
+            return None
         entries = self.entries(fields, key, path)
         return tuple(
             self.struct(inner, entry, inner.path_of_entry(entry, where)) for where, entry in entries
         )
+
+    def _bounded(self, kind: Any, fields: Fields, key: str, path: str) -> object:
+        """Text, a flag, a whole number or a time, within the bounds of its type."""
+        wanted = plain(kind)
+        found = self._read(fields, key, path, str if wanted is Instant else wanted)
+        if found is None or wanted is kind:
+            return found
+        try:
+            return msgspec.convert(found, kind)
+        except msgspec.ValidationError as error:
+            name, remedy = _WORDS[wanted]
+            message = f"is not {name} as it must be ({error})"
+            self.problems.append(
+                Problem("wrong-value", at(path, key), shown(found), message, remedy)
+            )
+        return None
 
     def _read(self, fields: Fields, key: str, path: str, wanted: type[Wanted]) -> Wanted | None:
         """The value at `key`; None where it is absent or of another type."""
@@ -190,3 +216,7 @@ class FieldReader:
     def _note(self, where: str, value: object, wanted: type) -> None:
         name, remedy = _WORDS[wanted]
         self.problems.append(Problem("wrong-type", where, shown(value), f"is not {name}", remedy))
+
+
+def _is_struct(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Struct)

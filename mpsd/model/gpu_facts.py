@@ -15,7 +15,7 @@ from mpsd.model.policy import Version
 
 Count = Annotated[int, Meta(ge=1)]
 RESERVATION_KIB = 2048  # the unit of `reserved_kib`
-ComputeCapability = Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]$")]
+ComputeCapability = Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]\Z")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Capability:
 @dataclass(frozen=True, slots=True)
 class Card:
     name: Annotated[str, Meta(min_length=1)]
-    short: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+$")]
+    short: Annotated[str, Meta(pattern=r"^[A-Za-z0-9-]+\Z")]
     compute_capability: ComputeCapability
     memory_mib: Count
     sms: Count
@@ -76,7 +76,7 @@ class Card:
     source: Annotated[str, Meta(min_length=1)]
 
 
-Slices = Annotated[str, Meta(pattern=r"^([1-7]/7|[1-8]/8)$")]
+Slices = Annotated[str, Meta(pattern=r"^([1-7]/7|[1-8]/8)\Z")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class MigProfile:
     that NVIDIA gives. memory_mib, sms: as of a card."""
 
     card: Annotated[str, Meta(min_length=1)]
-    profile: Annotated[str, Meta(pattern=r"^[1-7]g\.[1-9][0-9]{0,2}gb$")]
+    profile: Annotated[str, Meta(pattern=r"^[1-7]g\.[1-9][0-9]{0,2}gb\Z")]
     compute: Slices
     memory: Slices
     memory_mib: Count

@@ -5,6 +5,13 @@ A pid alone proves nothing, since pids are used again; pid, start time and boot 
 
 from dataclasses import dataclass
 
+END_UNKNOWN = "ended"  # how a process ended, where nothing else is known
+
+
+def killed_by(name: str) -> str:
+    """How a process ended, in words. name: of the signal."""
+    return f"killed by {name}"
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:

@@ -6,9 +6,7 @@ unreadable; nothing raises.
 """
 
 from collections.abc import Iterable, Sequence
-from functools import cache
-from types import UnionType
-from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
+from typing import Annotated, Any, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -16,9 +14,8 @@ from msgspec.structs import replace
 from mpsd.model.cluster_status import ClusterNode, ClusterStatus, is_stale, served_gpus
 from mpsd.model.conditions import Truth
 from mpsd.model.domain import State
-from mpsd.model.fields import FieldReader, Fields, at
+from mpsd.model.fields import FieldReader, Fields
 from mpsd.model.node_report import (
-    LARGEST,
     MOST_ENTRIES,
     NO_VIOLATIONS,
     GrantReport,
@@ -26,8 +23,8 @@ from mpsd.model.node_report import (
     NodeStatus,
     ReportPart,
 )
-from mpsd.model.problem import Problem, shown
-from mpsd.model.times import Instant, epoch
+from mpsd.model.problem import shown
+from mpsd.model.times import epoch
 
 API = "mpsd.io/v1alpha1"
 KIND = "MPSNode"
@@ -50,9 +47,6 @@ class MPSNode(ReportPart, frozen=True):
     status: NodeReport = NodeReport()
 
 
-Kind = TypeVar("Kind", bound=ReportPart)
-
-
 def as_object(part: ReportPart) -> dict[str, Any]:
     """The JSON of it, without what is absent."""
     return cast("dict[str, Any]", msgspec.json.decode(msgspec.json.encode(part)))
@@ -63,84 +57,7 @@ def read(fields: Fields, shape: FieldReader) -> MPSNode:
     try:
         return msgspec.convert(fields, MPSNode)
     except (msgspec.ValidationError, RecursionError):
-        return _read(fields, MPSNode, "", shape)
-
-
-def _read(fields: Fields, kind: type[Kind], path: str, shape: FieldReader) -> Kind:
-    """Field by field: one of a wrong type is absent, and nothing else is."""
-    found = {}
-    for one in _fields(kind):
-        if fields.get(one.encode_name) is not None:
-            value = _value(_plain(one.type), fields, one.encode_name, path, shape)
-            if value is not None:
-                found[one.name] = value
-    return kind(**found)
-
-
-@cache
-def _fields(kind: type[ReportPart]) -> tuple[msgspec.structs.FieldInfo, ...]:
-    return msgspec.structs.fields(kind)
-
-
-@cache
-def _plain(kind: Any) -> Any:
-    """The type without its bounds, and without None."""
-    while get_origin(kind) in {Annotated, Union, UnionType}:
-        kind = get_args(kind)[0]
-    return kind
-
-
-def _value(kind: Any, fields: Fields, key: str, path: str, shape: FieldReader) -> object:
-    """kind: text, a flag, an amount, a time, another part, or a tuple of parts or of texts; None
-    where it is wrong."""
-    if kind is str:
-        return shape.text(fields, key, path) or None
-    if kind is bool:
-        return shape.flag(fields, key, path)
-    if kind is int:
-        amount = shape.number(fields, key, path, absent=None)
-        if amount is None or 0 <= amount <= LARGEST:
-            return amount
-        _note(amount, at(path, key), "is no amount", f"write a number from 0 to {LARGEST}", shape)
-        return None
-    if kind is Instant:
-        text = shape.text(fields, key, path)
-        time = _time(text)
-        if text and time is None:
-            remedy = "write it with its time zone, such as 2026-01-31T12:00:00Z"
-            _note(text, at(path, key), "is no time", remedy, shape)
-        return time
-    if get_origin(kind) is tuple:
-        entry = _plain(get_args(kind)[0])
-        if entry is str:
-            return shape.texts(fields, key, path)
-        if not _is_part(entry):
-            return None
-        return tuple(
-            [_read(one, entry, where, shape) for where, one in shape.entries(fields, key, path)]
-        )
-    return (
-        _read(shape.mapping(fields, key, path), kind, at(path, key), shape)
-        if _is_part(kind)
-        else None
-    )
-
-
-def _time(text: str) -> Instant | None:
-    """None for what is no time, or has no time zone."""
-    try:
-        time = msgspec.convert(text, Instant)
-    except msgspec.ValidationError:
-        return None
-    return time if time.tzinfo else None
-
-
-def _is_part(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, ReportPart)
-
-
-def _note(value: object, where: str, message: str, remedy: str, shape: FieldReader) -> None:
-    shape.problems.append(Problem("wrong-value", where, shown(value), message, remedy))
+        return shape.struct(MPSNode, fields, "")
 
 
 def cluster_status(mpsnodes: Iterable[object], now: float) -> ClusterStatus:

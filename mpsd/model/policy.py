@@ -24,7 +24,7 @@ Index = Annotated[int, Meta(ge=0)]
 Ordinal = Annotated[
     str,
     Meta(
-        pattern=r"^(0|[1-9][0-9]{0,2})$",
+        pattern=r"^(0|[1-9][0-9]{0,2})\Z",
         extra={
             "words": ("no-ordinal", "is no GPU's ordinal", "write it as nvidia-smi does, such as 0")
         },
@@ -38,16 +38,16 @@ Seconds = Annotated[float, Meta(gt=0, le=86_400)]
 POD_END_MARGIN_S = 0.5  # between mpsd's SIGKILL to the clients of a deleted pod and kubelet's
 _LABEL = "[a-z0-9]([a-z0-9-]*[a-z0-9])?"
 ResourceName = Annotated[
-    str, Meta(pattern=rf"^{_LABEL}([.]{_LABEL})*/[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?$")
+    str, Meta(pattern=rf"^{_LABEL}([.]{_LABEL})*/[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?\Z")
 ]
 # what holds a grant's memory as a whole, in the moment of an allocation
 MemoryCap = Literal["auto", "cgroup", "mps"]
 EvictingState = Literal["fault", "down", "wedged", "refused", "draining", "drained"]
 Text = Annotated[str, Meta(min_length=1)]
-Pattern = Annotated[str, Meta(pattern=r"^[^*]+\*?$")]  # * at the end stands for any ending
-VariablePattern = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?$")]
-PathPattern = Annotated[str, Meta(pattern=r"^(/|(/[^/*]+)+\*?)$")]
-CapabilityName = Annotated[str, Meta(pattern=r"^[A-Z][A-Z_]*$")]
+Pattern = Annotated[str, Meta(pattern=r"^[^*]+\*?\Z")]  # * at the end stands for any ending
+VariablePattern = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?\Z")]
+PathPattern = Annotated[str, Meta(pattern=r"^(/|(/[^/*]+)+\*?)\Z")]
+CapabilityName = Annotated[str, Meta(pattern=r"^[A-Z][A-Z_]*\Z")]
 
 
 def _disjoint(domains: list[list[int]]) -> None:

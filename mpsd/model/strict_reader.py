@@ -8,8 +8,7 @@ entries of a list for a function in the annotation of that list: both raise Valu
 Contradiction where it is one field's.
 """
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import lru_cache
@@ -35,17 +34,6 @@ from mpsd.model.problem import InvalidInput, Problem, shown
 Record = TypeVar("Record")
 
 _WRONG: Final = object()  # in place of a value whose problem is noted
-_BOUNDS = {"ge": "of at least {}", "gt": "above {}", "le": "of at most {}", "lt": "below {}"}
-_LENGTHS = {"min_length": "of at least {} {}", "max_length": "of at most {} {}"}
-_NAMES: Mapping[object, tuple[str, str]] = {  # what it is, and what it consists of
-    bool: ("true or false", ""),
-    dict: ("a mapping of fields", "fields"),
-    float: ("a number", ""),
-    int: ("a whole number", ""),
-    list: ("a list", "entries"),
-    str: ("text", "characters"),
-    tuple: ("a list", "entries"),
-}
 
 
 class Contradiction(ValueError):
@@ -86,11 +74,7 @@ class _Reader:
         if outer in {list, tuple} and isinstance(value, list):
             return self._list(bare, notes, value, where)
         if isinstance(outer, type) and issubclass(outer, dict):
-            return (
-                self._mapping(bare, value, where)
-                if isinstance(value, dict)
-                else self._leaf(dict, (), value, where)
-            )
+            return self._mapping(bare, value, where)
         return self._leaf(bare, notes, value, where)
 
     def _record(self, kind: Any, value: object, where: str) -> Any:
@@ -128,52 +112,47 @@ class _Reader:
             self.read(get_args(kind)[0], one, f"{where}[{position}]")
             for position, one in enumerate(value)
         ]
-        sound = [one for one in entries if one is not _WRONG]
-        if (
-            self._leaf(list, [note for note in notes if isinstance(note, Meta)], value, where)
-            is _WRONG
-        ):
+        bounds = [note for note in notes if isinstance(note, Meta)]
+        if self._leaf(list, bounds, value, where) is _WRONG:
             return _WRONG
-        for check in (note for note in notes if callable(note)):
-            try:
-                check(sound)
-            except ValueError as error:
-                self._contradiction(where, error)
-                return _WRONG
+        sound = [one for one in entries if one is not _WRONG]
+        for check in notes:
+            if callable(check):
+                try:
+                    check(sound)
+                except ValueError as error:
+                    self._contradiction(where, error)
+                    return _WRONG
         return _WRONG if len(sound) < len(entries) else get_origin(kind)(entries)
 
-    def _mapping(self, kind: Any, value: Mapping[str, object], where: str) -> Any:
+    def _mapping(self, kind: Any, value: object, where: str) -> Any:
         """Of names that a type has, or of any; a class of its own is made of what was read."""
+        if not isinstance(value, dict):
+            return self._leaf(dict, (), value, where)
         own = kind if isinstance(kind, type) else dict
         of_name, of_value = get_args(kind) or get_args(own.__orig_bases__[0])  # type: ignore[attr-defined]
         read = {}
         for name, one in value.items():
             place = at(where, str(name))
-            key = _WRONG
-            if not (isinstance(of_name, type) and issubclass(of_name, Enum)):
-                key = self._leaf(*_taken_apart(of_name), name, place)
-            elif name in {member.value for member in of_name}:
-                key = of_name(name)
-            else:
+            words = _words(of_name)
+            if words and name not in words:
                 self._unknown(place, one)
-            read[key] = self.read(of_value, one, place)
+                read[_WRONG] = one
+                continue
+            read[self._leaf(*_taken_apart(of_name), name, place)] = self.read(of_value, one, place)
         return _WRONG if _WRONG in read or _WRONG in read.values() else own(read)
 
     def _leaf(self, kind: Any, notes: Sequence[Any], value: object, where: str) -> Any:
-        limits = [note for note in notes if isinstance(note, Meta)]
-        annotated = Annotated[kind, *limits] if limits else kind
         try:
-            found = msgspec.convert(value, annotated, strict=True)
-        except msgspec.ValidationError:
-            found = _WRONG
-        patterns = [limit.pattern for limit in limits if limit.pattern]
-        # `$` takes a line break
-        if found is not _WRONG and all(re.fullmatch(pattern, found) for pattern in patterns):
-            return found
-        own = next((limit.extra for limit in limits if limit.extra), None)
-        rule, message, remedy = (
-            own["words"] if own else ("field-wrong", _why(kind, limits), self._remedy(kind, value))
-        )
+            return msgspec.convert(value, Annotated[kind, *notes] if notes else kind)
+        except msgspec.ValidationError as error:
+            words = _words(kind)
+            message = f"is none of {', '.join(words)}" if words else f"is wrong: {error}"
+        found = ("field-wrong", message, self._remedy(kind, value))
+        for note in notes:
+            if isinstance(note, Meta) and note.extra:
+                found = note.extra["words"]
+        rule, message, remedy = found
         self.problems.append(Problem(rule, where or "the file", shown(value), message, remedy))
         return _WRONG
 
@@ -216,29 +195,3 @@ def _words(kind: Any) -> tuple[str, ...]:
     if get_origin(kind) in {UnionType, Union}:
         return tuple(word for one in get_args(kind) for word in _words(one))
     return ()
-
-
-def _why(kind: Any, limits: Sequence[Meta]) -> str:
-    if words := _words(kind):
-        return f"is none of {', '.join(words)}"
-    name, parts = _NAMES[get_origin(kind) or kind]
-    return " ".join([f"is not {name}", *_bounds(limits, parts)])
-
-
-def _bounds(limits: Sequence[Meta], parts: str) -> Iterator[str]:
-    for limit in limits:
-        said = [
-            words.format(_figure(bound))
-            for key, words in _BOUNDS.items()
-            if (bound := getattr(limit, key)) is not None
-        ]
-        if limit.ge is not None and limit.le is not None:
-            said = [f"from {_figure(limit.ge)} to {_figure(limit.le)}"]
-        lengths = ((words, getattr(limit, key)) for key, words in _LENGTHS.items())
-        said += [words.format(length, parts) for words, length in lengths if length is not None]
-        said += [f"of the form {limit.pattern}"] if limit.pattern else []
-        yield " and ".join(said)
-
-
-def _figure(bound: float) -> str:
-    return f"{bound:.10g}"

@@ -1,9 +1,6 @@
-"""The canary of one domain: CUDA clients of our own, under limits that are set and read back just
-before.
-
-It never delays programs: it runs before the first of them is admitted, once a boot and driver, and
-not on a daemon that has clients, or for whose restart the holders of grants wait.
-"""
+"""The canary of one domain: CUDA clients of our own, under limits that were read back just before.
+It delays nobody: it runs before the first client, once a boot and driver, not where holders of
+grants wait."""
 
 import asyncio
 import sys
@@ -11,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from mpsd.model.grants import Gpu
 from mpsd.model.node_view import CAP_HOLDS, Canary, ServerLimit
@@ -52,9 +50,8 @@ async def run(program: Sequence[str], environment: Mapping[str, str], deadline_s
 
 @dataclass(frozen=True, slots=True)
 class CanarySetup:
-    """program: the command line of its client. gpus: the domain's. driver: asks NVML for the
-    version; NvmlFailed. caps: None where no memory limits of cgroups are tried. name: of the
-    domain."""
+    """program: its client. gpus, name: of the domain. driver: asks NVML; NvmlFailed. caps: None
+    where no memory limits of cgroups are tried."""
 
     program: Sequence[str]
     gpus: Sequence[Gpu]
@@ -63,8 +60,13 @@ class CanarySetup:
     name: str = ""
 
 
-class OwnContexts:
+Made = TypeVar("Made")
+
+
+class OwnContexts(Generic[Made]):
     """What makes contexts of mpsd's own in a domain. on_end: called when it has."""
+
+    _task: asyncio.Task[Made] | None = None
 
     def __init__(
         self,
@@ -78,11 +80,24 @@ class OwnContexts:
         self._on_end = on_end
         self._log = log
 
+    def cancel(self) -> None:
+        """Its daemon is gone, or goes."""
+        task = self._task
+        self._task = None
+        if task:
+            task.cancel()
 
-class DomainCanary(OwnContexts):
+    async def end(self) -> None:
+        """The same, and its clients are gone then."""
+        task = self._task
+        self.cancel()
+        if task:
+            await asyncio.wait({task})
+
+
+class DomainCanary(OwnContexts[Canary | None]):
     """Runs a domain's canary and keeps its result; before the first an earlier mpsd's, or None."""
 
-    _task: asyncio.Task[Canary | None] | None = None
     _again_at = 0.0
     _left_alone = False
     result: Canary | None = None
@@ -100,8 +115,7 @@ class DomainCanary(OwnContexts):
         )
 
     def why_no_caps(self, policy: Policy) -> str:
-        """Why memory limits of cgroups, which the policy insists on, cannot be set here; else
-        empty. NvmlFailed."""
+        """Why cgroups' limits, if the policy demands them, cannot be set, or empty. NvmlFailed."""
         caps = self._setup.caps
         if policy.memory_cap != "cgroup" or caps is None:
             return ""
@@ -131,9 +145,7 @@ class DomainCanary(OwnContexts):
 
     async def run(self, pipe: ControlPipe, policy: Policy) -> bool:
         """Starts it, or takes its result: True once it has ended and nothing prevents serving.
-
-        Raises what the daemon's commands raise, which is no finding about the driver.
-        """
+        Raises what the daemon's commands raise."""
         if self._task is None:
             self._task = asyncio.create_task(self._run(pipe, policy))
             self._task.add_done_callback(self._ended)
@@ -167,19 +179,9 @@ class DomainCanary(OwnContexts):
             await self.run(pipe, policy)
 
     def cancel(self) -> None:
-        """Its daemon is gone, or goes."""
-        if self._task:
-            self._task.cancel()
-        self._task = None
+        super().cancel()
         self._left_alone = False
         self.servers = ()
-
-    async def end(self) -> None:
-        """The same, and its clients are gone then."""
-        task = self._task
-        self.cancel()
-        if task:
-            await asyncio.wait({task})
 
     def _ended(self, task: asyncio.Task[Canary | None]) -> None:
         if not task.cancelled():
@@ -263,12 +265,10 @@ _LOOK_S = 0.02  # while the server still lists a client that has ended
 _TRIES = 3  # for a first context: one failed each time (10 of 10)
 
 
-class FirstContext(OwnContexts):
-    """A context of mpsd's own after the last client of a domain was killed. Where that was in
-    mid-kernel, the next one fails once: with 719 in the driver API, 46 in the runtime
-    (docs/mps-observed.md, section 15)."""
+class FirstContext(OwnContexts[None]):
+    """A context of mpsd's own after the last client was killed: in mid-kernel, the next one fails
+    once, with 719 or 46 (docs/mps-observed.md, section 15)."""
 
-    _task: asyncio.Task[None] | None = None
     is_awaited = False  # whether it is due, or being made
 
     @property
@@ -290,19 +290,8 @@ class FirstContext(OwnContexts):
             self._log.error("first context not made", reason=str(error), exc_info=error)
 
     def cancel(self) -> None:
-        """Its daemon is gone, or goes."""
-        task = self._task
-        self._task = None
+        super().cancel()
         self.is_awaited = False
-        if task:
-            task.cancel()
-
-    async def end(self) -> None:
-        """The same, and its client is gone then."""
-        task = self._task
-        self.cancel()
-        if task:
-            await asyncio.wait({task})
 
     async def _run(self, pipe: ControlPipe, servers: Sequence[int], deadline_s: float) -> None:
         try:

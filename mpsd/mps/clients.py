@@ -1,9 +1,5 @@
-"""The clients of one domain's MPS: who they are, known while they live, and how each of them ended.
-
-The log says who connects, and any tenant may write such lines. So whom a line names is only held by
-a pidfd; a client is who the server lists. After a fault many are gone at once, and nobody could
-find out then who they were.
-"""
+"""The clients of one domain: who they are, known by pidfd while they live, and how each ended. Any
+tenant may write log lines, so a client is who the server lists."""
 
 import os
 import time
@@ -41,8 +37,8 @@ class _Connected:
 
 
 class DomainClients:
-    """on_last_end: called with the end of a client after which no other of the server is known.
-    ends: the folder in which mpsd records those whom it ends."""
+    """on_last_end: called with the end of the last known client. ends: the folder of mpsd's
+    ends."""
 
     def __init__(self, on_last_end: Callable[[ClientDeath], None], ends: Path) -> None:
         self._on_last_end = on_last_end
@@ -79,8 +75,8 @@ class DomainClients:
         return max(0.0, self._list_at - time.monotonic())
 
     def listed(self, pids: Collection[int], asked_s: float) -> dict[int, FaultHit]:
-        """By the server's word; who of them is known and lives, by pid. asked_s: when it was asked,
-        in seconds of CLOCK_BOOTTIME. OSError in a shortage."""
+        """By the server's word: who is known and lives, by pid. asked_s: when asked, by
+        CLOCK_BOOTTIME. OSError in a shortage."""
         self._listed_at, self._list_at = time.monotonic(), float("inf")
         # before the answer came
         for death in [one for one in self._unlisted if one.at_s >= asked_s]:

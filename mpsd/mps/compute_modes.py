@@ -1,11 +1,6 @@
-"""Sets the compute mode of a domain's GPUs that the policy wants, and restores the one that was
-found.
-
-The mode that was found is recorded before anything is changed, so that whoever comes next can
-restore it: a clean stop, a changed policy, the next start, or `mpsd control --release`. Each GPU
-has a file for it alone, written once and removed when the mode is back. Where that file cannot be
-read, the mode stays as it is: unknown is not DEFAULT.
-"""
+"""Sets the compute mode that the policy wants on a domain's GPUs, and restores the one found. That
+one is first written to a file for each GPU, for whoever restores it; where the file cannot be read,
+the mode stays as it is."""
 
 import asyncio
 import shlex
@@ -89,9 +84,9 @@ class ComputeModes:
         return self._asked is not None and self._asked is not policy.exclusive_process
 
     def follow(self, policy: Policy) -> None:
-        """Sets the policy's mode; the modes that were found are on disk before. NvmlFailed,
-        OSError. Not of a MIG instance: the mode is of the whole GPU, and with MIG on it can only be
-        Default, so that nothing but the watchdog keeps programs from running beside MPS there."""
+        """Sets the policy's mode; the found ones are on disk before. Not on MIG instances, whose
+        GPU can only be Default: there the watchdog alone keeps programs on MPS. NvmlFailed,
+        OSError."""
         if not policy.exclusive_process:
             self._asked = False
             self.put_back()
@@ -177,8 +172,7 @@ class ReleaseOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The outcome for one GPU. gpu, mode: None where the record cannot be read. mode: the name of
-    the mode before mpsd. reason: why it was not restored, else empty."""
+    """gpu, mode: None where the record is unreadable. reason: why it was not restored."""
 
     domain: str
     gpu: str | None
@@ -188,12 +182,9 @@ class Released:
 
 
 def release(run_directory: Path, find_tools: Callable[[], Tools]) -> tuple[Released, ...]:
-    """Restores the mode of every GPU in a record of this boot; empty where nothing was left behind.
-
-    Nothing is changed under a program: while one is on MPS, or the daemon does not say, its GPUs
-    keep their mode. The run directory must be held. find_tools: called where there is something to
-    put back. NvmlFailed where there is no driver.
-    """
+    """Restores the modes of all GPUs in records of this boot; GPUs in use keep theirs. The run
+    directory must be held. find_tools: called only where needed. NvmlFailed where there is no
+    driver."""
     found = []
     done = []
     files = FoundModes(run_directory)

@@ -1,10 +1,6 @@
 """The process `nvidia-cuda-mps-control -f -M` of one domain: commands to it, its start, its
-sockets.
-
-The daemon outlives mpsd. It has a session of its own and writes to a file, so that nothing breaks
-for its clients when mpsd ends; the next mpsd adopts it on proof that it is the one that listens in
-our directory.
-"""
+sockets. It outlives mpsd, in a session of its own; the next mpsd adopts what listens in the
+directory."""
 
 import asyncio
 import errno
@@ -42,11 +38,8 @@ class DaemonSilent(ControlFailed):
 async def communicate(
     argv: Sequence[str], environment: Mapping[str, str], deadline_s: float, said: str = ""
 ) -> tuple[int, str, str]:
-    """The exit code of a program, its output and its errors. said: its standard input.
-    TimeoutError, OSError.
-
-    It is killed at its deadline, and when the caller is cancelled.
-    """
+    """The exit code of a program, its output and errors; it is killed at its deadline, or with the
+    caller. said: its input. TimeoutError, OSError."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         *argv, env=environment, stdin=pipe, stdout=pipe, stderr=pipe
@@ -177,11 +170,8 @@ def listener(folder: DomainFolder) -> ProcessIdentity | None:
 
 
 def offer_to_clients(folder: DomainFolder) -> None:
-    """Puts the daemon's socket into client/, in place of an older one.
-
-    By link and rename inside client/, which itself is never replaced: mounts of running containers
-    stay good.
-    """
+    """Puts the daemon's socket into client/, which is never replaced: mounts of containers stay
+    good."""
     beside = folder.client / ".control.new"
     beside.unlink(missing_ok=True)
     os.link(folder.pipe / "control", beside)
@@ -195,8 +185,7 @@ def withdraw_from_clients(folder: DomainFolder) -> None:
 
 
 def command_times(settings: Settings, domains: Iterable[str]) -> Mapping[str, CommandTimes]:
-    """How long daemons took to answer `mpsd control`, by domain, as it recorded in this boot; none
-    where unreadable."""
+    """By domain, how long its daemon took to answer in this boot; none where unreadable."""
     found = {}
     for domain in domains:
         with suppress(records.UnreadableRecord):

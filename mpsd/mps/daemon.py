@@ -1,8 +1,5 @@
-"""The control daemon of one domain: started or adopted, probed, followed in its log, ended.
-
-It keeps the daemon's last answers and draws no conclusion from them; `DomainSupervisor` does that
-by the table.
-"""
+"""The control daemon of one domain: started or adopted, probed, followed in its log, ended. Its
+last answers are kept; `DomainSupervisor` draws the conclusions."""
 
 import contextlib
 import os
@@ -34,10 +31,8 @@ ROTATE_BYTES = 8 * 1024 * 1024
 
 
 class LogTail:
-    """The end of a log that another process appends to. Each line comes once, whole.
-
-    The writer keeps the file open, so a long one is copied and cut in place, never renamed.
-    """
+    """The end of a log that another process appends to, by whole lines. The writer keeps the file
+    open, so a long one is copied and cut in place."""
 
     def __init__(self, path: Path, *, from_end: bool) -> None:
         self._path = path
@@ -87,10 +82,7 @@ _TROUBLES = (ControlFailed, OSError)  # TimeoutError is one of the latter
 @dataclass(frozen=True, slots=True)
 class DaemonPlace:
     """Where a domain's daemon lives. environment: of its programs. with_gate: whether gates can be
-    made here.
-
-    cgroup: None where the daemon stays in mpsd's own.
-    """
+    made here. cgroup: None where the daemon stays in mpsd's own."""
 
     folder: DomainFolder
     environment: Mapping[str, str]
@@ -100,16 +92,11 @@ class DaemonPlace:
 
 
 class DomainDaemon:
-    """identity: None while there is none. servers, server, clients: as last answered; None while
-    not known.
-
-    asked_s: when it was asked for them, in seconds of CLOCK_BOOTTIME.
-    unanswered: commands in a row without a proper answer, and trouble says what came instead.
-    settled: its settings were read back and its server was started. coming: a server that it
-    started and that is not ready yet. no_server: the last one that it started did not start up.
-    on_line: called with each line of its log that means something. commands: how long this and
-    earlier daemons of the domain took to answer, since mpsd began.
-    """
+    """identity: None for no daemon. servers, server, clients: as answered last; None where not
+    known. asked_s: when, by CLOCK_BOOTTIME. unanswered: commands in a row without a proper answer;
+    trouble: what came instead. settled: its settings were read back and a server started. coming: a
+    server that is not ready yet. no_server: the last one did not start up. on_line: gets each line
+    of the log that means something. commands: times of answers since mpsd began."""
 
     def __init__(
         self, place: DaemonPlace, gpus: Sequence[str], on_end: Callable[[], None], log: Logger
@@ -302,12 +289,9 @@ class DomainDaemon:
         return asks
 
     async def probe(self, deadline_s: float, *, with_clients: bool) -> None:
-        """Asks for its servers and their status; has a server started where there is none, except
-        in a drain.
-
-        with_clients: for a drain, which counts clients. Anything but a proper answer counts as
-        unanswered, but for a shortage of mpsd's own: OSError.
-        """
+        """Asks for its servers and their status, and for clients in a drain; has a server started
+        where there is none, except in a drain. All but a proper answer counts as unanswered;
+        OSError in a shortage."""
         pipe = self.pipe(deadline_s)
         asked_s = processes.boot_time_s()
         try:

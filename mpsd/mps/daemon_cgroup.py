@@ -1,9 +1,5 @@
-"""A cgroup of its own for each control daemon, beside those of all containers.
-
-A container that shares the host's pids is ended by its cgroup: every process in it, or below it, is
-killed with its first process. So a daemon that is to outlive the container of `mpsd control` must
-be in none of its cgroups.
-"""
+"""A cgroup for each control daemon, beside those of all containers. A container that shares the
+host's pids is ended with everything in its cgroup, so the daemon must be in none of them."""
 
 import ctypes
 import os
@@ -23,11 +19,8 @@ class CgroupRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class DaemonCgroup:
-    """The cgroup mpsd/<name>, of v2 or in every hierarchy of v1. tree: where the host's cgroups are
-    mounted.
-
-    host: the pid of a process of the host; with its pids, that of its first.
-    """
+    """The cgroup mpsd/<name>, of v2 or in every hierarchy of v1. tree: the mount of the host's
+    cgroups. host: the pid of a process of the host."""
 
     tree: Path
     name: str
@@ -99,12 +92,9 @@ class DaemonCgroup:
 
 
 def _is_only_ours(hierarchy: Path) -> bool:
-    """Whether this is not the host's hierarchy, but the part that a container sees of it: it is at
-    the top of that.
-
-    The top of a whole hierarchy has files of its own in v1, and lacks some in v2 (cgroups(7),
-    cgroup-v2 of the kernel).
-    """
+    """Whether it is not the host's hierarchy, but the part that a container sees. The top of a
+    whole one has files of its own in v1, and lacks some in v2 (cgroups(7), cgroup-v2 of the
+    kernel)."""
     v2 = (hierarchy / "cgroup.controllers").exists()
     whole = (
         not (hierarchy / "cgroup.type").exists() if v2 else (hierarchy / "release_agent").exists()

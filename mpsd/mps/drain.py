@@ -1,8 +1,4 @@
-"""Drains of a domain: the agent's request to admit no new programs, and whether a program would
-still be affected.
-
-The request is the agent's file, even one that cannot be read, or mpsd's own stop.
-"""
+"""Drains of a domain, asked by the agent's file, readable or not, or by mpsd's own stop."""
 
 from dataclasses import dataclass
 
@@ -43,9 +39,8 @@ def asked(folder: DomainFolder) -> DrainRequest | None:
 
 
 class DomainDrain:
-    """Whether a domain is to be drained. stopping: mpsd itself ends, which is never withdrawn.
-    leaving: why the domain is to end alone, since its GPUs are of others from now on; empty while
-    they are not."""
+    """Whether a domain is to be drained. stopping: mpsd itself ends, which is not withdrawn.
+    leaving: why the domain ends alone, as its GPUs are of others; else empty."""
 
     def __init__(self, folder: DomainFolder) -> None:
         self._folder = folder
@@ -74,11 +69,7 @@ class DomainDrain:
 
     @property
     def granted(self) -> bool:
-        """Whether a program holds a grant here and may still start to use its GPU, without limits
-        if mpsd were gone.
-
-        The agent's limit shows it: it is denial where nobody holds a grant.
-        """
+        """Whether a grant is held here, by the agent's limit, which is denial for none."""
         try:
             return limit_mib(self._folder) > DENY_MIB
         except records.UnreadableRecord:
@@ -86,9 +77,5 @@ class DomainDrain:
 
 
 def limit_mib(folder: DomainFolder) -> int:
-    """The limit that the agent last set, else denial: no program may start unlimited before the
-    agent has decided.
-
-    records.UnreadableRecord where there is something else.
-    """
+    """The limit that the agent last set, else denial. records.UnreadableRecord."""
     return records.read(folder.limits, int) or DENY_MIB

@@ -1,10 +1,5 @@
-"""Ends clients of MPS, with proof that each is the right one, and without harm to those beside it
-(`rules.ends`).
-
-Each end is recorded in the run directory before the client is stopped, so that the next mpsd goes
-on with it and no client stays stopped. A process that is stopped without a record, as by Ctrl-Z, is
-nobody's business here.
-"""
+"""Ends clients of MPS, each proven to be the right one, without harm to those beside it. Each end
+is recorded before the client is stopped, so that the next mpsd goes on with it."""
 
 import asyncio
 import contextlib
@@ -109,9 +104,8 @@ class ClientEnds:
         return frozenset(self._under_way)
 
     def begin(self, asked: EndAsked) -> ClientEnd:
-        """Stops the client, or kills it at once where that harms nobody: beside MPS, after a fault,
-        without a drain. One whose end is under way goes on. NotEnded where it may not be ended, or
-        nothing proves that it is the one."""
+        """Stops the client, or kills it at once where that harms nobody. An end under way goes on.
+        NotEnded where it may not be ended, or nothing proves that it is the one."""
         client = asked.client
         if known := self._under_way.get(client.process):
             return known
@@ -214,12 +208,13 @@ class ClientEnds:
             while True:
                 await asyncio.sleep(pause_s)
                 seen = self._look(begun.record, samples, self.domains())
+                stops = begun.record.stops
                 step, begun.record = rules.next_step(begun.record, seen)
                 left_s = begun.record.deadline_s - processes.boot_time_s()
                 pause_s = min(_LOOK_S, max(0.0, left_s))
                 if step is Step.STOP:
                     samples.clear()
-                    self._stop(begun, pidfd)
+                    self._stop(begun, pidfd, is_again=stops == begun.record.stops)
                 elif step is not Step.WAIT:
                     break
             if step is Step.KILL:
@@ -253,8 +248,7 @@ class ClientEnds:
         samples: dict[str, tuple[Sample, ...]],
         domains: Collection[DomainRecord],
     ) -> None:
-        """Adds what NVML says of the use of each GPU's server since the last look; of the time
-        before the first look it is not known."""
+        """Adds what NVML says of the servers' use since the last look; unknown before the first."""
         for gpu in end.gpus:
             servers = {pid for one in domains if gpu in one.gpus for pid in one.servers}
             known = samples.get(gpu) or ((time.time_ns() // 1000, None),)
@@ -264,12 +258,14 @@ class ClientEnds:
 
     # -- what is done -----------------------------------------------------------------------------
 
-    def _stop(self, begun: ClientEnd, pidfd: int) -> None:
+    def _stop(self, begun: ClientEnd, pidfd: int, *, is_again: bool = False) -> None:
+        """is_again: the last stop does not hold yet, and is sent once more."""
         end = begun.record
         self._over.discard(self._file(end.process))  # of an earlier process with its pid
         self._send_recorded(end, pidfd, signal.SIGSTOP)
-        about = {"pid": end.process.pid, "stops": end.stops, "drain_s": end.drain_s}
-        self.log.info("client stopped", **about, reason=end.reason)
+        if not is_again:
+            about = {"pid": end.process.pid, "stops": end.stops, "drain_s": end.drain_s}
+            self.log.info("client stopped", **about, reason=end.reason)
 
     def _kill(self, begun: ClientEnd, pidfd: int) -> None:
         end = begun.record = replace(begun.record, is_killed=True)
@@ -320,8 +316,8 @@ class ClientEnds:
             self._forget(path)
 
     async def until_gone(self, client: Client, seen_at: float) -> float:
-        """Waits until a process that was killed and its memory are gone; the seconds since
-        `seen_at` (monotonic). NotEnded."""
+        """Waits for a killed process and its memory; seconds since seen_at (monotonic).
+        NotEnded."""
 
         def is_gone() -> bool:
             if processes.is_alive(client.process):

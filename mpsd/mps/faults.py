@@ -1,9 +1,5 @@
-"""The faults of one domain: finds out which processes are affected, and ends those that stay, so
-that the GPU recovers.
-
-Only the very processes that a fault affected are ended (pid, start time, boot id), and of these
-only those that the faulty server still lists.
-"""
+"""The faults of one domain: finds who was hit, and ends those that stay, so that the GPU recovers:
+only whom the faulty server still lists, by pid, start time and boot id."""
 
 import signal
 import time
@@ -26,8 +22,8 @@ _SOON_S = 0.05  # between two looks while somebody who was ended may still be th
 
 
 class DomainFaults:
-    """The faults of a domain. all, total: as in its record. one_gpu: whether all clients share one
-    GPU. on_last_end, ends: as of its clients."""
+    """all, total: as in its record. one_gpu: of all clients. on_last_end, ends: of
+    DomainClients."""
 
     def __init__(
         self,

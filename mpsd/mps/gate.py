@@ -1,11 +1,5 @@
-"""The gate of a domain: a device node that its containers name as theirs, so that none starts while
-it does not serve.
-
-It exists only while a daemon serves behind it, and is believed only while the daemon in its
-domain's record lives: `mpsd control` sees to that before anything else when it starts and while it
-runs, the agent in between. It leads nowhere: its numbers are those of /dev/null, and no container
-needs to open it.
-"""
+"""The gate of a domain: a device node that its containers name as theirs, so that none starts
+unless a living daemon serves. It has the numbers of /dev/null; no container opens it."""
 
 import os
 import stat
@@ -54,8 +48,7 @@ def remove_all_but(run_directory: Path, serving: Container[str]) -> tuple[str, .
 
 
 def close_before_start(run_directory: Path, log: Logger) -> None:
-    """For `mpsd control`: only a daemon that served when an earlier one was killed, and lives,
-    keeps its gate."""
+    """For `mpsd control`: only a domain that served and whose daemon lives keeps its gate."""
     close_unguarded(run_directory, DomainRecords(run_directory, log).read(), log, SERVING)
 
 
@@ -65,11 +58,8 @@ def close_unguarded(
     log: Logger,
     states: Collection[State] = frozenset(State),
 ) -> None:
-    """For the agent. records: as they are now. states: those of domains that keep their gate, if
-    their daemon lives.
-
-    Costs a stat or two a domain.
-    """
+    """Removes gates without a living daemon in these states; a stat or two a domain. records: as
+    they are now."""
     serving = {record.domain for record in records if record.daemon and record.state in states}
     for domain in remove_all_but(run_directory, serving):
         log.warning(

@@ -1,9 +1,5 @@
 """The life of one domain's daemon: adopted or started, settled before its first client, killed and
-restarted.
-
-Each step is recorded at once, so that a later mpsd continues from there: with the same daemon, the
-same count of deaths, the same faults and compute modes.
-"""
+restarted. Each step is recorded at once, so that a later mpsd continues from there."""
 
 import os
 import time
@@ -128,12 +124,8 @@ _TROUBLES = (ControlFailed, NvmlFailed, OSError)  # TimeoutError is one of the l
 
 
 class DomainSettling:
-    """Makes a daemon ready for its first client: limits first, then a server, then clients, in this
-    order.
-
-    No client is admitted before the limits of new servers were read back. The outcome is in
-    `daemon`: settled, unanswered, trouble, servers, server.
-    """
+    """Makes a daemon ready: limits are set and read back, then a server starts, then clients may
+    come. The outcome is in `daemon`: settled, unanswered, trouble, servers, server."""
 
     def __init__(
         self, domain: Domain, folder: DomainFolder, daemon: DomainDaemon, log: Logger
@@ -144,14 +136,9 @@ class DomainSettling:
         self._log = log
 
     async def settle(self, policy: Policy, *, in_use: bool, doubtful: bool = False) -> bool:
-        """Runs the canary where it is due, sets and reads back the limits for new servers, starts
-        the server, then admits clients. in_use: somebody holds a grant and waits for it. doubtful:
-        the server may fail to start, so its start is waited for; else its first client does that.
-
-        False leaves the reason in `trouble`. Only silence counts as unanswered: a daemon with an
-        unexpected answer is not wedged, it has its time to start (`start_s`) like one that does not
-        listen yet. OSError in a shortage.
-        """
+        """Runs the canary where due, sets the limits of new servers, starts one, admits clients.
+        in_use: holders of grants wait. doubtful: the server may fail to start, so that is waited
+        for. False: see `trouble`; only silence counts as unanswered. OSError in a shortage."""
         daemon = self._daemon
         pipe = self._daemon.pipe(policy.graces.command_s)
         try:

@@ -1,11 +1,6 @@
-"""Sets the memory limits of cgroups by NVML, reads them back, and takes them away: `mpsd control`
-alone, since that needs root's rights over the driver and the host's cgroups, which the agent has
-not.
-
-The agent, which knows every grant, writes down what is to be held; what is in force is written down
-here. Nothing is ever written into a file `dmem.*`: NVML finds its key of a GPU and keeps the sums
-of the cgroups above.
-"""
+"""Sets memory limits of cgroups by NVML, reads them back and removes them. The agent, which knows
+every grant, writes down what is wanted; `mpsd control`, which has the rights, what is in force.
+Nothing is written into `dmem.*`: NVML knows its key of a GPU."""
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -19,7 +14,6 @@ from mpsd.model.policy import MemoryCap, Policy
 from mpsd.mps.rules.memory_caps import (
     CANARY_FOUND,
     NOT_SET,
-    Cap,
     CapActions,
     CappedGrant,
     CapsInForce,
@@ -66,8 +60,8 @@ class CapProbe:
 
     @contextmanager
     def limited(self, name: str, gpu: str, memory_mib: int) -> Iterator[tuple[str, ...]]:
-        """A cgroup with this limit, while in it; what a command line begins with that runs in
-        there. NvmlFailed, OSError."""
+        """A cgroup with this limit; yields a prefix for commands to run in it. NvmlFailed,
+        OSError."""
         root = v2_tree(self.tree)
         if root is None:
             raise FileNotFoundError(self.no_tree)
@@ -91,8 +85,7 @@ class CapProbe:
 
 
 def _too_old(nvml: Nvml, gpu: str, cgroup: Path) -> str:
-    """Why the driver sets no limits at all; empty where it has the functions. NvmlFailed for a GPU
-    that is lost."""
+    """Why the driver sets no limits at all; empty where it can. NvmlFailed for a lost GPU."""
     if nvml.has_memory_limits(gpu, cgroup):
         return ""
     return (
@@ -159,8 +152,7 @@ class CapFiles:
 
 
 class CapRequests:
-    """The agent's part: it asks for limits of those grants that can have one, and knows what became
-    of them."""
+    """The agent's part: asks for limits of the grants that can have one, and knows the outcome."""
 
     def __init__(self, files: CapFiles, nvml: Nvml, policy: Callable[[], Policy]) -> None:
         self._files = files
@@ -212,8 +204,7 @@ class CapRequests:
 
 
 class MemoryCaps:
-    """Follows what the agent asks. A limit counts as in force once it was read back; what is in
-    force outlives this process, and the next one finds it in its file and in NVML."""
+    """Follows what the agent asks. A limit that was read back outlives this process."""
 
     def __init__(
         self, files: CapFiles, probe: CapProbe, policy: Callable[[], Policy], log: Logger
@@ -222,18 +213,14 @@ class MemoryCaps:
         self._probe = probe
         self._policy = policy
         self._log = log
-        # by place; None before the first look
-        self._ours: dict[tuple[str, int, str], Cap] | None = None
+        self._ours = {cap.place: cap for cap in files.in_force().caps}
         self._pods: dict[str, Path] = {}  # by uid, its cgroup
-        self._looks = 0
+        self._looks = _READ_AGAIN
         self._troubles: dict[str, str] = {}
 
     def follow(self, domains: Collection[DomainRecord]) -> None:
         """Looks, decides and acts once. OSError where the outcome cannot be written down."""
         wanted = self._files.wanted()
-        if self._ours is None:
-            self._ours = {cap.place: cap for cap in self._files.in_force().caps}
-            self._looks = _READ_AGAIN
         root = v2_tree(self._probe.tree)
         if wanted is None or not (wanted.caps or self._ours):
             return
@@ -260,15 +247,9 @@ class MemoryCaps:
 
     def end(self) -> None:
         """Takes away whatever mpsd has set."""
-        ours = (
-            self._ours
-            if self._ours is not None
-            else {cap.place: cap for cap in self._files.in_force().caps}
-        )
-        self._ours = ours
-        if ours and (root := v2_tree(self._probe.tree)):
+        if self._ours and (root := v2_tree(self._probe.tree)):
             self._drop(root)
-            self._act(CapActions(tuple(ours.values()), (), {}), root)
+            self._act(CapActions(tuple(self._ours.values()), (), {}), root)
         self._files.clear()
 
     # -- look -------------------------------------------------------------------------------------
@@ -278,7 +259,7 @@ class MemoryCaps:
         self._looks += 1
         ours = {
             place: cap
-            for place, cap in (self._ours or {}).items()
+            for place, cap in self._ours.items()
             if _inode(_folder(root, cap.cgroup)) == cap.inode
         }
         if self._looks >= _READ_AGAIN:
@@ -330,7 +311,6 @@ class MemoryCaps:
 
     def _act(self, actions: CapActions, root: Path) -> dict[tuple[str, int, str], str]:
         """By place, why a limit could not be set."""
-        ours = self._ours or {}
         nvml = self._probe.nvml
         failed: dict[tuple[str, int, str], str] = {}
         for cap in actions.resets:
@@ -343,20 +323,19 @@ class MemoryCaps:
                         "memory cap not removed", cgroup=cap.cgroup, gpu=cap.gpu, reason=str(error)
                     )
                     continue
-            ours.pop(cap.place, None)
+            self._ours.pop(cap.place, None)
         for cap in actions.sets:
             folder = _folder(root, cap.cgroup)
             try:
                 nvml.limit_memory(cap.gpu, folder, cap.memory_mib)
                 if (found := nvml.memory_limit_mib(cap.gpu, folder)) != cap.memory_mib:
                     raise NvmlFailed(f"a limit of {cap.memory_mib} MiB reads back as {found}")
-                ours[cap.place] = cap
+                self._ours[cap.place] = cap
                 self._log.info(
                     "memory cap set", cgroup=cap.cgroup, gpu=cap.gpu, memory_mib=cap.memory_mib
                 )
             except NvmlFailed as error:
                 failed[cap.place] = f"{NOT_SET} {cap.cgroup} could not be set: {error}"
-        self._ours = ours
         return failed
 
     def _tell(self, troubles: dict[str, str]) -> None:

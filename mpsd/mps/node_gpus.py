@@ -1,8 +1,4 @@
-"""The GPUs of a node, NVML, and the environment of commands and programs: what every role starts
-from.
-
-`simulator.machine` makes it; whoever has it need not know whether the GPUs are real.
-"""
+"""The GPUs of a node, NVML, and the environment of programs, real or simulated."""
 
 import time
 from collections.abc import Mapping
@@ -18,13 +14,9 @@ _LAYOUT_S = 2.0  # between two looks at the MIG layouts: a call or two a GPU
 
 @dataclass(slots=True)
 class Node:
-    """The GPUs of a node. environment: of control daemons and commands. canary: the command line of
-    its client.
-
-    extra, path_first: what programs need beside their limits. shared, device_lists: what containers
-    need too: folders of the host, and variables that take the UUIDs of their GPUs in place of
-    device nodes; none where GPUs are real.
-    """
+    """environment: of control daemons and commands. canary: its client. extra, path_first: of
+    programs, beside limits. shared, device_lists: of containers: folders of the host, and variables
+    for UUIDs; none where GPUs are real."""
 
     nvml: Nvml
     gpus: tuple[Gpu, ...]
@@ -50,8 +42,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What is needed to put a machine back in order: NVML, not open yet, and the environment of
-    control commands."""
+    """For putting a machine back in order: NVML, not open yet, and the environment of commands."""
 
     nvml: Nvml
     environment: Mapping[str, str]

@@ -1,9 +1,5 @@
-"""The records of the domains of this node: as every process reads them, and as `mpsd control` keeps
-each of them; and which domains there are to be (`NodeDomains`).
-
-A record is read again only when its file has changed, and believed only while its daemon lives: no
-program may start on a GPU whose daemon is gone, where no limit holds.
-"""
+"""The records of this node's domains, as all read them and `mpsd control` keeps them, and which
+domains there are to be. A record is believed while its daemon lives: without one no limit holds."""
 
 import re
 import time
@@ -121,8 +117,7 @@ class DomainRecords:
 
 
 def _read_of_this_boot(path: Path) -> DomainRecord | None:
-    """None where there is none: another boot's pids and compute modes mean nothing now.
-    UnreadableRecord."""
+    """None where there is none: pids and modes of another boot mean nothing. UnreadableRecord."""
     record = records.read(path, DomainRecord)
     return record if record and record.boot_id == processes.boot_id() else None
 
@@ -130,7 +125,7 @@ def _read_of_this_boot(path: Path) -> DomainRecord | None:
 def of_this_boot(
     run_directory: Path,
 ) -> Iterator[tuple[DomainFolder, DomainRecord | records.UnreadableRecord]]:
-    """The domains' folders, by name, with their records of this boot, or why one cannot be read."""
+    """The domains' folders, by name, with their records of this boot, or why one is unreadable."""
     for path in sorted(
         run_directory.glob("gpu*/record.json"), key=lambda path: (len(path.parent.name), path)
     ):
@@ -143,11 +138,8 @@ def of_this_boot(
 
 
 class KeptRecord:
-    """The record of one domain, as its supervisor keeps it. now: on disk from the first change on.
-
-    Where it cannot be written, as on a full disk, that is logged once, and tried again at each
-    look.
-    """
+    """The record of one domain, on disk from the first change on. A failed write is logged once,
+    and tried again at each look."""
 
     def __init__(self, domain: Domain, folder: DomainFolder, log: Logger) -> None:
         self._path = folder.record
@@ -182,8 +174,7 @@ class KeptRecord:
         return old if old and (old.version, old.gpus) == (RECORD_VERSION, self.now.gpus) else None
 
     def change(self, **fields: object) -> None:
-        """The record with these fields, on disk too where that changes anything, or somebody has
-        changed the file."""
+        """Writes the record where these fields change it, or somebody changed the file."""
         changed = replace(self.now, **fields)  # type: ignore[arg-type]
         if changed != self.now or self._unwritten or self._stamp() != self._written:
             self.now = changed
@@ -229,9 +220,8 @@ class JoinedGroups:
 
 
 class NodeDomains:
-    """The domains that a node is to have: those of the policy, and those that are joined on demand.
-    The agent, which knows every grant, decides on these and writes them down; `mpsd control`
-    follows, whenever either was restarted."""
+    """The domains that a node is to have: those of the policy, and those joined on demand. The
+    agent decides on the latter and writes them down; `mpsd control` follows."""
 
     def __init__(
         self, run_directory: Path, gpus: Sequence[Gpu], policy: Policy, log: Logger
@@ -322,13 +312,11 @@ class NodeDomains:
             self.every = every
 
     def is_gone(self, record: DomainRecord) -> bool:
-        """Whether none of its GPUs is here any more, so that it serves nobody but those who hold a
-        part of one."""
+        """Whether none of its GPUs is here any more."""
         return {gpu.uuid for gpu in self.gpus}.isdisjoint(record.gpus)
 
     def ends(self, record: DomainRecord) -> bool:
-        """Whether `mpsd control` ends it. One whose GPUs are gone is the node's until its programs
-        have ended."""
+        """Whether `mpsd control` ends it. One without GPUs stays until its programs have ended."""
         return self.replaced(record) and not (self.is_gone(record) and record.state not in ENDED)
 
     # -- for the agent alone ----------------------------------------------------------------------
@@ -351,8 +339,7 @@ class NodeDomains:
         return groups is not None
 
     def divide_idle(self, held: Collection[str]) -> None:
-        """Divides the joined domains in which nobody has held a grant for a while. held: of all
-        grants. One that is to be drained stays, so that its GPUs do not serve in between.
+        """Divides joined domains in which no grant was `held` for a while, but those to be drained.
         OSError."""
         now = time.monotonic()
         idle = self._unused(held)
@@ -390,8 +377,7 @@ class NodeDomains:
             self._log.info("domains changed", new=sorted(named))
 
     def replaced(self, record: DomainRecord) -> bool:
-        """Whether `mpsd control` is to end this domain, since its GPUs are of others now, or one of
-        them is gone."""
+        """Whether it is to end, since its GPUs are of others now, or one is gone."""
         if not {gpu.uuid for gpu in self.gpus}.issuperset(record.gpus):
             return True
         if record.kind not in (DomainKind.ALONE, DomainKind.JOINED) or record.gpus in self.joined:

@@ -1,8 +1,5 @@
-"""The supervisor of one domain: observes its control daemon, takes the state from the table, acts
-on it, records it.
-
-Which state follows from an observation is decided by `model.domain.next_state` alone.
-"""
+"""The supervisor of one domain: looks at its control daemon, takes the state from
+`model.domain.next_state`, acts on it and records it."""
 
 import asyncio
 import contextlib
@@ -105,8 +102,7 @@ class DomainSupervisor:
         self._wake.set()
 
     def drain(self) -> None:
-        """Admits no new programs from now on, because mpsd stops; the state shows when the last one
-        is gone."""
+        """Admits no new programs, because mpsd stops; the state shows when the last one is gone."""
         self._drain.stopping = True
         self._probe_at = 0.0
         self.wake()
@@ -124,8 +120,7 @@ class DomainSupervisor:
         return bool(self._taken_over and self._drain.leaving and self.is_empty)
 
     def replace(self, earlier: "Collection[DomainSupervisor]") -> None:
-        """Records that this one has the GPUs of others, which have ended; so a GPU is in a record
-        at every moment."""
+        """Records that it has the GPUs of others, which have ended."""
         self._kept.change(
             reason=f"its GPUs were of {' and '.join(sorted(one.record.domain for one in earlier))}",
             served=all(one.record.served for one in earlier),
@@ -147,11 +142,8 @@ class DomainSupervisor:
         )
 
     def look_at_files(self) -> None:
-        """Makes the loop look if the daemon has written something or was stopped, or the agent has
-        asked.
-
-        It costs two stats and the reading of one file of /proc.
-        """
+        """Wakes the loop after a line in the log, a stop of the daemon or a request of the
+        agent."""
         if self._daemon.tail.has_grown() or self._modes.is_news(self._policy()):
             self.wake()
         if self._drain.is_news() or (self._daemon.is_stopped and not self._daemon.unanswered):
@@ -244,8 +236,7 @@ class DomainSupervisor:
         return unreliable if self._daemon.alive else ""
 
     def _usurper(self) -> str:
-        """The process that has a GPU exclusively, in EXCLUSIVE_PROCESS, so that no server can start
-        beside it."""
+        """Why no server can start beside the process that has a GPU exclusively, or empty."""
         try:
             alone = self._nvml.exclusive_process
             exclusive = [
@@ -266,8 +257,7 @@ class DomainSupervisor:
         return f"no MPS server can start while pid {pid} uses {uuid} exclusively; end it: {program}"
 
     def _beside_mps(self, uuid: str) -> list[int]:
-        """The living processes on a GPU that are neither clients of MPS nor our daemon's server.
-        NvmlFailed."""
+        """Living processes on a GPU that are neither on MPS nor our daemon's server. NvmlFailed."""
         on_mps = self._nvml.mps_pids(uuid)
         others = [
             pid
@@ -299,8 +289,7 @@ class DomainSupervisor:
         log("state", state=state.value, reason=reason)
 
     def _last_client_ended(self, death: ClientDeath) -> None:
-        """Lets nobody in before mpsd has made a context, unless it ended well: CUDA may refuse the
-        next one."""
+        """Has mpsd make a context before others may, unless it ended well."""
         if death.is_well:
             return
         self._daemon.first_context.is_awaited = True
@@ -319,13 +308,9 @@ class DomainSupervisor:
             )
 
     def _set_gate(self, state: State) -> None:
-        """Before the record is written, so that whoever reads `ready` finds the gate. Again at
-        every look.
-
-        It stays as it is while starting: the clients of an adopted daemon that served go on being
-        served. No agent has set a limit in this boot before there is a file of limits: a container
-        that starts then would be denied its GPU.
-        """
+        """Makes or removes the gate, before the record says so. While starting it stays: clients of
+        an adopted daemon go on. Without a file of limits there is none: a container would be denied
+        its GPU."""
         if state in SERVING and self._daemon.first_context.is_awaited:
             self._hold_back()
         elif state in SERVING and self._place.with_gate and self._folder.limits.exists():
@@ -375,18 +360,14 @@ class DomainSupervisor:
             self._restarts.kill_after(policy.graces.start_s, "it could not be made ready")
 
     async def stop(self, timeout_s: int) -> None:
-        """Ends the daemon, giving its clients so many seconds; puts everything back as it was
-        found.
-
-        A daemon that is another's is left as it is, its files too.
-        """
+        """Ends the daemon after so many seconds for its clients, and undoes all; another's is left
+        alone."""
         await self.end(timeout_s)
         self.forget()
         self._log.info("stopped")
 
     async def end(self, timeout_s: int) -> None:
-        """Ends the daemon as `stop` does. Its record stays, and the compute mode is that of who has
-        its GPUs next."""
+        """Ends the daemon as `stop` does; its record and the compute mode stay."""
         gate.remove(self._folder)
         self._ends_foreign = self._ends_foreign or self._daemon.foreign
         if self._ends_foreign:

@@ -8,8 +8,10 @@ import shutil
 import sys
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, HelpFormatter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from importlib import import_module
+from math import inf
 from textwrap import dedent
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -23,6 +25,7 @@ Completer = Callable[[Mapping[str, Any]], Iterable[str]]
 CommandT = TypeVar("CommandT", bound=Command)
 
 TAB = "__complete"  # what a shell runs a program with, before the words of its line
+SHELLS = ("bash", "zsh", "fish")  # that complete by TAB
 _WIDEST = 100  # characters of a line of help
 
 
@@ -83,12 +86,12 @@ class OneOf:
     """Reads a word as one of an enumeration's values."""
 
     def __init__(self, kind: type[StrEnum]) -> None:
+        self._kind = kind
         self.values = tuple(kind)
 
     def __call__(self, text: str) -> StrEnum:
-        for value in self.values:
-            if value == text:
-                return value
+        with suppress(ValueError):
+            return self._kind(text)
         raise ArgumentTypeError(f"{text!r} is none of {', '.join(self.values)}")
 
 
@@ -96,22 +99,20 @@ class Between:
     """Reads a number, both ends included."""
 
     def __init__(
-        self, least: float, most: float | None = None, kind: type[int] | type[float] = float
+        self, least: float, most: float = inf, kind: type[int] | type[float] = float
     ) -> None:
         self.least = least
         self.most = most
         self.kind = kind
 
     def __call__(self, text: str) -> float:
-        wanted = "a whole number" if self.kind is int else "a number"
-        upto = "" if self.most is None else f" to {self.most:g}"
-        try:
+        with suppress(ValueError):
             value = self.kind(text)
-        except ValueError:
-            value = self.kind(self.least) - 1
-        if value >= self.least and (self.most is None or value <= self.most):
-            return value
-        raise ArgumentTypeError(f"is {text!r}; write {wanted} from {self.least:g}{upto or ' on'}")
+            if self.least <= value <= self.most and value != inf:
+                return value
+        wanted = "a whole number" if self.kind is int else "a number"
+        upto = "on" if self.most == inf else f"to {self.most:g}"
+        raise ArgumentTypeError(f"is {text!r}; write {wanted} from {self.least:g} {upto}")
 
 
 def choices_of(one: Option) -> Sequence[str]:
@@ -127,12 +128,10 @@ def choices_of(one: Option) -> Sequence[str]:
 RUN_DIR = setting_option("run_dir", RUN_DIRECTORY)
 LIMITS = setting_option("limits", LIMITS_DIRECTORY)
 SIMULATED = setting_option("simulate", SIMULATE)
-OUTPUT = option(
-    "-o",
-    "--output",
-    type=OneOf(Format),
-    metavar="FORMAT",
-    help="text for people, json for machines.",
+_FORMATS = "text for people, json for machines."
+OUTPUT = option("-o", "--output", type=OneOf(Format), metavar="FORMAT", help=_FORMATS)
+VERSION = option(
+    "--version", action="version", version=f"mpsd {mpsd.__version__}", help="Show the version."
 )
 
 
@@ -149,15 +148,10 @@ class _Help(HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         first, _end, rest = text.strip().partition("\n")
         blocks = f"{first}\n{dedent(rest)}".split("\n\n")
-        filled = [
-            (
-                block.rstrip()
-                if block.startswith("    ")
-                else super(_Help, self)._fill_text(block, width, indent)
-            )
-            for block in blocks
-        ]
-        return "\n\n".join(filled)
+        for number, block in enumerate(blocks):
+            if not block.startswith("    "):
+                blocks[number] = super()._fill_text(block, width, indent)
+        return "\n\n".join(block.rstrip() for block in blocks)
 
 
 class _Parser(ArgumentParser):
@@ -167,14 +161,9 @@ class _Parser(ArgumentParser):
 
 
 def _parser(program: str, about: str) -> _Parser:
-    parser = _Parser(
-        program,
-        description=about,
-        formatter_class=_Help,
-        argument_default=SUPPRESS,
-        allow_abbrev=False,
-        add_help=False,
-    )
+    parser = _Parser(program, description=about, formatter_class=_Help, add_help=False)
+    parser.argument_default = SUPPRESS
+    parser.allow_abbrev = False
     parser.add_argument("-h", "--help", action="help", help="Show this help.")
     return parser
 
@@ -220,12 +209,14 @@ class Verb(NamedTuple):
     name: str
     module: str
     line: str
-    #: What pip installs it with.
-    extra: str = "agent"
+    #: What pip installs it with; empty for the program's own.
+    extra: str = ""
 
 
 class Program:
     """about: its help, above the commands."""
+
+    extra = "agent"  # what pip installs its commands with
 
     def __init__(self, name: str, about: str, verbs: Iterable[Verb]) -> None:
         self.name = name
@@ -242,7 +233,7 @@ class Program:
 
     def load(self, name: str) -> Command:
         verb = self.verbs[name]
-        with extra_needed(f"{self.name} {name}", verb.extra), starting():
+        with extra_needed(f"{self.name} {name}", verb.extra or self.extra), starting():
             module = import_module(verb.module)
         command: Command = getattr(module, name)
         return command
@@ -250,15 +241,9 @@ class Program:
     def parser(self) -> ArgumentParser:
         """What comes before a command: help and the program's own options."""
         parser = _parser(self.name, self.about)
-        version = f"mpsd {mpsd.__version__}"
-        parser.add_argument(
-            "--version", action="version", version=version, help="Show the version."
-        )
-        shells: Any = {"nargs": "?", "const": "", "metavar": "SHELL"}
-        install = "Have bash, zsh or fish complete this program."
-        parser.add_argument("--install-completion", **shells, help=install)
+        parser.add_argument(*VERSION.names, **VERSION.how)
         show = "Show what makes a shell complete it: source <(mpsd --show-completion bash)."
-        parser.add_argument("--show-completion", **shells, help=show)
+        parser.add_argument("--show-completion", choices=SHELLS, help=show)
         commands = parser.add_subparsers(title="commands", metavar="COMMAND")
         for verb in self.verbs.values():
             commands.add_parser(verb.name, help=verb.line, add_help=False)
@@ -267,26 +252,21 @@ class Program:
     def run(self, words: Sequence[str]) -> None:
         """Runs the command that the line names, or answers the program's own options."""
         with ending(self.name):
+            name, *rest = self.arranged(words) or [""]
             if words[:1] == [TAB]:
                 from mpsd.platform.completion import offered
 
                 for line in offered(self, words[1:]):
                     print(line)
-                return
-            name, *rest = self.arranged(words) or [""]
-            if name in self.verbs:
+            elif name in self.verbs:
                 command = self.load(name)
                 command(**read(f"{self.name} {name}", command, rest))
             elif name:
-                self._answer(vars(self.parser().parse_args([name, *rest])))
+                from mpsd.platform.completion import script
+
+                given = vars(self.parser().parse_args([name, *rest]))
+                if shell := given.get("show_completion"):
+                    print(script(self.name.replace(" ", "-"), shell), end="")
             else:
                 self.parser().print_help(sys.stderr)
                 sys.exit(ExitCode.MISUSE)
-
-    def _answer(self, given: Mapping[str, str]) -> None:
-        from mpsd.platform.completion import install, script
-
-        if "install_completion" in given:
-            print(install(self.name.replace(" ", "-"), given["install_completion"]))
-        if "show_completion" in given:
-            print(script(self.name.replace(" ", "-"), given["show_completion"]), end="")

@@ -5,29 +5,23 @@ last word is the one that is begun. A shell waits for the answer and shows no co
 """
 
 import io
-import os
 from argparse import ArgumentParser
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, suppress
-from pathlib import Path
 from typing import Any
 
-from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.platform.command_line import TAB, Command, Option, Program, choices_of, parser_of
 
 Offer = tuple[str, str]  # a word, and a line about it or ""
 
 _SCRIPTS = {
-    "bash": (
-        """_NAME_offers() {
+    "bash": """_NAME_offers() {
     local IFS=$'\\n'
     COMPREPLY=($(PROGRAM TAB "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null | cut -f1))
 }
 complete -o default -F _NAME_offers PROGRAM
-"""
-    ),
-    "zsh": (
-        """#compdef PROGRAM
+""",
+    "zsh": """#compdef PROGRAM
 _NAME_offers() {
     local -a offers
     offers=("${(@f)$(PROGRAM TAB "${(@)words[2,CURRENT]}" 2>/dev/null)}")
@@ -36,54 +30,21 @@ _NAME_offers() {
     if [[ -n $offers ]]; then _describe PROGRAM offers; else _files; fi
 }
 compdef _NAME_offers PROGRAM
-"""
-    ),
-    "fish": (
-        """function _NAME_offers
+""",
+    "fish": """function _NAME_offers
     set -l words (commandline -opc) (commandline -ct)
     PROGRAM TAB $words[2..] 2>/dev/null
 end
 complete --command PROGRAM --arguments "(_NAME_offers)"
-"""
-    ),
-}
-_FILES = {  # where a shell's script is, and the line in which other file that reads it
-    "bash": (".bash_completions/{}.sh", ".bashrc", "source ~/.bash_completions/{}.sh"),
-    "zsh": (".zfunc/_{}", ".zshrc", "fpath+=~/.zfunc; autoload -Uz compinit; compinit"),
-    "fish": (".config/fish/completions/{}.fish", "", ""),
+""",
 }
 
 
 def script(program: str, shell: str) -> str:
-    """What makes a shell, that of $SHELL where none is named, complete a program. InvalidInput."""
-    text = _SCRIPTS[_known(program, shell)]
+    """What makes a shell of SHELLS complete a program."""
+    text = _SCRIPTS[shell]
     name = program.replace("-", "_")
     return text.replace("PROGRAM", program).replace("NAME", name).replace("TAB", TAB)
-
-
-def install(program: str, shell: str) -> str:
-    """Has the user's shells complete a program from now on; says where. OSError, InvalidInput."""
-    shell = _known(program, shell)
-    own, read_by, line = (text.format(program) for text in _FILES[shell])
-    path = Path.home() / own
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(script(program, shell))
-    if read_by:
-        startup = Path.home() / read_by
-        text = startup.read_text() if startup.exists() else ""
-        if line not in text.splitlines():
-            startup.write_text(f"{text.rstrip()}\n{line}\n".lstrip())
-    return f"{shell} completes {program} by {path} once it is started again"
-
-
-def _known(program: str, shell: str) -> str:
-    name = shell or Path(os.environ.get("SHELL", "")).name
-    if name not in _SCRIPTS:
-        remedy = f"write one of {', '.join(_SCRIPTS)}"
-        raise InvalidInput(
-            program, [Problem("shell", "the shell", shown(name), "is not known", remedy)]
-        )
-    return name
 
 
 # -- what may follow -----------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from functools import cache
 from itertools import islice
 from pathlib import Path
 
-from mpsd.model.identity import ProcessIdentity
+from mpsd.model.identity import END_UNKNOWN, ProcessIdentity, killed_by
 
 _PROC = Path("/proc")
 
@@ -203,11 +203,11 @@ def _reaped_status(descriptor: int) -> int | None:
 def how_ended(status: int | None) -> str:
     """A status as `exit_status` has it in words, such as `killed by SIGKILL` or `exit code 1`."""
     if status is None:
-        return "ended"
+        return END_UNKNOWN
     if not (signum := os.WTERMSIG(status)):
         return f"exit code {os.WEXITSTATUS(status)}"
     known = [one.name for one in signal.Signals if one == signum]
-    return f"killed by {known[0] if known else f'signal {signum}'}"
+    return killed_by(known[0] if known else f"signal {signum}")
 
 
 def signal_held(descriptor: int, signum: signal.Signals) -> bool:

@@ -162,11 +162,11 @@ class ExtenderApi:
         except (_Trouble, UnreadablePod) as error:
             return RequestVerdict.TROUBLE, wire.filter_error(str(error))
         if pod is None:
-            return RequestVerdict.NOT_OURS, wire.filter_answer(asked, asked.nodes, {}, {})
+            return RequestVerdict.NOT_OURS, wire.filter_answer(asked.nodes, {}, {})
         found = filtered(
             pod.request, asked.nodes, self._ledger.table, self._ledger.reserved_for(pod.name.uid)
         )
-        answer = wire.filter_answer(asked, found.passing, found.failed, found.never)
+        answer = wire.filter_answer(found.passing, found.failed, found.never)
         return (RequestVerdict.DONE if found.passing else RequestVerdict.NO_NODE), answer
 
     async def _prioritize(self, body: bytes) -> _Answered:
@@ -188,12 +188,11 @@ class ExtenderApi:
         helped = {}
         for node, proposed in asked.nodes.items():
             ledger = own.get(node) or self._ledger.table.ledger(node)
-            uids = (
-                victims(pod, ledger, self._ledger.pods_on(node), proposed.victims) if ledger else ()
-            )
+            uids = victims(pod, ledger, self._ledger.pods_on(node), proposed.uids) if ledger else ()
             # A scheduler that gets a node without victims gives up the whole preemption.
             if uids:
-                helped[node] = wire.Proposed(uids, proposed.budgets_broken)
+                going = tuple(map(wire.Victim, uids))
+                helped[node] = wire.Victims(going, proposed.budgets_broken)
             # dozens of pods with odd shares of each GPU take tenths of a second
             await asyncio.sleep(0)
         return (RequestVerdict.DONE if helped else RequestVerdict.NO_NODE), wire.preempt_answer(

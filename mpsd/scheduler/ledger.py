@@ -3,7 +3,7 @@
 A row of the table is written when something of its node changes, not when it is read. An answer to
 a write of this scheduler is not undone by an older message of a watch.
 
-Rights: list and watch mpsnodes, nodes and pods, and get pods.
+Rights: list and watch mpsnodes, nodes and pods.
 """
 
 import asyncio
@@ -28,13 +28,13 @@ from mpsd.model.node_report import DomainReport
 from mpsd.model.pod import Pod
 from mpsd.model.policy import Policy
 from mpsd.model.times import lasting
-from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, KubeError, NotFound, Object
+from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, Object
 from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.limits_files import PinnedResources
 from mpsd.platform.logs import logger
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.scheduler.rules import reservations as rules
-from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, NodeCapacity, Terms, node_capacity
+from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, NodeCapacity, node_capacity
 from mpsd.scheduler.rules.gpu_table import GpuTable
 from mpsd.scheduler.rules.reservations import NodeReservations, PodState, Reservation, States
 
@@ -60,13 +60,10 @@ class KnownPods:
         if now:
             self._pods[now.name.namespace, now.name.name] = now
         if before and (now is None or now.name.uid != before.name.uid):
-            self.ended(before.name.uid, at)
+            self._ended.add(before.name.uid)
+            self._ends.append((at, before.name.uid))
         while self._ends and at - self._ends[0][0] > self._remembered_s:
             self._ended.discard(self._ends.popleft()[1])
-
-    def ended(self, uid: str, at: float) -> None:
-        self._ended.add(uid)
-        self._ends.append((at, uid))
 
     def state(self, reservation: Reservation, node: str) -> PodState:
         """What is known of the pod of this node's reservation, from the watch on pods."""
@@ -217,13 +214,13 @@ class KnownNode:
         )
         return True
 
-    def ledger(self, terms: Terms, reservations: Iterable[Reservation]) -> NodeCapacity | None:
+    def ledger(self, policy: Policy, reservations: Iterable[Reservation]) -> NodeCapacity | None:
         """None where it has no MPSNode."""
         if self.reported is None:
             return None
         self._shown_stale = self._is_stale
         node = structs.replace(self.reported.node, stale=self._shown_stale)
-        return node_capacity(node, self.placement, self.pods.values(), reservations, terms)
+        return node_capacity(node, self.placement, self.pods.values(), reservations, policy)
 
     def changes_at(self, states: States, now: float) -> float | None:
         """When its capacity changes if nothing is heard until then; None for never."""
@@ -308,22 +305,18 @@ _Labelled = tuple[str, str]
 
 
 class ClusterLedger:
-    """The ledger of one scheduler, with its own reservations. clients: of a GPU whose node does not
-    report how many it serves. now: the clock by which reservations end. out_of_sync_s: how long a
-    watch may be broken before the ledger cannot be used."""
+    """The ledger of one scheduler, with its own reservations. now: the clock by which reservations
+    end. out_of_sync_s: how long a watch may be broken before the ledger cannot be used."""
 
     def __init__(
         self,
         kube: Kube,
         policy: Callable[[], Policy],
-        clients: int,
         *,
         out_of_sync_s: float = 20.0,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._kube = kube
         self._policy = PinnedResources(policy, logger(role="scheduler"))
-        self._terms = Terms(self._policy(), clients)
         self._out_of_sync_s = out_of_sync_s
         self.now = now
         self._table = GpuTable()
@@ -348,31 +341,13 @@ class ClusterLedger:
         async with asyncio.TaskGroup() as tasks:
             for mirror in self.mirrors:
                 tasks.create_task(mirror.run())
-            tasks.create_task(self._ask_for_unseen())
+            tasks.create_task(self._settle_once_listed())
 
-    async def _ask_for_unseen(self) -> None:
-        """Asks once for each pod of a reservation that the first list of pods lacks: one that ended
-        before this process began would count as one that may still come. Where the server gives no
-        answer, it does."""
+    async def _settle_once_listed(self) -> None:
         while not all(mirror.synced for mirror in self.mirrors):  # noqa: ASYNC110 - they set no event
             await asyncio.sleep(_SYNC_LOOK_S)
         self._is_listed = True
         self._rows.settle()
-        for known in tuple(self._nodes.values()):
-            for one in self.reservations(known):
-                if self._state(known, one) is PodState.UNSEEN and await self._has_ended(one.pod):
-                    self._pods.ended(one.pod.uid, self.now())
-                    self._rows.mark(known.name)
-
-    async def _has_ended(self, name: PodName) -> bool:
-        try:
-            pod = await self._kube.get(PODS, name.name, name.namespace)
-        except NotFound:
-            return True
-        except KubeError:
-            return False
-        is_another = pod["metadata"].get("uid") != name.uid
-        return is_another or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
     @property
     def table(self) -> GpuTable:
@@ -386,7 +361,6 @@ class ClusterLedger:
 
     def policy_changed(self) -> None:
         """Writes every row again, by the policy that is in force now."""
-        self._terms = Terms(self._policy(), self._terms.clients)
         for name in self._nodes:
             self._rows.mark(name)
 
@@ -428,7 +402,7 @@ class ClusterLedger:
         """The node's capacity now, without the reservation for one pod. None where it has no
         MPSNode."""
         return known.ledger(
-            self._terms, (one for one in self.reservations(known) if one.pod.uid != uid)
+            self._policy(), (one for one in self.reservations(known) if one.pod.uid != uid)
         )
 
     def reservations(self, known: KnownNode) -> tuple[Reservation, ...]:
@@ -505,7 +479,7 @@ class ClusterLedger:
         """Writes a node's row, and returns when it changes by itself."""
         if (known := self._nodes.get(name)) is None:
             return None
-        if ledger := known.ledger(self._terms, self.reservations(known)):
+        if ledger := known.ledger(self._policy(), self.reservations(known)):
             self._table.put(ledger)
         else:
             self._table.drop(name)

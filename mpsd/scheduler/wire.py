@@ -1,22 +1,20 @@
 """The messages between kube-scheduler and its extenders: k8s.io/kube-scheduler/extender/v1, as
-JSON.
+JSON, for an extender with nodeCacheCapable: nodes are named, and do not come whole.
 
-Kubernetes names these fields as their Go structs, and reads them in any case, and so does this
-module.
+Kubernetes names these fields as their Go structs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
 from mpsd.scheduler.rules.gpu_table import RecentValues
 
-LONGEST_BODY = 32 * 1024**2  # 5 000 Nodes as Kubernetes writes them; their names alone are 150 kB
+LONGEST_BODY = 8 * 1024**2  # a pod has 1.5 MB at most, the names of 5 000 nodes 150 kB
 _KEPT = 4  # lists of names: of each scheduler that asks, those of its filter and of its prioritize
 _LONGEST_KEPT = 2 * 1024**2  # 65 000 names
-_NULL = msgspec.Raw(b"null")
 
 T = TypeVar("T")
 Decoder = msgspec.json.Decoder
@@ -27,8 +25,9 @@ class MalformedRequest(Exception):
     """A body that is not a request of this verb."""
 
 
-class _NodeList(msgspec.Struct):
-    items: list[msgspec.Raw] | None = None
+class _Asked(msgspec.Struct, rename="pascal"):
+    pod: dict[str, Any]
+    node_names: msgspec.Raw
 
 
 class _Priority(msgspec.Struct, rename="pascal", gc=False):
@@ -37,31 +36,49 @@ class _Priority(msgspec.Struct, rename="pascal", gc=False):
 
 
 class _Filtered(msgspec.Struct, rename="pascal"):
-    nodes: _NodeList | None
     node_names: Sequence[str] | None
     failed_nodes: Mapping[str, str]
     failed_and_unresolvable_nodes: Mapping[str, str]  # since 1.21; older ones pass it over
-    error: str
+    error: str = ""
+    nodes: None = None
 
 
-class _Uid(msgspec.Struct):
+class Victim(msgspec.Struct, frozen=True, rename={"uid": "UID"}):
     uid: _Text
 
 
-class _Named(msgspec.Struct):
-    name: str
+class Victims(
+    msgspec.Struct, frozen=True, rename={"pods": "Pods", "budgets_broken": "NumPDBViolations"}
+):
+    """Whom the scheduler would stop on a node, and how many disruption budgets that would break."""
+
+    pods: tuple[Victim, ...] | None = None
+    budgets_broken: int = 0
+
+    @property
+    def uids(self) -> tuple[str, ...]:
+        return tuple(pod.uid for pod in self.pods or ())
 
 
-class _WireNode(msgspec.Struct):
-    metadata: _Named
+class Preemption(
+    msgspec.Struct, frozen=True, rename={"pod": "Pod", "nodes": "NodeNameToMetaVictims"}
+):
+    """A pod, as Kubernetes writes it, and by node whom the scheduler would stop for it."""
+
+    pod: dict[str, Any]
+    nodes: dict[str, Victims]
 
 
-class _Victims(msgspec.Struct):
-    pods: list[dict[str, Any]] | None = None
-    numpdbviolations: int | None = None
-
-
-class BindArgs(msgspec.Struct, frozen=True, rename=lambda name: name.replace("_", "")):
+class BindArgs(
+    msgspec.Struct,
+    frozen=True,
+    rename={
+        "pod_namespace": "PodNamespace",
+        "pod_name": "PodName",
+        "pod_uid": "PodUID",
+        "node": "Node",
+    },
+):
     """A request to bind: ExtenderBindingArgs of kube-scheduler."""
 
     pod_namespace: _Text
@@ -74,41 +91,18 @@ class BindArgs(msgspec.Struct, frozen=True, rename=lambda name: name.replace("_"
         return f"{self.pod_namespace}/{self.pod_name}"
 
 
-_FIELDS: Decoder[dict[str, msgspec.Raw]] = Decoder(dict[str, msgspec.Raw])
-_POD: Decoder[dict[str, Any]] = Decoder(dict[str, Any])
+_ASKED = Decoder(_Asked)
 _NAMES: Decoder[tuple[str, ...] | None] = Decoder(tuple[str, ...] | None)
-_NODES: Decoder[_NodeList | None] = Decoder(_NodeList | None)
-_NODE: Decoder[_WireNode] = Decoder(_WireNode)
-_VICTIMS: Decoder[dict[str, dict[str, Any] | None] | None] = Decoder(
-    dict[str, dict[str, Any] | None] | None
-)
+_PREEMPTION = Decoder(Preemption)
+_BINDING = Decoder(BindArgs)
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """A pod, as Kubernetes writes it, and the names of the nodes that it may go to. whole: the
-    nodes as they came, in the order of `nodes`, where the scheduler is not nodeCacheCapable; else
-    None."""
+    """A pod, as Kubernetes writes it, and the names of the nodes that it may go to."""
 
     pod: Mapping[str, Any]
     nodes: tuple[str, ...]
-    whole: tuple[msgspec.Raw, ...] | None
-
-
-@dataclass(frozen=True, slots=True)
-class Proposed:
-    """Whom the scheduler would stop on a node: their uids, and how many disruption budgets that
-    would break."""
-
-    victims: tuple[str, ...]
-    budgets_broken: int
-
-
-class Preemption(NamedTuple):
-    """A pod, as Kubernetes writes it, and by node whom the scheduler would stop for it."""
-
-    pod: Mapping[str, Any]
-    nodes: Mapping[str, Proposed]
 
 
 class CandidatesReader:
@@ -120,41 +114,32 @@ class CandidatesReader:
 
     def read(self, body: bytes) -> Candidates:
         """MalformedRequest."""
-        fields = _lower(_decoded(body, "the body", _FIELDS))
-        pod = _field(fields, "Pod", _POD)
-        text = bytes(fields.get("nodenames", _NULL))
+        asked = _decoded(body, "the body", _ASKED)
+        text = bytes(asked.node_names)
         names = self._names.get(text)
         if names is None:
             names = _decoded(text, "NodeNames", _NAMES)
-            if names is not None and len(text) <= _LONGEST_KEPT:
+            if names is None:
+                raise MalformedRequest(
+                    "NodeNames is null; set nodeCacheCapable: true for this extender in"
+                    " kube-scheduler's configuration"
+                )
+            if len(text) <= _LONGEST_KEPT:
                 self._names.put(text, names)
-        if names is not None:
-            return Candidates(pod, names, None)
-        listed = _field(fields, "Nodes", _NODES)
-        if listed is None:
-            raise MalformedRequest("both Nodes and NodeNames are null")
-        whole = tuple(listed.items or ())
-        return Candidates(
-            pod, tuple(_decoded(node, "Nodes", _NODE).metadata.name for node in whole), whole
-        )
+        return Candidates(asked.pod, names)
 
 
 def filter_answer(
-    asked: Candidates, passing: Sequence[str], failed: Mapping[str, str], never: Mapping[str, str]
+    passing: Sequence[str], failed: Mapping[str, str], never: Mapping[str, str]
 ) -> bytes:
     """passing: some of the nodes asked about. failed: why the others do not, by name. never: those
     of `failed` that would not either if every pod there were stopped."""
-    whole = asked.whole
-    if whole is None:
-        return msgspec.json.encode(_Filtered(None, passing, failed, never, ""))
-    wanted = frozenset(passing)
-    nodes = [node for name, node in zip(asked.nodes, whole, strict=True) if name in wanted]
-    return msgspec.json.encode(_Filtered(_NodeList(nodes), None, failed, never, ""))
+    return msgspec.json.encode(_Filtered(passing, failed, never))
 
 
 def filter_error(reason: str) -> bytes:
     """The scheduler tries the pod again later, and says why."""
-    return msgspec.json.encode(_Filtered(None, None, {}, {}, reason))
+    return msgspec.json.encode(_Filtered(None, {}, {}, reason))
 
 
 def prioritize_answer(nodes: Iterable[str], scores: Iterable[int]) -> bytes:
@@ -162,46 +147,17 @@ def prioritize_answer(nodes: Iterable[str], scores: Iterable[int]) -> bytes:
 
 
 def read_preemption(body: bytes) -> Preemption:
-    """What preempt is asked with, whether the victims come whole or as their uids.
-    MalformedRequest."""
-    fields = _lower(_decoded(body, "the body", _FIELDS))
-    pod = _field(fields, "Pod", _POD)
-    for name in ("NodeNameToMetaVictims", "NodeNameToVictims"):
-        if (listed := _field(fields, name, _VICTIMS)) is not None:
-            return Preemption(
-                pod, {node: _proposed(node, one or {}) for node, one in listed.items()}
-            )
-    raise MalformedRequest("both NodeNameToVictims and NodeNameToMetaVictims are null")
+    """MalformedRequest."""
+    return _decoded(body, "the body", _PREEMPTION)
 
 
-def _proposed(node: str, listed: dict[str, Any]) -> Proposed:
-    try:
-        found = msgspec.convert(_lower(listed), _Victims)
-        pods = [pod.get("metadata", _lower(pod)) for pod in found.pods or ()]
-        uids = tuple(one.uid for one in msgspec.convert(pods, list[_Uid]))
-    except msgspec.ValidationError as error:
-        raise MalformedRequest(f"victims of node {node}: {error}") from None
-    return Proposed(uids, found.numpdbviolations or 0)
-
-
-def preempt_answer(nodes: Mapping[str, Proposed]) -> bytes:
-    victims = {
-        node: {
-            "Pods": [{"UID": uid} for uid in one.victims],
-            "NumPDBViolations": one.budgets_broken,
-        }
-        for node, one in nodes.items()
-    }
-    return msgspec.json.encode({"NodeNameToMetaVictims": victims})
+def preempt_answer(nodes: Mapping[str, Victims]) -> bytes:
+    return msgspec.json.encode({"NodeNameToMetaVictims": nodes})
 
 
 def read_binding(body: bytes) -> BindArgs:
-    """What bind is asked with. MalformedRequest where a part is missing."""
-    fields = _lower(_decoded(body, "the body", _POD))
-    try:
-        return msgspec.convert(fields, BindArgs)
-    except msgspec.ValidationError as error:
-        raise MalformedRequest(f"the body: {error}") from None
+    """MalformedRequest where a part is missing."""
+    return _decoded(body, "the body", _BINDING)
 
 
 def bind_answer(reason: str) -> bytes:
@@ -209,15 +165,7 @@ def bind_answer(reason: str) -> bytes:
     return msgspec.json.encode({"Error": reason})
 
 
-def _lower(fields: dict[str, T]) -> Mapping[str, T]:
-    return {name.lower(): value for name, value in fields.items()}
-
-
-def _field(fields: Mapping[str, msgspec.Raw], name: str, decoder: Decoder[T]) -> T:
-    return _decoded(fields.get(name.lower(), _NULL), name, decoder)
-
-
-def _decoded(text: bytes | msgspec.Raw, name: str, decoder: Decoder[T]) -> T:
+def _decoded(text: bytes, name: str, decoder: Decoder[T]) -> T:
     try:
         return decoder.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-# ruff: noqa: N801, N802, N803, N815  the names are pynvml's
+# ruff: noqa: N802, N803, N815  the names are pynvml's
 """NVML on the simulated machine: an object with those functions of the module `pynvml` that mpsd
 uses.
 
@@ -34,39 +34,17 @@ class NVMLError(Exception):
         return self._words
 
 
-class NVMLError_Uninitialized(NVMLError):
-    value = 1
-    _words = "Uninitialized"
+def _error(value: int, words: str) -> type[NVMLError]:
+    return type("NVMLError", (NVMLError,), {"value": value, "_words": words})
 
 
-class NVMLError_InvalidArgument(NVMLError):
-    value = 2
-    _words = "Invalid Argument"
-
-
-class NVMLError_NotSupported(NVMLError):
-    value = 3
-    _words = "Not Supported"
-
-
-class NVMLError_NoPermission(NVMLError):
-    value = 4
-    _words = "Insufficient Permissions"
-
-
-class NVMLError_NotFound(NVMLError):
-    value = 6
-    _words = "Not Found"
-
-
-class NVMLError_FunctionNotFound(NVMLError):
-    value = 13
-    _words = "Function Not Found"
-
-
-class NVMLError_GpuIsLost(NVMLError):
-    value = 15
-    _words = "GPU is lost"
+NVMLError_Uninitialized = _error(1, "Uninitialized")
+NVMLError_InvalidArgument = _error(2, "Invalid Argument")
+NVMLError_NotSupported = _error(3, "Not Supported")
+NVMLError_NoPermission = _error(4, "Insufficient Permissions")
+NVMLError_NotFound = _error(6, "Not Found")
+NVMLError_FunctionNotFound = _error(13, "Function Not Found")
+NVMLError_GpuIsLost = _error(15, "GPU is lost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,9 +206,6 @@ class SimulatedNvml:
 
     def nvmlDeviceGetName(self, handle: Handle) -> str:
         return self._gpu(handle).name
-
-    def nvmlDeviceGetIndex(self, handle: Handle) -> int:
-        return self._gpu(handle).ordinal
 
     # -- MIG: nvml.h (documented, not observed) ---------------------------------------------------
 

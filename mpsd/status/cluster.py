@@ -32,10 +32,8 @@ from mpsd.platform.kube import (
 )
 from mpsd.platform.kube_mirror import Mirror, Selection, following
 from mpsd.platform.limits_files import (
-    GPU_FACTS_FILE,
     POLICY_FILE,
     load_limits,
-    read_gpu_facts,
     read_policy,
 )
 from mpsd.platform.yaml_files import parse_yaml
@@ -184,11 +182,10 @@ SHIPPED = "shipped with this mpsd"
 
 @dataclass(frozen=True, slots=True)
 class PolicyInForce:
-    """The cluster's own policy, else the one that was shipped. clients: that a GPU serves at least.
-    source: OF_CLUSTER or SHIPPED. why: it is not the cluster's; empty where it is."""
+    """The cluster's own policy, else the one that was shipped. source: OF_CLUSTER or SHIPPED.
+    why: it is not the cluster's; empty where it is."""
 
     policy: Policy
-    clients: int
     source: str
     why: str
 
@@ -198,11 +195,9 @@ async def policy_in_force(kube: Kube) -> PolicyInForce:
     try:
         thing = await kube.get(Resource("v1", "configmaps"), LIMITS, NAMESPACE)
         policy = read_policy(_value(thing, POLICY_FILE), f"{OF_CLUSTER}, {POLICY_FILE}")
-        facts = read_gpu_facts(_value(thing, GPU_FACTS_FILE), f"{OF_CLUSTER}, {GPU_FACTS_FILE}")
-        return PolicyInForce(policy, facts.fewest_clients, OF_CLUSTER, "")
+        return PolicyInForce(policy, OF_CLUSTER, "")
     except (KubeError, InvalidInput) as error:
-        limits = load_limits(None)
-        return PolicyInForce(limits.policy, limits.facts.fewest_clients, SHIPPED, str(error))
+        return PolicyInForce(load_limits(None).policy, SHIPPED, str(error))
 
 
 def _value(thing: Object, file: str) -> object:

@@ -26,10 +26,9 @@ async def run_in_container(
     pid_file: Path,
     deadline_s: float,
 ) -> int | None:
-    """Runs a program by the runtime that made the container, so that it has the container's user,
-    capabilities, seccomp and cgroups; no shell is involved. pid_file: where the runtime writes its
-    pid; removed at the end. Its exit code; None where it was still running at the deadline, and
-    then it is ended. OSError where there is no such runtime."""
+    """Runs a program by the runtime that made the container, with its user, capabilities, seccomp
+    and cgroups; without a shell. pid_file: for the runtime. The exit code; None where it was ended
+    at the deadline. OSError where there is no such runtime."""
     added = [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
     process = await asyncio.create_subprocess_exec(
         *(grant.runtime, "--root", grant.holder.root, "exec", "--pid-file", str(pid_file)),
@@ -58,8 +57,7 @@ async def run_in_container(
 
 
 def _end_program(pid_file: Path, runtime: int) -> None:
-    """SIGKILL for the program itself, which lives on without its runtime: only where it is the
-    runtime's child."""
+    """SIGKILL for the program, which outlives its runtime, only where it is that one's child."""
     with contextlib.suppress(OSError, ValueError):
         found = processes.identity_of(int(pid_file.read_text()))
         if found and processes.parent_of(found.pid) == runtime:
@@ -73,9 +71,8 @@ _AGAIN_S = 5.0  # between two calls for one container
 
 @dataclass(slots=True)
 class OomScripts:
-    """Calls a container's script, of ALIYUN_COM_GPU_OOM_SCRIPT, before a process of it is ended for
-    its memory. Whatever the script does, the process is ended when the time is over. directory:
-    mpsd's own, for pid files."""
+    """Calls a container's ALIYUN_COM_GPU_OOM_SCRIPT before a process of it is ended for its memory,
+    whatever the script does. directory: for pid files."""
 
     directory: Path
     log: Logger
@@ -83,9 +80,8 @@ class OomScripts:
     _called_at: dict[str, float] = field(default_factory=dict)
 
     async def call(self, grant: ContainerGrant, pid: int, used_mib: int, granted_mib: int) -> None:
-        """Returns when the script has ended or its time to be waited for is over. pid: of the
-        process that is to end. Nothing is called while an earlier call goes on, or soon after
-        it."""
+        """Returns when the script has ended or was waited for long enough. Not called while or soon
+        after an earlier call. pid: of the process that is to end."""
         now = time.monotonic()
         if grant.id in self._running or now - self._called_at.get(grant.id, -math.inf) < _AGAIN_S:
             return

@@ -1,15 +1,8 @@
-"""Scans the processes on the GPUs: who they are, under which grant they run, and which of them are
-mpsd's own.
-
-What a process was started with, and in which pod or container, is read once and kept while that
-very process lives, except that a process of one machine may go into the cgroup of another grant,
-which it has asked for. A process in a pod, a container or a program's cgroup belongs to the grant
-of that alone, and beside a kubelet nothing else counts: a process that could choose its mark could
-hide behind another's grant.
-
-Memory that a process took through a graphics interface counts as its use too. A scan that finds
-nothing new costs two calls to NVML a GPU, and returns the very same clients.
-"""
+"""Scans the processes on the GPUs: who they are, under which grant, and which are mpsd's own. What
+a process was started with, and its pod or container, is read once, except that on a machine it may
+go into another grant's cgroup. In a pod, container or program's cgroup a process has the grant of
+that alone: who could choose its mark could hide behind another's. Use by graphics interfaces counts
+too. Nothing new costs two calls to NVML a GPU, and gives the same clients."""
 
 import os
 import time
@@ -45,10 +38,10 @@ _ROUND_MIB = 64
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Whose a process can be. servers: the pids of MPS servers, which are skipped. grants: those
-    that a mark may name, which are programs' without a cgroup. holders: from a holder's pid to its
-    grant. pods: from what `Whereabouts` says of a process to its grant. capped: the grants of whose
-    clients it is read what their contexts reserve."""
+    """Whose a process can be. servers: pids of MPS servers, which are skipped. grants: those that a
+    mark may name: of programs without a cgroup. holders: from a holder's pid to its grant. pods:
+    from what `Whereabouts` says to a grant. capped: grants of whose clients reservations are
+    read."""
 
     servers: frozenset[int] = frozenset()
     grants: frozenset[str] = frozenset()
@@ -59,9 +52,9 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """clients: every living process on the GPUs that could be seen, but MPS servers. unknown: why
-    some could not be. unseen: the UUIDs of those. unexplained_mib: by GPU, where for a second that
-    much was in use of no known process."""
+    """clients: living processes on the GPUs that could be seen, but MPS servers. unknown: why some
+    could not; unseen: by UUID where. unexplained_mib: by GPU, in use of no known process for a
+    second."""
 
     clients: tuple[Client, ...]
     unknown: tuple[str, ...]
@@ -71,9 +64,9 @@ class Scan:
 
 @dataclass(slots=True)
 class _Reservation:
-    """What a process was last read to reserve, and since when. used_bytes: what it used of its GPU
-    then, since it is on the GPU long before it has a context. tries: that are left while that
-    stays. is_final: it was the same for long enough, and stays for the life of the process."""
+    """What a process reserves, and since when. used_bytes: its use of the GPU then, as it is there
+    before it has a context. tries: left while that stays. is_final: it stays for the process's
+    life."""
 
     kib: int = 0
     since: float = 0.0
@@ -95,9 +88,8 @@ class _KnownProcess:
 
 @dataclass(frozen=True, slots=True)
 class UvmMapping:
-    """What a process maps of `nvidia-uvm` beyond what its contexts do. gpus: how many it uses. It
-    says how much managed memory the process allocated, but not on which GPU, and of a managed pool
-    only the range of addresses."""
+    """What a process maps of `nvidia-uvm` beyond its contexts, as managed memory, on whichever of
+    its `gpus` GPUs; of a managed pool only the addresses."""
 
     mib: int
     gpus: int
@@ -106,12 +98,9 @@ class UvmMapping:
 def managed_mib(
     mapped: Mapping[int, UvmMapping], unexplained_mib: int, memory_mib: int
 ) -> dict[int, int]:
-    """How much managed memory is proven of each process on a GPU with this memory, by pid.
-
-    unexplained_mib: in use there, and of no process by NVML. Of a process on one GPU that maps no
-    more than it has, all that it allocated counts, as it does for MPS. Of any other only what
-    nobody else can have: what is unexplained, less all that the others map.
-    """
+    """By pid, the managed memory proven on a GPU with this memory. unexplained_mib: in use there of
+    nobody by NVML. On one GPU all that is mapped counts, if the GPU has as much; else only what
+    nobody else can have."""
     proven = {
         pid: one.mib for pid, one in mapped.items() if one.gpus == 1 and one.mib <= memory_mib
     }
@@ -123,12 +112,9 @@ def managed_mib(
 
 
 class ManagedMemory:
-    """The managed memory of the processes on one GPU, with so much memory for programs.
-
-    NVML counts it for no process. It shows in what is in use of the GPU in all, and only where that
-    grows is anything read of the processes. of: MiB by pid. unexplained_mib: what for a second has
-    been in use of nobody that is known; 0 where that is too little to report.
-    """
+    """The managed memory of the processes on one GPU, which NVML counts for none: it shows in what
+    is in use in all, and only where that grows are processes read. of: MiB by pid. unexplained_mib:
+    for a second in use of nobody known; 0 for too little."""
 
     def __init__(self, memory_mib: int) -> None:
         self._memory_mib = memory_mib
@@ -145,8 +131,7 @@ class ManagedMemory:
         self.unexplained_mib = 0
 
     def look(self, used_mib: int, uses: Uses, count_gpus: Callable[[int], int], now: float) -> None:
-        """used_mib: of the whole GPU. count_gpus: how many GPUs a process uses. now: monotonic
-        seconds."""
+        """used_mib: of the whole GPU. count_gpus: of a process. now: monotonic seconds."""
         counted = [used_bytes for _pid, used_bytes in uses if used_bytes is not None]
         if len(counted) < len(uses):  # NVML does not know all, so nothing is known of the rest
             return
@@ -201,8 +186,8 @@ class ManagedMemory:
 
 @dataclass(slots=True)
 class _GpuScan:
-    """The last scan of a GPU. managed: MiB by pid, and what is unexplained beside it. uses: of who
-    computes, and of who only draws. pids: of who computes."""
+    """The last scan of a GPU. managed: MiB by pid, and what is unexplained. uses: of all. pids: of
+    who computes."""
 
     memory: ManagedMemory
     managed: tuple[Mapping[int, int], int] = ({}, 0)
@@ -217,9 +202,8 @@ class _GpuScan:
 
 
 class GpuProcessScanner:
-    """mark: the variable in whose value a process carries the id of its grant, through every child
-    it starts; None where programs have none. whereabouts: None where nobody is in a pod or
-    container."""
+    """mark: the variable with a grant's id, which children inherit; None where programs have none.
+    whereabouts: None where nobody is in a pod or container."""
 
     def __init__(
         self,
@@ -243,8 +227,7 @@ class GpuProcessScanner:
         self.last = Scan((), ())
 
     def follow(self, gpus: Iterable[Gpu]) -> None:
-        """Scans these GPUs from now on: MIG instances come and go. Processes on one that is gone
-        are not seen."""
+        """Scans these GPUs from now on: MIG instances come and go."""
         if gpus is not self._of:
             new = {gpu.uuid: _GpuScan(ManagedMemory(gpu.memory_mib)) for gpu in gpus}
             self._gpus = {uuid: self._gpus.get(uuid, one) for uuid, one in new.items()}
@@ -252,8 +235,7 @@ class GpuProcessScanner:
             self._settled = False
 
     def scan(self, owners: Owners, *, sure: bool = False) -> Scan:
-        """The very same as before where nothing has changed. sure: asks NVML who is on MPS in any
-        case."""
+        """The same object where nothing has changed. sure: asks NVML who is on MPS in any case."""
         ended = self._living.ask()
         for pid in ended:
             self._known.pop(pid, None)
@@ -295,8 +277,7 @@ class GpuProcessScanner:
             return not same
 
     def _look(self, uuid: str, one: _GpuScan, now: float, *, sure: bool, anew: bool) -> bool:
-        """NvmlFailed; OSError where a process cannot be looked at for want of descriptors or
-        memory."""
+        """NvmlFailed; OSError where a process cannot be read for want of descriptors or memory."""
         uses, on_mps = self._ask(uuid, one, now, sure=sure)
         one.memory.look(self._nvml.used_mib(uuid), uses, self._count_gpus, now)
         managed = one.memory.of, one.memory.unexplained_mib
@@ -353,7 +334,7 @@ class GpuProcessScanner:
     def _ask(
         self, uuid: str, one: _GpuScan, now: float, *, sure: bool
     ) -> tuple[Uses, frozenset[int]]:
-        """Who uses the GPU, and who of them is on MPS; the latter is asked first, where it may have
+        """Who uses the GPU, and who is on MPS; the latter is asked first where it may have
         changed."""
         if not sure and now - one.mps_asked_at < _ON_MPS_S:
             computing = self._nvml.uses(uuid)
@@ -445,10 +426,8 @@ def _each_once(uses: Uses) -> dict[int, int | None]:
 
 
 class OwnProcesses:
-    """Which processes on the GPUs are mpsd's own: MPS servers that just started, and clients of the
-    canary. Own is what descends from mpsd or from a control daemon of its records, by the kernel's
-    word, and whatever mpsd itself descends from. directory: mpsd's run directory, whose holder is
-    `mpsd control`."""
+    """Which processes on the GPUs are mpsd's own: what descends from mpsd, from the holder of its
+    run directory (`mpsd control`) or from a daemon of its records, and what mpsd descends from."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -458,8 +437,7 @@ class OwnProcesses:
     def among(
         self, asked: Iterable[ProcessIdentity], records: Callable[[], Iterable[DomainRecord]]
     ) -> frozenset[ProcessIdentity]:
-        """Those of `asked` that are mpsd's own. One that was is as long as it lives. records: read
-        only for those that are not known."""
+        """Those of `asked` that are mpsd's own, for life. records: read only for unknown ones."""
         asked = frozenset(asked)
         if unknown := asked - self._known:
             roots = {os.getpid(), run_directory.holder(self._directory) or os.getpid()}

@@ -1,9 +1,6 @@
-"""The watchdog: scans the processes on the GPUs several times a second, and ends those that exceed
-their grant.
-
-It waits for nothing else: while an agent's cycle waits for kubelet or for a daemon that does not
-answer, scans go on by what the ledger knew last; and ending one process never delays another.
-"""
+"""Scans the processes on the GPUs several times a second, and ends those that exceed their grant.
+It waits for nothing else: scans go on by what the ledger knew last, and ending one process delays
+no other."""
 
 import asyncio
 import contextlib
@@ -58,9 +55,8 @@ class ClusterReporter:
 
 @dataclass(slots=True)
 class ViolationRecord:
-    """at: seconds since 1970. outcome: how it ended; empty until it is known. reported: its
-    outcome, as reported last. response: the policy's at the time; a policy that has changed since
-    changes no count."""
+    """at: seconds since 1970. outcome: how it ended; empty until known. reported: the outcome as
+    reported last. response: the policy's at the time."""
 
     violation: Violation
     at: float
@@ -79,8 +75,7 @@ class _Tally:
 
 
 class ViolationHistory:
-    """How often it scanned, how often what happened, and the last of it. since: seconds since 1970,
-    when it began."""
+    """Counts of scans and violations, and the last of these. since: seconds since 1970."""
 
     def __init__(self, since: float) -> None:
         self._since = since
@@ -154,8 +149,7 @@ class ViolationHistory:
         )
 
     def whole(self, nvml_s: float, unjudged: str) -> SeenViolations:
-        """nvml_s: processor time spent in NVML. unjudged: why no process is judged; empty while all
-        are."""
+        """nvml_s: processor time spent in NVML. unjudged: why no process is judged, or empty."""
         seen = self.seen()
         node = msgspec.structs.replace(
             seen.node,
@@ -201,7 +195,7 @@ def _report(entry: ViolationRecord) -> ViolationReport:
 
 
 class Watchdog:
-    """It owns the scanner: whoever else needs the clients calls `scan`. records: of this node's
+    """It owns the scanner: whoever needs the clients calls `scan`. records: of the node's
     domains."""
 
     def __init__(
@@ -342,7 +336,7 @@ class Watchdog:
 
     async def _end_process(self, entry: ViolationRecord, view: WatchdogView) -> None:
         """Ends the process, reports it, and waits until its memory is back. One that cannot be
-        ended is tried again as long as it is there, and reported once, and again once it can be."""
+        ended is tried again while it is there, reported once, and again once it can be."""
         violation = entry.violation
         client = entry.violation.client
         about: dict[str, object] = {"kind": violation.kind.value, "pid": client.pid}

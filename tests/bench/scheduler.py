@@ -20,8 +20,9 @@ from mpsd.scheduler.rules.reservations import Reservation
 from tests.bench import plain_loop
 from tests.bench.plain_loop import Decision
 from tests.bench.rows import Row, show
+from tests.model.worlds import POLICY
 from tests.scheduler.arrivals import CARDS_GIB, GPUS
-from tests.status.cluster_worlds import GIB, TERMS, cluster_node, uuid
+from tests.status.cluster_worlds import GIB, cluster_node, uuid
 
 NODES, FEWER = 5000, 500
 ROUNDS, PLAIN_ROUNDS = 3000, 300
@@ -219,7 +220,7 @@ def _ledger(name: str, number: int, random: Random) -> NodeCapacity:
             percent = random.choice((0, 0, 0, 15))
             named = PodName("default", f"pod-{gpu}-{pod}", f"{name}-{gpu}-{pod}")
             reservations.append(Reservation(named, (uuid(name, gpu),), size * GIB, percent))
-    return node_capacity(node, "", (), reservations, TERMS)
+    return node_capacity(node, "", (), reservations, POLICY)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,6 @@ from mpsd.bench.rules.rows import (
     Benchmark,
     CostRow,
     MachineRow,
-    NeedRow,
     PriorityRow,
     Reaction,
     ReactionRow,
@@ -51,7 +50,6 @@ MACHINE = MachineRow(
 EMPTY = Benchmark(VERSION, MACHINE, 2.0)
 HOLDS, BROKEN, NOT_MEASURED = ClaimVerdict.HOLDS, ClaimVerdict.BROKEN, ClaimVerdict.NOT_MEASURED
 CANNOT_TELL = ClaimVerdict.CANNOT_TELL
-OOM = "2:CUDA_ERROR_OUT_OF_MEMORY"
 
 
 def of(group: BenchGroup, benchmark: Benchmark, words: str = "") -> list[BenchClaim]:
@@ -214,27 +212,6 @@ def test_eight_programs_of_small_kernels_do_ten_times_as_much(
         small(SharingMode.MPSD, 1, programs=4),
     )
     assert one(BenchGroup.SHARING, replace(EMPTY, sharing=rows), "small").verdict is verdict
-
-
-def test_needs_are_judged_under_and_over_the_grant() -> None:
-    right = (NeedRow(7600, 3072, 2528, OOM), NeedRow(7600, 8192, 7600, "0:CUDA_SUCCESS"))
-    assert [
-        claim.verdict
-        for claim in of(BenchGroup.SHARES, replace(EMPTY, need=right), "than its grant")
-    ] == [
-        HOLDS,
-        HOLDS,
-    ]
-    wrong = (
-        NeedRow(7600, 3072, 7600, "0:CUDA_SUCCESS"),
-        NeedRow(7600, 2048, 32, "719:CUDA_ERROR_LAUNCH_FAILED"),
-        NeedRow(7600, 8192, 7584, OOM),
-    )
-    assert [
-        claim.value for claim in of(BenchGroup.SHARES, replace(EMPTY, need=wrong), "than its grant")
-    ] == [2, 1]
-    under = of(BenchGroup.SHARES, replace(EMPTY, need=right[:1]), "than its grant")
-    assert [claim.verdict for claim in under] == [HOLDS, NOT_MEASURED]
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_figures_that_are_played_are_said_to_be(bench: Bench, tmp_path: Path) ->
 
 def test_a_file_tells_the_terminal_nothing(bench: Bench, tmp_path: Path) -> None:
     def change(record: Any) -> None:
-        record["machine"]["gpu"] = record["need"][0]["result"] = record["skipped"][0][1] = (
+        record["machine"]["gpu"] = record["machine"]["driver"] = record["skipped"][0][1] = (
             "\x1b[2J[red]"
         )
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from mpsd.cli.main import MPSD
-from mpsd.model.problem import InvalidInput
 from mpsd.platform import completion
 from mpsd.platform.command_line import OUTPUT, Between, flag, option, read, takes
 
@@ -135,20 +134,8 @@ def test_each_shell_can_read_its_script(shell: str, tmp_path: Path) -> None:
     subprocess.run([program, "-n", script], timeout=30, check=True)
 
 
-@pytest.mark.parametrize(("shell", "startup"), [("bash", ".bashrc"), ("zsh", ".zshrc")])
-def test_a_completion_is_installed_once_and_keeps_what_was_there(
-    shell: str, startup: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("SHELL", f"/bin/{shell}")
-    (tmp_path / startup).write_text("alias a=b\n")
-    for _time in range(2):
-        completion.install("mpsd", "")
-    first, line = (tmp_path / startup).read_text().splitlines()
-    assert (first, ".bash_completions/mpsd.sh" in line or ".zfunc" in line) == ("alias a=b", True)
-
-
-def test_a_shell_that_is_not_known_is_refused() -> None:
-    with pytest.raises(InvalidInput) as refused:
-        completion.script("mpsd", "tcsh")
-    assert refused.value.problems[0].value == '"tcsh"'
+def test_a_shell_that_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        MPSD.run(["--show-completion", "tcsh"])
+    assert end.value.code == 2
+    assert "tcsh" in capsys.readouterr().err

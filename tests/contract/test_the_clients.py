@@ -80,10 +80,8 @@ def test_the_kernels_are_valid(tmp_path: Path, architecture: str) -> None:
     assembler = shutil.which("ptxas")
     if assembler is None:
         pytest.skip("ptxas, of the CUDA toolkit, is not on PATH")
-    kernels = tmp_path / "kernels.ptx"
-    kernels.write_bytes(cuda_client.PTX)
     said = subprocess.run(
-        [assembler, f"-arch={architecture}", "-o", tmp_path / "kernels.cubin", kernels],
+        [assembler, f"-arch={architecture}", "-o", tmp_path / "kernels.cubin", cuda_client.KERNELS],
         capture_output=True,
         text=True,
         timeout=30,

@@ -15,7 +15,6 @@ from mpsd.kubelet.rules.ledger import (
     by_cgroup,
     by_devices,
     corrected,
-    made_grants,
     pod_grants,
     served,
     still_needed,
@@ -302,7 +301,9 @@ def test_percents_alone_are_no_grant_and_neither_is_a_gpu_that_is_gone() -> None
 
 def test_who_is_listed_or_noted_has_been_served() -> None:
     pods = (node_pod("a"), node_pod("b"), node_pod("c"), node_pod("d", phase="Failed"))
+    pods += (node_pod("e"),)
     journal = (
+        entry(mem_ids(1, first=2), named("e"), uid="uid-of-e"),
         entry(mem_ids(1), named("b"), uid="uid-of-b"),
         entry(percent_ids(1), named("b"), 1, uid="uid-of-b"),
         entry(mem_ids(1), named("c"), uid="an-earlier-c"),
@@ -310,7 +311,7 @@ def test_who_is_listed_or_noted_has_been_served() -> None:
         entry(mem_ids(1), None),
     )
     held = [devices(named("a"), mem_ids(1, first=1))]
-    assert served("memory", held, journal, pods) == {named("a"), named("b")}
+    assert served("memory", held, journal, pods) == {named("a"), named("b"), named("e")}
     assert served("percent", held, journal, pods) == {named("b")}
 
 
@@ -514,46 +515,6 @@ RESTARTS = st.one_of(
     st.tuples(st.just("end"), st.sampled_from("abcd")),
     st.tuples(st.just("says"), st.sets(st.sampled_from("abcd"))),
 )
-
-
-@given(st.lists(RESTARTS, min_size=4, max_size=15))
-def test_what_is_made_again_only_of_what_has_changed_is_as_if_made_of_all(
-    steps: list[tuple[str, Any, Any, Any]],
-) -> None:
-    kubelet, made, policy = Restarting(), None, POLICY
-    for step in steps:
-        getattr(kubelet, step[0])(*step[1:])
-        now = kubelet.held, kubelet.journal, tuple(kubelet.pods.values())
-        made = made_grants(made, *now, APART, policy)
-        assert made.in_order == pod_grants(*now, APART, policy)
-
-
-@given(st.randoms(), st.lists(STEPS, max_size=8), st.sampled_from([APART, TOGETHER]))
-def test_so_it_is_where_answers_were_guessed_wrong_and_pods_are_not_known(
-    random: Random, steps: list[tuple[str, int, int, str]], domains: tuple[Domain, ...]
-) -> None:
-    kubelet, made = Kubelet(random), None
-    for name, init, main, guess in steps:
-        if name in kubelet.pods:
-            kubelet.end(name)
-        else:
-            kubelet.admit(name, init, main, guess)
-        if kubelet.pods and random.random() < 0.3:
-            ended = random.choice(sorted(kubelet.pods))
-            kubelet.pods[ended] = replace(kubelet.pods[ended], phase="Succeeded")
-        pods = tuple(kubelet.pods.values()) if random.random() < 0.5 else ()
-        now = tuple(kubelet.held), tuple(kubelet.journal), pods
-        made = made_grants(made, *now, domains, POLICY)
-        assert made.in_order == pod_grants(*now, domains, POLICY)
-
-
-def test_other_domains_or_another_policy_change_every_grant() -> None:
-    """A pod with parts of two GPUs has what holds in one domain, and another unit is worth less."""
-    held, pods = (devices(named("a"), IDS[:2] + IDS[-2:]),), (node_pod("a"),)
-    made = made_grants(None, held, (), pods, APART, POLICY)
-    for domains, policy in ((TOGETHER, POLICY), (APART, SMALL)):
-        again = made_grants(made, held, (), pods, domains, policy)
-        assert again.in_order == pod_grants(held, (), pods, domains, policy) != made.in_order
 
 
 @example(  # kubelet still lists the second c, and what the first one had is partly a's

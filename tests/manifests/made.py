@@ -54,7 +54,8 @@ def _schema() -> str:
     del policy["$defs"]["Compute"]["properties"]["cards"]["propertyNames"]
     schema["$defs"] = policy.pop("$defs")
     schema["properties"]["policy"] = policy
-    return json.dumps(schema, indent=2) + "\n"
+    # the end of a text is \Z in Python alone, whose $ is before a last line break too
+    return json.dumps(schema, indent=2).replace(r'\\Z"', '$"') + "\n"
 
 
 def _plain(schema: Any) -> Any:

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from mpsd.model.fields import FieldReader
-from mpsd.model.mpsnode import MPSNode, _plain, _read, as_object, read_mpsnode
+from mpsd.model.fields import FieldReader, plain
+from mpsd.model.mpsnode import MPSNode, as_object, read_mpsnode
 from mpsd.model.node_report import ReportPart
 from tests.mpsnodes import NAMES, NOW, anything, damaged, mpsnode
 from tests.status.test_mpsnode import SCHEMA
@@ -16,7 +16,7 @@ from tests.status.test_mpsnode import SCHEMA
 
 def by_field(thing: Any) -> tuple[MPSNode, FieldReader]:
     shape = FieldReader()
-    return _read(thing, MPSNode, "", shape), shape
+    return shape.struct(MPSNode, thing, ""), shape
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,7 +87,7 @@ def test_the_definition_has_no_field_that_a_report_has_not() -> None:
 def _missing(kind: Any, schema: Any) -> list[str]:
     """The fields of the definition, with the path of each, that are none of this part's or have
     others below them."""
-    known = {one.encode_name: _plain(one.type) for one in msgspec.structs.fields(kind)}
+    known = {one.encode_name: plain(one.type) for one in msgspec.structs.fields(kind)}
     missing = []
     for name, below in schema.get("properties", {}).items():
         if name not in known:
@@ -95,7 +95,7 @@ def _missing(kind: Any, schema: Any) -> list[str]:
             continue
         inner = known[name]
         if get_origin(inner) is tuple:
-            inner = _plain(get_args(inner)[0])
+            inner = plain(get_args(inner)[0])
         if isinstance(inner, type) and issubclass(inner, ReportPart):
             missing += [f"{name}.{one}" for one in _missing(inner, below.get("items", below))]
     return missing

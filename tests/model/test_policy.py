@@ -85,6 +85,7 @@ def test_fields_that_contradict_each_other_are_refused(
         ("requests.default_thread_percent", 99.5),
         ("resources.memory", "gpu-mem"),
         ("resources.memory", "a..b/gpu-mem"),
+        ("resources.memory", "mpsd.io/gpu-mem\n"),
         ("resources.memory", f"mpsd.io/{'g' * 64}"),
         ("resources.memory", "kubernetes.io/gpu-mem"),
         ("resources.percent", "node.kubernetes.io/gpu-core.percentage"),
@@ -123,6 +124,7 @@ def test_fields_that_contradict_each_other_are_refused(
         ("compute.cards", [{"policy": 5, "max_inst": None}]),
         ("domains", [[0]]),
         ("domains", [[0, -1]]),
+        ("domains", "0-1"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_its_path(path: str, value: object) -> None:

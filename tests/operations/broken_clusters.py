@@ -252,11 +252,6 @@ BREAKS: dict[str, list[Object]] = {
     ],
     "nvidia-operator": [
         {"nodes": [machine(NODE, labels={"nvidia.com/mps.capable": "true"})]},
-        {
-            "nodes": [
-                machine(NODE, labels={"nvidia.com/gpu-driver-upgrade-state": "upgrade-failed"})
-            ]
-        },
         {"nodes": [machine(NODE, labels={"nvidia.com/gpu.deploy.operator-validator": "true"})]},
         {"nodes": [machine(NODE, labels={"nvidia.com/mig.config": "all-1g.10gb"})]},
         {"nodes": [machine(NODE, labels={"nvidia.com/mig.config.state": "failed"})]},

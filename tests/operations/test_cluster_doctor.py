@@ -24,6 +24,7 @@ from tests.operations.broken_clusters import (
     TAINT,
     WELL,
     configuration,
+    domains,
     not_ready,
     report,
     resource_slice,
@@ -215,6 +216,28 @@ def test_a_policy_of_modern_that_is_there_is_well() -> None:
         is CheckVerdict.UNKNOWN
     )
     assert verdict("policy-missing") is CheckVerdict.NOT_APPLICABLE
+
+
+@pytest.mark.parametrize(
+    ("agent", "control", "verdict_of_it"),
+    [
+        ("0.1.0", "0.2.0", "found"),
+        ("0.9.0", "0.10.0", "found"),  # numbers count as numbers
+        ("0.1.0", "0.1.1", "found"),
+        ("0.2.0", "0.1.0", "well"),  # normal after an upgrade
+        ("1.0.0", "1.0.0rc1", "well"),
+        ("0.1.0", "", "well"),
+        ("0.1.0", "of today", "well"),
+        ("", "0.1.0", "unknown"),
+    ],
+)
+def test_control_ahead_of_the_agent_is_found_and_nothing_else(
+    agent: str, control: str, verdict_of_it: str
+) -> None:
+    node = report(version=agent, domains=domains(version=control))
+    if agent:
+        node["status"]["domains"][0]["version"] = agent
+    assert verdict("version-skew", mpsnodes=[node]) == verdict_of_it
 
 
 # -- resource claims -----------------------------------------------------------------------------

@@ -27,7 +27,6 @@ from mpsd.operations.doctor.rules.checks import (
     diagnose,
     each,
 )
-from mpsd.operations.doctor.rules.components import compare, skews
 from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
 from mpsd.operations.doctor.rules.node_facts import (
     AgentSilent,
@@ -233,8 +232,8 @@ def domain(lives: bool = True, **changes: Any) -> tuple[DomainSeen, ...]:
     return (DomainSeen(replace(RECORD, **changes), daemon_lives=lives),)
 
 
-def agent(control: str = "0.1.0", **more: Any) -> NodeReport:
-    served = DomainReport(name="gpu0", gpus=(UUID,), state="ready", version=control)
+def agent(**more: Any) -> NodeReport:
+    served = DomainReport(name="gpu0", gpus=(UUID,), state="ready")
     return NodeReport(**{"domains": (served,), "version": "0.1.0", **more})
 
 
@@ -280,7 +279,6 @@ BREAKS: dict[str, list[dict[str, Any]]] = {
         {"agent": agent(unknown=("NVML: GPU is lost",))},
         {"agent": agent(claim_driver="gpu.mpsd.io", claims_trouble="not registered with kubelet")},
     ],
-    "version-skew": [{"agent": agent("0.2.0")}],
     "launcher-broken": [
         {"launcher": None},
         {"launcher": LauncherSeen(("/opt/python",), ("runc",), "usr/bin/runc")},
@@ -304,11 +302,6 @@ def test_a_check_finds_what_is_broken_and_says_what_to_do(check: str, at: int) -
     (found,) = (one for one in diagnosis.outcomes if one.check.id == check)
     assert found.verdict is CheckVerdict.FOUND
     assert all(one.what and one.remedy for one in found.findings)
-
-
-def test_a_control_process_behind_the_agent_is_normal() -> None:
-    assert verdicts(replace(WELL, agent=agent("0.0.9")))["version-skew"] is CheckVerdict.WELL
-    assert verdicts(replace(WELL, agent=agent(version="")))["version-skew"] is CheckVerdict.UNKNOWN
 
 
 def test_a_domain_that_drains_is_no_fault() -> None:
@@ -407,7 +400,7 @@ def test_a_label_that_not_every_container_may_use_is_found(label: str) -> None:
     )
 
 
-# -- file systems and versions -------------------------------------------------------------------
+# -- file systems -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -431,33 +424,3 @@ def test_a_file_system_is_full_without_blocks_or_without_files(
         )
         is full
     )
-
-
-VERSIONS = st.from_regex(r"[0-9]{1,3}(\.[0-9]{1,3}){0,3}(rc[0-9])?", fullmatch=True) | st.text(
-    max_size=8
-)
-
-
-@pytest.mark.parametrize(
-    ("older", "newer"),
-    [("0.1.0", "0.2.0"), ("0.9", "0.10"), ("1.0rc1", "1.0"), ("0.1", "0.1.1"), ("", "0.1")],
-)
-def test_numbers_count_as_numbers(older: str, newer: str) -> None:
-    assert compare(older, newer) < 0 < compare(newer, older)
-
-
-def test_zeros_at_the_end_make_no_difference() -> None:
-    assert compare("1.0", "1.0.0") == 0
-
-
-@given(VERSIONS, VERSIONS, VERSIONS)
-def test_it_is_an_order(one: str, two: str, three: str) -> None:
-    assert compare(one, one) == 0
-    assert compare(one, two) == -compare(two, one)
-    if compare(one, two) <= 0 and compare(two, three) <= 0:
-        assert compare(one, three) <= 0
-
-
-@given(VERSIONS, VERSIONS)
-def test_control_ahead_of_the_agent_is_found_and_nothing_else(agent: str, control: str) -> None:
-    assert len(list(skews(agent, [control]))) == (bool(control) and compare(control, agent) > 0)

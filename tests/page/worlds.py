@@ -20,14 +20,14 @@ from mpsd.status.page.rules.pages import (
     pods_here,
 )
 from mpsd.status.page.rules.view import PageHead, PageScope, PageView, PodsHeard, PodsHere, pod_card
-from mpsd.status.rules.explanation import story
+from mpsd.status.rules.explanation import explanation_of
 from mpsd.status.rules.node_report import node_report
 from mpsd.status.rules.pods import read_pod_seen
 from tests.model.worlds import GPUS as SOME
 from tests.model.worlds import POLICY, identity
 from tests.page_worlds import GIB, domain, granted, node
 from tests.status.cluster_worlds import cluster_node, held
-from tests.status.test_pod_story import pod, scene
+from tests.status.test_pod_explanation import pod, scene
 
 _GPUS = tuple(replace(SOME[0], uuid=f"GPU-{ordinal:032x}", ordinal=ordinal) for ordinal in range(4))
 _PODS = (
@@ -185,7 +185,7 @@ def cluster(now: float) -> PageView:
         read_pod_seen(pod(one[2], metadata=metadata), POLICY)
         for one, metadata in zip(pods, made, strict=True)
     ]
-    cards = [pod_card(one, story(one, replace(around, now=now))) for one in seen]
+    cards = [pod_card(one, explanation_of(one, replace(around, now=now))) for one in seen]
     head = PageHead(PageScope.CLUSTER, "cluster", "0.1.0", now)
     return cluster_page(head, [node_parts(one, now) for one in nodes], cards)
 

@@ -21,13 +21,14 @@ from mpsd.model.identity import PodName
 from mpsd.scheduler.rules.capacity import NodeCapacity, node_capacity
 from mpsd.scheduler.rules.gpu_table import GpuTable
 from mpsd.scheduler.rules.reservations import Reservation
-from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held
+from tests.model.worlds import POLICY
+from tests.status.cluster_worlds import GIB, cluster_node, held
 
 GPUS, CLIENTS = 8, 48
 CARDS_GIB = (23, 79, 79, 139)  # A30, A100 twice as often, H200
 HELD = 0.92  # of the GPUs
 LARGE_GIB = 40
-_EACH = TERMS.policy.requests.clients_per_grant
+_EACH = POLICY.requests.clients_per_grant
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +118,7 @@ class Cluster:
 
     def _put(self, node: str) -> None:
         reserved = self._reserved[node].values()
-        self.table.put(node_capacity(self._nodes[node], self._placement, (), reserved, TERMS))
+        self.table.put(node_capacity(self._nodes[node], self._placement, (), reserved, POLICY))
 
     def _count(self, gpus: Sequence[str], memory_mib: int, percent: int, sign: int) -> None:
         for gpu in gpus:

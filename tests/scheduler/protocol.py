@@ -12,7 +12,8 @@ Object = dict[str, Any]
 
 VERBS = ("filter", "prioritize", "bind", "preempt")
 _DATA = Path(__file__).parents[1] / "data" / "extender"
-RECORDED = tuple(sorted(_DATA.glob("*/*/*.json")))
+RECORDED = tuple(sorted(_DATA.glob("*/names/*.json")))
+WHOLE_NODES = _DATA / "1.20.2" / "nodes" / "filter-one.json"  # asked without nodeCacheCapable
 
 
 def named(file: Path) -> str:

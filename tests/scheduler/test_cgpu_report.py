@@ -8,14 +8,15 @@ from mpsd.model.grants import GpuName, Request
 from mpsd.model.identity import PodName
 from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, Taken, node_capacity
 from mpsd.scheduler.rules.inspect_formats import cgpu_node, detailed, summary
-from tests.status.cluster_worlds import GIB, TERMS, held, uuid
+from tests.model.worlds import POLICY
+from tests.status.cluster_worlds import GIB, held, uuid
 from tests.status.cluster_worlds import cluster_node as node
 
 
 def ledger(totals: list[tuple[int, int]], taken: tuple[Taken, ...] = ()) -> NodeCapacity:
     """totals: ordinals and MiB."""
     gpus = tuple((GpuName(f"GPU-{n}", ordinal), mib) for n, (ordinal, mib) in enumerate(totals))
-    return NodeCapacity("node1", TERMS.policy, (), (), taken, "", gpus)
+    return NodeCapacity("node1", POLICY, (), (), taken, "", gpus)
 
 
 def test_a_gpu_keeps_the_column_of_its_ordinal_and_one_without_takes_the_next_free() -> None:
@@ -40,7 +41,7 @@ def test_what_was_only_promised_is_not_allocated() -> None:
 
 def test_a_silent_node_keeps_the_numbers_that_it_told() -> None:
     report = cgpu_node(
-        node_capacity(changed(node(held=(held("a", 7),)), stale=True), "", (), (), TERMS),
+        node_capacity(changed(node(held=(held("a", 7),)), stale=True), "", (), (), POLICY),
         "a",
         {},
         GIB,
@@ -81,5 +82,5 @@ def test_each_gpu_has_a_column_of_its_own_and_the_columns_add_up(
 
 
 def test_uuids_are_those_of_the_node() -> None:
-    report = cgpu_node(node_capacity(node(), "", (), (), TERMS), "a", {}, GIB)
+    report = cgpu_node(node_capacity(node(), "", (), (), POLICY), "a", {}, GIB)
     assert [gpu.uuid for gpu in report.gpus] == [uuid("node1", 0), uuid("node1", 1)]

@@ -12,12 +12,13 @@ from mpsd.model.grants import GpuCapacity, GpuName, Request
 from mpsd.model.policy import Placement
 from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, node_capacity
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack, RecentValues
-from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, ledger, requests
+from tests.model.worlds import POLICY
+from tests.status.cluster_worlds import GIB, cluster_node, held, ledger, requests
 from tests.status.cluster_worlds import uuid as gpu
 
 NODES = tuple(f"node{n}" for n in range(5))
 OTHERS = tuple(  # so many that the few which change are looked at alone
-    node_capacity(cluster_node(f"other{n}", (23, 23, 9), together=True), "", (), (), TERMS)
+    node_capacity(cluster_node(f"other{n}", (23, 23, 9), together=True), "", (), (), POLICY)
     for n in range(32)
 )
 World = Mapping[str, NodeCapacity | None]
@@ -120,7 +121,7 @@ def test_amounts_that_no_gpu_has_are_compared_all_the_same(
         GpuTable(),
         GpuCapacity(GpuName("GPU-0", 0), "gpu0", memory_mib, memory_mib, percent, clients),
     )
-    policy = TERMS.policy
+    policy = POLICY
     table.put(NodeCapacity("node1", policy, (room,), (), (), "", ((room.gpu, memory_mib),)))
     for memory in (asked, max(memory_mib, 0), max(memory_mib + 1, 0)):
         for request in (Request(memory, None, 1), Request(memory, max(asked_percent, 0), 1)):
@@ -133,7 +134,7 @@ def test_binpack_likes_the_node_best_whose_gpu_is_left_fullest() -> None:
     table = GpuTable()
     for name, gib in (("node1", 9), ("node2", 7), ("node3", 9), ("node4", 3)):
         node = cluster_node(name, (gib, 23))
-        table.put(node_capacity(node, "", (), (), TERMS))
+        table.put(node_capacity(node, "", (), (), POLICY))
     slots = table.slots(["node4", "node3", "node2", "node1", "node9"])
     assert table.scores(Request(7 * GIB, None, 1), slots).tolist() == [
         BEST - 2,
@@ -148,7 +149,7 @@ def test_spread_likes_the_node_best_that_has_the_emptiest_gpu() -> None:
     table = GpuTable()
     for name, taken in (("node1", 4), ("node2", 0)):
         node = cluster_node(name, (23,), held=(held("a", taken, 0, name),) if taken else ())
-        table.put(node_capacity(node, "spread", (), (), TERMS))
+        table.put(node_capacity(node, "spread", (), (), POLICY))
     assert table.scores(Request(7 * GIB, None, 1), table.slots(["node1", "node2"])).tolist() == [
         BEST - 1,
         BEST,
@@ -158,7 +159,7 @@ def test_spread_likes_the_node_best_that_has_the_emptiest_gpu() -> None:
 def test_the_worst_of_many_kinds_of_nodes_score_nothing_and_still_fit() -> None:
     table, names = GpuTable(), [f"node{gib}" for gib in range(1, 41)]
     for gib, name in enumerate(names, 1):
-        table.put(node_capacity(cluster_node(name, (gib,)), "", (), (), TERMS))
+        table.put(node_capacity(cluster_node(name, (gib,)), "", (), (), POLICY))
     slots = table.slots(names)
     assert (
         table.scores(Request(11 * GIB, None, 1), slots).tolist()
@@ -169,7 +170,7 @@ def test_the_worst_of_many_kinds_of_nodes_score_nothing_and_still_fit() -> None:
 
 def test_nodes_without_a_gpu_that_takes_pods_fit_nothing() -> None:
     table = GpuTable()
-    table.put(node_capacity(cluster_node("node1", ()), "", (), (), TERMS))
+    table.put(node_capacity(cluster_node("node1", ()), "", (), (), POLICY))
     slots = table.slots(["node1", "elsewhere"])
     assert not np.any(table.fits(Request(GIB, None, 1), slots))
     assert gpu("node1", 0) not in {room.gpu.uuid for room in table.ledger("node1").rooms}  # type: ignore[union-attr]
@@ -178,12 +179,12 @@ def test_nodes_without_a_gpu_that_takes_pods_fit_nothing() -> None:
 def test_the_nodes_that_pass_are_the_very_tuple_of_before_while_they_are_the_same() -> None:
     table, request = GpuTable(), Request(7 * GIB, None, 1)
     for name, gib in (("node1", 9), ("node2", 3), ("node3", 9)):
-        table.put(node_capacity(cluster_node(name, (gib,)), "", (), (), TERMS))
+        table.put(node_capacity(cluster_node(name, (gib,)), "", (), (), POLICY))
     nodes = ("node1", "node2", "node3")
     before = table.passing(request, nodes)
-    table.put(node_capacity(cluster_node("node3", (8,)), "", (), (), TERMS))
+    table.put(node_capacity(cluster_node("node3", (8,)), "", (), (), POLICY))
     assert table.passing(request, list(nodes)) is before == ("node1", "node3")
-    table.put(node_capacity(cluster_node("node3", (6,)), "", (), (), TERMS))
+    table.put(node_capacity(cluster_node("node3", (6,)), "", (), (), POLICY))
     assert table.passing(request, nodes) == ("node1",)
 
 

@@ -2,12 +2,13 @@
 
 from mpsd.scheduler.rules.capacity import node_capacity
 from mpsd.scheduler.rules.inspect_formats import inspected, inspection
-from tests.status.cluster_worlds import GIB, TERMS, cluster_node, grant, held, reserved, uuid
+from tests.model.worlds import POLICY
+from tests.status.cluster_worlds import GIB, cluster_node, grant, held, reserved, uuid
 
 
 def test_every_gpu_says_what_it_has_in_whole_units_and_who_has_how_much() -> None:
     ledger = node_capacity(
-        cluster_node(held=(held("a", 7, 1),)), "", (), (reserved("b", 3, 1),), TERMS
+        cluster_node(held=(held("a", 7, 1),)), "", (), (reserved("b", 3, 1),), POLICY
     )
     assert inspection([inspected(ledger)]) == {
         "nodes": [
@@ -35,14 +36,14 @@ def test_every_gpu_says_what_it_has_in_whole_units_and_who_has_how_much() -> Non
 def test_a_pod_of_two_gpus_is_on_both_with_what_it_has_of_each() -> None:
     gpus = (uuid("node1", 0), uuid("node1", 1))
     both = grant("a", 5 * GIB, *gpus)
-    ledger = node_capacity(cluster_node(held=(both,)), "", (), (), TERMS)
+    ledger = node_capacity(cluster_node(held=(both,)), "", (), (), POLICY)
     node = inspected(ledger)
     assert [device["usedGPU"] for device in node["devs"]] == [5, 5]
     assert node["usedGPU"] == 10
 
 
 def test_a_node_that_takes_no_pods_shows_what_it_has() -> None:
-    ledger = node_capacity(cluster_node(held=None), "", (), (), TERMS)
+    ledger = node_capacity(cluster_node(held=None), "", (), (), POLICY)
     node = inspected(ledger)
     assert (node["totalGPU"], node["usedGPU"]) == (46, 0)
 

@@ -4,7 +4,6 @@ import pytest
 
 from mpsd.platform.kube import Object
 from mpsd.scheduler.ledger import KnownNode, read_reported
-from mpsd.scheduler.rules.capacity import Terms
 from mpsd.scheduler.rules.reservations import KEY, PodState
 from tests.model.worlds import POLICY
 from tests.whole.scheduler.world import told
@@ -69,11 +68,11 @@ def test_a_node_that_falls_silent_takes_no_pods_after_a_while(node: KnownNode) -
     thing = mpsnode("11")
     thing["status"]["reportedAt"] = "2020-01-01T00:00:00Z"
     node.take_watched(read_reported(thing), 1)
-    ledger = node.ledger(Terms(POLICY, 48), ())
+    ledger = node.ledger(POLICY, ())
     assert ledger
     assert ledger.shut
     assert node.changes_at(lambda _reservation: PodState.BOUND, 0) is None
     assert node.take_watched(read_reported(mpsnode("12")), 2)
-    ledger = node.ledger(Terms(POLICY, 48), ())
+    ledger = node.ledger(POLICY, ())
     assert ledger
     assert not ledger.shut

@@ -21,7 +21,7 @@ from mpsd.scheduler.rules.filter import (
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack
 from tests.docs.pages import page
 from tests.model.worlds import POLICY
-from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, ledger, requests, reserved
+from tests.status.cluster_worlds import GIB, cluster_node, held, ledger, requests, reserved
 
 SEVEN = Request(7 * GIB, None, 1)
 
@@ -36,7 +36,7 @@ def table(each: Iterable[NodeCapacity]) -> GpuTable:
 def node(name: str, *taken: int, **more: Any) -> NodeCapacity:
     """With two GPUs of 23 GiB, of which so much is taken."""
     grants = tuple(held(f"p{n}", gib, n, name) for n, gib in enumerate(taken) if gib)
-    return node_capacity(cluster_node(name, **({"held": grants} | more)), "", (), (), TERMS)
+    return node_capacity(cluster_node(name, **({"held": grants} | more)), "", (), (), POLICY)
 
 
 def test_few_nodes_each_say_what_their_own_gpus_lack() -> None:
@@ -124,8 +124,8 @@ def test_many_unknown_nodes_are_told_what_one_is_told() -> None:
 
 
 def test_a_node_that_promised_the_last_room_to_this_very_pod_passes_and_is_the_best() -> None:
-    gone = node_capacity(cluster_node("node1", (7,)), "", (), (reserved("a", 7),), TERMS)
-    free = node_capacity(cluster_node("node1", (7,)), "", (), (), TERMS)
+    gone = node_capacity(cluster_node("node1", (7,)), "", (), (reserved("a", 7),), POLICY)
+    free = node_capacity(cluster_node("node1", (7,)), "", (), (), POLICY)
     made = table([gone, node("node2"), node("node3", 22, 22)])
     nodes = ("node3", "node1", "node2")
     assert filtered(SEVEN, nodes, made, {}).passing == ("node2",)

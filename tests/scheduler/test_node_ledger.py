@@ -15,7 +15,7 @@ from mpsd.scheduler.ledger import NodeFields
 from mpsd.scheduler.rules.capacity import AssignmentSource, can_ever, has_domain, node_capacity
 from mpsd.scheduler.rules.filter import why_not
 from tests.model.worlds import POLICY
-from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, reserved, shared_pod, uuid
+from tests.status.cluster_worlds import GIB, cluster_node, held, reserved, shared_pod, uuid
 from tests.status.node_worlds import container, pod_object
 
 SEVEN = Request(7 * GIB, None, 1)
@@ -24,7 +24,7 @@ SEVEN = Request(7 * GIB, None, 1)
 def test_a_pod_that_is_granted_bound_and_promised_counts_once_and_where_kubelet_put_it() -> None:
     pod = shared_pod("a", 7, "node1", {"mpsd.io/gpu": uuid("node1", 0)})
     ledger = node_capacity(
-        cluster_node(held=(held("a", 7, 1),)), "", [pod], [reserved("a", 7, 0)], TERMS
+        cluster_node(held=(held("a", 7, 1),)), "", [pod], [reserved("a", 7, 0)], POLICY
     )
     assert [room.memory_mib // GIB for room in ledger.rooms] == [23, 16]
     assert [one.source for one in ledger.taken] == [AssignmentSource.GRANTED]
@@ -36,7 +36,7 @@ def test_a_pod_that_kubelet_is_in_the_middle_of_counts_as_it_will_be() -> None:
         shared_pod("a", 7, "node1", request=Request(7 * GIB, 30, 1)),
         shared_pod("b", 2, "node1"),
     ]
-    rooms = node_capacity(node, "", pods, [], TERMS).rooms
+    rooms = node_capacity(node, "", pods, [], POLICY).rooms
     assert [(room.memory_mib // GIB, room.thread_percent) for room in rooms] == [
         (21, 100),
         (16, 70),
@@ -45,12 +45,12 @@ def test_a_pod_that_kubelet_is_in_the_middle_of_counts_as_it_will_be() -> None:
 
 def test_what_is_written_on_a_bound_pod_counts_until_kubelet_has_given_it_something() -> None:
     pod = shared_pod("a", 7, "node1", {"mpsd.io/gpu": uuid("node1", 1)})
-    ledger = node_capacity(cluster_node(), "", [pod], [reserved("a", 7, 0)], TERMS)
+    ledger = node_capacity(cluster_node(), "", [pod], [reserved("a", 7, 0)], POLICY)
     assert [room.memory_mib // GIB for room in ledger.rooms] == [23, 16]
 
 
 def test_a_promise_counts_before_anybody_has_seen_its_pod_bound() -> None:
-    ledger = node_capacity(cluster_node(), "", [], [reserved("a", 7, 0, percent=30)], TERMS)
+    ledger = node_capacity(cluster_node(), "", [], [reserved("a", 7, 0, percent=30)], POLICY)
     assert [
         (room.memory_mib // GIB, room.thread_percent, room.clients) for room in ledger.rooms
     ] == [
@@ -61,21 +61,21 @@ def test_a_promise_counts_before_anybody_has_seen_its_pod_bound() -> None:
 
 def test_a_pod_that_another_scheduler_placed_is_guessed_where_the_device_plugin_chooses() -> None:
     node = cluster_node(held=(held("b", 3, 1),))
-    ledger = node_capacity(node, "", [shared_pod("a", 7, "node1")], [], TERMS)
+    ledger = node_capacity(node, "", [shared_pod("a", 7, "node1")], [], POLICY)
     assert [room.memory_mib // GIB for room in ledger.rooms] == [23, 13]
     assert ledger.taken[-1].source is AssignmentSource.GUESSED
 
 
 def test_pods_that_kubelet_will_refuse_take_nothing_however_many_they_are() -> None:
     pods = [shared_pod(f"p{n}", 7, "n") for n in range(100)]
-    ledger = node_capacity(cluster_node("n", (8,)), "", pods, [], TERMS)
+    ledger = node_capacity(cluster_node("n", (8,)), "", pods, [], POLICY)
     assert [room.memory_mib for room in ledger.rooms] == [GIB]
     assert [bool(one.gpus) for one in ledger.taken] == [True, *[False] * 99]
 
 
 def test_a_finished_pod_holds_nothing() -> None:
     pod = shared_pod("a", 7, "node1", {"mpsd.io/gpu": uuid("node1", 0)}, finished=True)
-    assert node_capacity(cluster_node(), "", [pod], [], TERMS).taken == ()
+    assert node_capacity(cluster_node(), "", [pod], [], POLICY).taken == ()
 
 
 def test_what_a_card_has_beyond_whole_units_is_nobodys() -> None:
@@ -84,7 +84,7 @@ def test_what_a_card_has_beyond_whole_units_is_nobodys() -> None:
         node,
         gpus=tuple(changed(row, promised_mib=(row.promised_mib or 0) + 510) for row in node.gpus),
     )
-    assert [room.memory_mib for room in node_capacity(larger, "", [], [], TERMS).rooms] == [
+    assert [room.memory_mib for room in node_capacity(larger, "", [], [], POLICY).rooms] == [
         3 * GIB,
         4 * GIB,
     ]
@@ -92,7 +92,7 @@ def test_what_a_card_has_beyond_whole_units_is_nobodys() -> None:
 
 def test_the_label_of_a_node_chooses_its_placement_and_nonsense_means_the_policy_s() -> None:
     placements = [
-        node_capacity(cluster_node(), label, [], [], TERMS).policy.placement
+        node_capacity(cluster_node(), label, [], [], POLICY).policy.placement
         for label in ("spread", "", "?")
     ]
     assert placements == [Placement.SPREAD, Placement.BINPACK, Placement.BINPACK]
@@ -103,21 +103,21 @@ MIXED = node_capacity(
     "",
     [],
     [],
-    TERMS,
+    POLICY,
 )
 CROWDED = node_capacity(
     cluster_node(held=(held("a", 1, 0, percent=80), *(held(f"c{n}", 1, 1) for n in range(6)))),
     "",
     [],
     [],
-    TERMS,
+    POLICY,
 )
 TWO = Request(7 * GIB, None, 2)
 APART, BESIDE = (
-    node_capacity(cluster_node(together=together), "", [], [], TERMS) for together in (False, True)
+    node_capacity(cluster_node(together=together), "", [], [], POLICY) for together in (False, True)
 )
-NO_DAEMON = node_capacity(cluster_node(states=("ready", None)), "", [], [], TERMS)
-SILENT = node_capacity(cluster_node(held=None), "", [], [], TERMS)
+NO_DAEMON = node_capacity(cluster_node(states=("ready", None)), "", [], [], POLICY)
+SILENT = node_capacity(cluster_node(held=None), "", [], [], POLICY)
 
 
 def test_each_gpu_says_what_it_lacks_and_what_is_alike_is_said_once() -> None:
@@ -134,7 +134,7 @@ def test_threads_and_clients_that_are_short_are_said_as_such() -> None:
 
 
 def test_several_gpus_must_be_of_one_domain() -> None:
-    cordoned = node_capacity(cluster_node(cordoned=(0,)), "", [], [], TERMS)
+    cordoned = node_capacity(cluster_node(cordoned=(0,)), "", [], [], POLICY)
     assert [has_domain(TWO, one) for one in (APART, cordoned, NO_DAEMON, BESIDE)] == [
         False,
         False,
@@ -151,7 +151,7 @@ def test_several_gpus_must_be_of_one_domain() -> None:
 
 def test_a_card_that_is_too_small_will_never_do_and_a_full_one_may() -> None:
     small, full = cluster_node(gib=(6, 6)), cluster_node(held=(held("a", 20, 0), held("b", 20, 1)))
-    assert [can_ever(SEVEN, node_capacity(node, "", [], [], TERMS)) for node in (small, full)] == [
+    assert [can_ever(SEVEN, node_capacity(node, "", [], [], POLICY)) for node in (small, full)] == [
         False,
         True,
     ]
@@ -185,7 +185,7 @@ def test_however_often_a_pod_is_known_of_it_is_taken_from_each_gpu_once(
         if (n, "said") in how
     ]
     told = [reserved(f"p{n}", *names[n]) for n in names if (n, "told") in how]
-    ledger = node_capacity(cluster_node(held=granted), "", bound, told, TERMS)
+    ledger = node_capacity(cluster_node(held=granted), "", bound, told, POLICY)
     for room in ledger.rooms:
         here = sum(gib for gib, gpu in names.values() if gpu == room.gpu.ordinal)
         assert room.memory_mib == (23 - here) * GIB

@@ -15,7 +15,8 @@ from mpsd.model.grants import GpuCapacity, Request
 from mpsd.scheduler.rules.capacity import NodeCapacity, node_capacity
 from mpsd.scheduler.rules.preemption import victims
 from mpsd.scheduler.rules.reservations import Reservation
-from tests.status.cluster_worlds import GIB, TERMS, cluster_node, grant, held, shared_pod, uuid
+from tests.model.worlds import POLICY
+from tests.status.cluster_worlds import GIB, cluster_node, grant, held, shared_pod, uuid
 
 
 def preemptor_of(request: Request, priority: int = 100) -> SharedPod:
@@ -37,7 +38,7 @@ def world(
     seen = [
         shared_pod(name, size, "node1", priority=priority) for name, size, _gpu, priority in pods
     ]
-    return node_capacity(cluster_node(gib=gib, held=grants), "", seen, (), TERMS), seen
+    return node_capacity(cluster_node(gib=gib, held=grants), "", seen, (), POLICY), seen
 
 
 def without(ledger: NodeCapacity, uids: Sequence[str]) -> tuple[GpuCapacity, ...]:
@@ -141,19 +142,19 @@ def test_a_promise_to_a_pod_that_is_just_being_bound_gives_no_room() -> None:
     pods = [shared_pod("b", 20, "node1", priority=5)]
     reserved = (Reservation(shared_pod("a", 20).name, (uuid("node1", 0),), 20 * GIB, 0),)
     node = cluster_node(gib=(23, 23), held=(held("b", 20, 1),))
-    assert victims(SEVEN, node_capacity(node, "", pods, reserved, TERMS), pods, ()) == (uid("b"),)
+    assert victims(SEVEN, node_capacity(node, "", pods, reserved, POLICY), pods, ()) == (uid("b"),)
 
 
 def test_a_gpu_that_is_closed_is_not_made_free() -> None:
     node = cluster_node(gib=(23, 23), held=(held("a", 22, 0), held("b", 22, 1)), cordoned=(0,))
     pods = [shared_pod("a", 22, "node1", priority=1), shared_pod("b", 22, "node1", priority=2)]
-    assert victims(SEVEN, node_capacity(node, "", pods, (), TERMS), pods, ()) == (uid("b"),)
+    assert victims(SEVEN, node_capacity(node, "", pods, (), POLICY), pods, ()) == (uid("b"),)
 
 
 def test_threads_are_made_free_like_memory() -> None:
     node = cluster_node(gib=(23,), held=(held("a", 1, 0, percent=50), held("b", 10, 0, percent=40)))
     pods = [shared_pod("a", 1, "node1", priority=1), shared_pod("b", 10, "node1", priority=1)]
-    ledger = node_capacity(node, "", pods, (), TERMS)
+    ledger = node_capacity(node, "", pods, (), POLICY)
     assert victims(preemptor_of(Request(GIB, 55, 1)), ledger, pods, ()) == (uid("a"),)
     assert set(victims(preemptor_of(Request(20 * GIB, 70, 1)), ledger, pods, ())) == {
         uid("a"),
@@ -170,12 +171,12 @@ def test_several_gpus_of_one_domain_are_made_free_together() -> None:
     node = cluster_node(gib=(23, 23), held=grants, together=True)
     pods = [shared_pod(name, 1, "node1", priority=1) for name in "abc"]
     two = preemptor_of(Request(7 * GIB, None, 2))
-    assert set(victims(two, node_capacity(node, "", pods, (), TERMS), pods, ())) == {
+    assert set(victims(two, node_capacity(node, "", pods, (), POLICY), pods, ())) == {
         uid("a"),
         uid("b"),
     }
     apart = cluster_node(gib=(23, 23), held=grants)
-    assert victims(two, node_capacity(apart, "", pods, (), TERMS), pods, ()) == ()
+    assert victims(two, node_capacity(apart, "", pods, (), POLICY), pods, ()) == ()
 
 
 def test_nobody_goes_whom_a_later_choice_makes_needless() -> None:
@@ -186,7 +187,7 @@ def test_nobody_goes_whom_a_later_choice_makes_needless() -> None:
     priorities = {"a": 1, "c": 2, "d": 100}
     pods = [shared_pod(name, 1, "node1", priority=each) for name, each in priorities.items()]
     two = preemptor_of(Request(7 * GIB, None, 2))
-    assert victims(two, node_capacity(node, "", pods, (), TERMS), pods, ()) == (uid("c"),)
+    assert victims(two, node_capacity(node, "", pods, (), POLICY), pods, ()) == (uid("c"),)
 
 
 def test_gpus_that_may_be_joined_are_emptied_for_a_request_of_several() -> None:
@@ -194,10 +195,10 @@ def test_gpus_that_may_be_joined_are_emptied_for_a_request_of_several() -> None:
     node = cluster_node(gib=(23, 23), held=grants, on_demand=True)
     pods = [shared_pod(name, 1, "node1", priority=1) for name in "ab"]
     two = preemptor_of(Request(7 * GIB, None, 2))
-    ledger = node_capacity(node, "", pods, (), TERMS)
+    ledger = node_capacity(node, "", pods, (), POLICY)
     assert set(victims(two, ledger, pods, ())) == {uid("a"), uid("b")}
     one_stays = [pods[0], replace(pods[1], priority=100)]
-    assert victims(two, node_capacity(node, "", one_stays, (), TERMS), one_stays, ()) == ()
+    assert victims(two, node_capacity(node, "", one_stays, (), POLICY), one_stays, ()) == ()
 
 
 def _both() -> tuple[str, str]:
@@ -235,7 +236,7 @@ def crowds(draw: st.DrawFn) -> tuple[NodeCapacity, list[SharedPod], SharedPod, t
             st.sampled_from([one.name.uid for one in pods] + ["other"]), unique=True, max_size=2
         )
     )
-    ledger = node_capacity(node, draw(st.sampled_from(("", "spread"))), pods, (), TERMS)
+    ledger = node_capacity(node, draw(st.sampled_from(("", "spread"))), pods, (), POLICY)
     return ledger, pods, preemptor_of(request, draw(st.integers(0, 4))), tuple(proposed)
 
 

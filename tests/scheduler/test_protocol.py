@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator
 
 from mpsd.scheduler.wire import (
     CandidatesReader,
+    MalformedRequest,
     bind_answer,
     filter_answer,
     filter_error,
@@ -18,17 +19,28 @@ from mpsd.scheduler.wire import (
     read_binding,
     read_preemption,
 )
-from tests.scheduler.protocol import RECORDED, VERBS, named, problems, request, verb_of
+from tests.scheduler.protocol import (
+    RECORDED,
+    VERBS,
+    WHOLE_NODES,
+    named,
+    problems,
+    request,
+    verb_of,
+)
 
 
 def _recorded(*verbs: str) -> list[Path]:
     return [file for file in RECORDED if verb_of(file) in verbs]
 
 
-def test_every_verb_was_recorded_with_names_and_with_whole_nodes() -> None:
-    assert {(file.parent.name, verb_of(file)) for file in RECORDED} == {
-        (kind, verb) for kind in ("names", "nodes") for verb in VERBS
-    }
+def test_every_verb_was_recorded() -> None:
+    assert {verb_of(file) for file in RECORDED} == set(VERBS)
+
+
+def test_a_scheduler_that_sends_whole_nodes_is_refused_with_the_remedy() -> None:
+    with pytest.raises(MalformedRequest, match="nodeCacheCapable: true"):
+        CandidatesReader().read(WHOLE_NODES.read_bytes())
 
 
 @pytest.mark.parametrize("file", RECORDED, ids=named)
@@ -51,15 +63,13 @@ def test_our_answers_about_nodes_are_what_the_schema_says(file: Path) -> None:
     first, *others = asked.nodes
     reasons = dict.fromkeys(others, "gpu0 has 4 of 7 GiB free, gpu1 3")
     for answer in (
-        filter_answer(asked, [first], reasons, {}),
-        filter_answer(
-            asked, [], dict.fromkeys(asked.nodes, "it has no GPU shared by mpsd"), reasons
-        ),
+        filter_answer([first], reasons, {}),
+        filter_answer([], dict.fromkeys(asked.nodes, "it has no GPU shared by mpsd"), reasons),
         filter_error("mpsd has not seen the cluster yet"),
     ):
         said = json.loads(answer)
         assert problems("filter.answer", said) == []
-        assert said["NodeNames"] is None or said["Nodes"] is None, "in the way that it was asked"
+        assert said["Nodes"] is None, "in the way that it was asked"
     assert (
         problems(
             "prioritize.answer", json.loads(prioritize_answer(asked.nodes, range(len(asked.nodes))))

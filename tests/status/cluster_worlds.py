@@ -1,6 +1,8 @@
 """Small clusters for tests of the scheduler: nodes with a few GPUs, and pods that hold or were
 reserved some."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 
 from mpsd.kubelet.rules.gpu_choice import SharedPod
@@ -11,12 +13,11 @@ from mpsd.model.identity import PodName
 from mpsd.model.node_report import DomainReport, GrantReport
 from mpsd.model.policy import Placement
 from mpsd.model.times import utc
-from mpsd.scheduler.rules.capacity import NodeCapacity, Terms
+from mpsd.scheduler.rules.capacity import NodeCapacity
 from mpsd.scheduler.rules.reservations import Reservation
 from tests.model.worlds import POLICY
 
 GIB = 1024
-TERMS = Terms(POLICY, clients=48)
 
 
 def uuid(node: str, ordinal: int) -> str:
@@ -147,7 +148,7 @@ def ledger(draw: st.DrawFn, node: str) -> NodeCapacity:
         )
         for n in range(draw(st.integers(0, 4)))
     )
-    policy = TERMS.policy_of(draw(st.sampled_from(Placement)))
+    policy = replace(POLICY, placement=draw(st.sampled_from(Placement)))
     return NodeCapacity(
         node, policy, rooms, (), (), "", tuple((room.gpu, room.memory_mib_total) for room in rooms)
     )

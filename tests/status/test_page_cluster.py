@@ -37,13 +37,13 @@ from mpsd.status.page.rules.view import (
     PageView,
     pod_card,
 )
-from mpsd.status.rules.explanation import story
+from mpsd.status.rules.explanation import explanation_of
 from mpsd.status.rules.pods import Why, read_pod_seen
 from tests.model.worlds import POLICY
 from tests.mpsnodes import NOW as MPSNODES_NOW
 from tests.mpsnodes import damaged
 from tests.status.cluster_worlds import GIB, cluster_node, held, uuid
-from tests.status.test_pod_story import pod, scene
+from tests.status.test_pod_explanation import pod, scene
 
 NOW = 100.0
 HEAD = PageHead(PageScope.CLUSTER, "cluster", "1", NOW)
@@ -145,7 +145,7 @@ def test_a_node_that_is_labelled_and_tells_nothing_is_told() -> None:
 def test_a_pod_waits_with_the_sentence_of_kubectl_mps_explain() -> None:
     seen = read_pod_seen(pod(20), POLICY)
     around = scene(told(cluster_node(held=(held("a", 9), held("b", 9, ordinal=1)))))
-    answer = story(seen, around)
+    answer = explanation_of(seen, around)
     (one,) = cluster_page(HEAD, (), [pod_card(seen, answer)]).waiting
     assert (one.why, one.text, one.memory_mib) == (Why.NO_ROOM.value, answer.sentence, 20 * GIB)
     # when it was made
@@ -154,7 +154,7 @@ def test_a_pod_waits_with_the_sentence_of_kubectl_mps_explain() -> None:
 
 def test_what_will_never_fit_is_worse_than_what_waits() -> None:
     seen = read_pod_seen(pod(100), POLICY)
-    answer = story(seen, scene(told(cluster_node())))
+    answer = explanation_of(seen, scene(told(cluster_node())))
     (one,) = cluster_page(HEAD, (), [pod_card(seen, answer)]).waiting
     assert (one.why, one.level) == (Why.TOO_LARGE.value, Level.BAD)
 

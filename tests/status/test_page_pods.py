@@ -18,12 +18,12 @@ from mpsd.status.page.rules.pages import (
     pods_here,
 )
 from mpsd.status.page.rules.view import Level, PageView, PodsHeard, PodsHere, WaitingCard
-from mpsd.status.rules.explanation import story
+from mpsd.status.rules.explanation import explanation_of
 from mpsd.status.rules.node_report import node_report
 from mpsd.status.rules.pods import ExplanationContext, Why, read_pod_seen
 from tests.model.worlds import GPUS, NOW, POLICY
 from tests.page_worlds import GIB, domain, granted, node
-from tests.status.test_pod_story import pod
+from tests.status.test_pod_explanation import pod
 
 BOUND = "2026-11-21T08:00:07Z"
 HELD_BACK = "pod default/train, container main waits: gpu0 is down: its start failed 3 times"
@@ -127,7 +127,10 @@ def test_the_sentence_is_the_one_that_explain_has_for_the_same_mpsnode() -> None
     around = own_scene("gpu-a1", down(), POLICY)
     assert isinstance(around, ExplanationContext)
     assert around.reported["gpu-a1"].unreadable == ()
-    assert card(down(), bound()).text == story(read_pod_seen(bound(), POLICY), around).sentence
+    assert (
+        card(down(), bound()).text
+        == explanation_of(read_pod_seen(bound(), POLICY), around).sentence
+    )
 
 
 def test_a_pod_whose_time_is_not_told_waits_since_nobody_knows_when() -> None:

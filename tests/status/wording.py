@@ -21,7 +21,7 @@ from mpsd.status.cluster_answers import cluster_parts
 from mpsd.status.grant_options import the_one
 from mpsd.status.rules.claims import ClaimsServed, with_claim
 from mpsd.status.rules.cordon import cordon_change, effects
-from mpsd.status.rules.explanation import story
+from mpsd.status.rules.explanation import explanation_of
 from mpsd.status.rules.node_report import node_report
 from mpsd.status.rules.pods import Explanation, PodSeen, SeenClaim, read_pod_seen
 from mpsd.status.rules.top import cluster_top, node_top
@@ -31,11 +31,20 @@ from tests.model.worlds import NOW, POLICY, grant, identity, waiting
 from tests.mpsnodes import NAMES, mpsnode
 from tests.mpsnodes import NOW as THEN
 from tests.status import test_cordon_change, test_grant_named, test_violation_lines
-from tests.status.cluster_worlds import TERMS, cluster_node, held, reserved
+from tests.status.cluster_worlds import cluster_node, held, reserved
 from tests.status.pod_worlds import client, node
 from tests.status.pod_worlds import held as held_by
 from tests.status.test_mpsnode import CAUSES
-from tests.status.test_pod_story import ENDED, OWNED, machine, pod, scene, started, told, unready
+from tests.status.test_pod_explanation import (
+    ENDED,
+    OWNED,
+    machine,
+    pod,
+    scene,
+    started,
+    told,
+    unready,
+)
 from tests.status.test_tables import shown
 
 ON = {"nodeName": "node1"}
@@ -75,9 +84,11 @@ def without_a_node() -> Iterator[Explanation]:
         "its ResourceClaimTemplate default/share does not exist; create it, or correct the name in"
         " spec.resourceClaims"
     )
-    yield story(replace(read_pod_seen(pod(), POLICY), claim=SeenClaim("", None, lacking)), usual)
-    yield from (story(one, usual) for one in with_impossible_claims())
-    yield told(pod(), scene(node_capacity(cluster_node(), "", (), (reserved("train", 7),), TERMS)))
+    yield explanation_of(
+        replace(read_pod_seen(pod(), POLICY), claim=SeenClaim("", None, lacking)), usual
+    )
+    yield from (explanation_of(one, usual) for one in with_impossible_claims())
+    yield told(pod(), scene(node_capacity(cluster_node(), "", (), (reserved("train", 7),), POLICY)))
     yield from (told(pod(), usual), told(pod(status=unscheduled), usual))
     for names in ((), ("node1",), ("node1", "node2")):
         yield told(pod(), scene(machines=tuple(map(machine, names))))

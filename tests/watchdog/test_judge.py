@@ -110,6 +110,12 @@ def test_what_is_within_the_tolerance_is_not_over() -> None:
     assert ended(Watch().look((A,), client(1, A, 1024 + 33))) == {1}
 
 
+def test_nobody_more_is_ended_where_the_rest_is_just_within() -> None:
+    watch = Watch()
+    watch.look((A,), client(1, A, 1024 + 32))
+    assert ended(watch.look((A,), client(1, A, 1024 + 32), client(2, A, 100))) == {2}
+
+
 def test_memory_of_each_gpu_is_weighed_by_itself() -> None:
     both = pod_grant("a", 1024, 0, 1)
     assert (
@@ -122,6 +128,7 @@ def test_each_gpu_of_an_uneven_grant_is_held_to_its_own_part_and_not_to_what_mps
     parts = (GpuShare(UUIDS[0], 1024, 0), GpuShare(UUIDS[1], 4096, 0))
     uneven = replace(pod_grant("a", 1024, 0, 1), parts=parts)
     within = (client(1, uneven, 1000), client(2, uneven, 4000, gpu=1))
+    assert uneven.memory_mib == 4096, "what MPS is told, which the larger part must be able to have"
     assert Watch().look((uneven,), *within).violations == ()
     (found,) = Watch().look((uneven,), client(1, uneven, 1100), within[1]).violations
     assert (found.client.pid, found.kind) == (1, ViolationKind.MEMORY_OVER_GRANT)
@@ -482,6 +489,16 @@ def test_memory_of_no_known_process_is_reported_once_and_of_its_gpu() -> None:
     assert (notice.gpu, notice.reason) == (UUIDS[1], Reason.UNEXPLAINED_MEMORY)
     assert notice.message.startswith("5120 MiB of gpu1 ")
     assert watch.look((A,), client(1, A), unexplained_mib={UUIDS[1]: 6144}).notices == ()
+
+
+def test_without_its_limit_a_process_is_held_to_its_domains_largest_grant() -> None:
+    bare = client(1, A, environment={})
+    for others in ([pod_grant("large", 4096), B], [B, pod_grant("large", 4096)]):
+        (found,) = Watch().look((A, *others), bare).violations
+        assert found.kind is ViolationKind.LIMIT_LIFTED
+        assert "only the server's limit of 4096 MiB applies" in found.message
+    elsewhere = replace(pod_grant("large", 4096), domain="gpu1")
+    assert Watch().look((A, B, elsewhere), bare).violations == ()
 
 
 def test_a_lifted_limit_is_told_of_once_while_its_process_stays_within() -> None:

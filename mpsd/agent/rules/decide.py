@@ -1,8 +1,6 @@
-"""Decides what to do about one view of the node: actions, in order.
-
-The ledger stays true after every single action. So grants end before others begin; a server's limit
-is raised before the program that needs it is answered, and is lowered last.
-"""
+"""Decides what to do about one view: actions, in an order in which the ledger stays true after
+each. Grants end before others begin; a limit is raised before its program is answered, and lowered
+last."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,8 +16,7 @@ from mpsd.model.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class EndGrant:
-    """Remove the grant from the ledger: its holder, its cgroup's processes and all its clients are
-    gone."""
+    """Remove the grant from the ledger: its holder, processes and clients are gone."""
 
     grant: Grant
 
@@ -34,8 +31,7 @@ class SetLimit:
 
 @dataclass(frozen=True, slots=True)
 class Admit:
-    """Save the grant, then answer the request that has its id. joins: its GPUs become a domain
-    first."""
+    """Save the grant, then answer its request. joins: its GPUs become a domain first."""
 
     grant: Grant
     joins: bool = False
@@ -61,8 +57,7 @@ Action = EndGrant | SetLimit | Admit | Refuse | Forget
 
 
 def domain_of(action: Action) -> str:
-    """The domain whose daemon or ledger the action changes; empty for an answer that changes
-    none."""
+    """The domain whose daemon or ledger the action changes; empty for none."""
     match action:
         case EndGrant(grant) | Admit(grant, _):
             return grant.domain
@@ -73,9 +68,8 @@ def domain_of(action: Action) -> str:
 
 
 def stages(actions: Iterable[Action]) -> Iterator[Mapping[str, Sequence[Action]]]:
-    """The actions in their order, those of a stage by domain: limits that follow each other are set
-    in all domains at once, so that a daemon that does not answer holds up its own domain alone;
-    everything else is done one by one."""
+    """The actions in order, one by one; limits that follow each other at once in all domains, so
+    that a silent daemon holds up only its own."""
     for are_limits, run in groupby(actions, key=lambda action: isinstance(action, SetLimit)):
         if not are_limits:
             yield from ({domain_of(action): [action]} for action in run)
@@ -87,8 +81,8 @@ def stages(actions: Iterable[Action]) -> Iterator[Mapping[str, Sequence[Action]]
 
 
 def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
-    """What to do now, in this order. A grant lasts as long as its holder, any process in its cgroup
-    or any client of it, or as NVML cannot say."""
+    """What to do now, in order. A grant lasts as long as its holder, a process in its cgroup or a
+    client, or as NVML cannot say."""
     used = {client.grant for client in view.clients or ()}
     over = (held.grant for held in view.grants if not (held.holder_alive or held.others_alive))
     orphans = () if view.clients is None else tuple(over)
@@ -112,8 +106,8 @@ def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
 def _answers(
     view: NodeView, kept: Sequence[Grant], policy: Policy
 ) -> Iterator[Admit | Refuse | Forget]:
-    """First come, first served: no request overtakes a waiting one. One for which domains change is
-    the last that is answered: which domain has room for the next one shows when they have."""
+    """First come, first served. After one for which domains change the others wait until they
+    have."""
     grants = list(kept)
     queued = 0
     for waiting in view.waiting:
@@ -166,8 +160,7 @@ def _answer(
 
 
 def why_waiting(view: NodeView, policy: Policy) -> Mapping[str, str]:
-    """By id, why each request that goes on waiting has no answer yet; one that is about to be
-    answered is left out."""
+    """By id, why a request goes on waiting; one that is about to be answered is left out."""
     open_rooms = _open_rooms(view, [held.grant for held in view.grants], policy)
     reasons: dict[str, str] = {}
     for waiting in view.waiting:
@@ -181,8 +174,7 @@ def why_waiting(view: NodeView, policy: Policy) -> Mapping[str, str]:
 
 
 def had_room(request: CardsRequest, view: NodeView, policy: Policy) -> tuple[str, ...]:
-    """The labels of the GPUs that could give a container what it asks of them, whatever the others
-    can."""
+    """The labels of the GPUs that could give a container what it asks of them."""
     asked = {part.gpu: part for part in request.parts}
     open_rooms = _open_rooms(view, [held.grant for held in view.grants], policy)
     named = [room for room in open_rooms if room.gpu.uuid in asked]
@@ -229,8 +221,7 @@ def is_open(domain: DomainView, now: float) -> bool:
 
 
 def is_tried(domain: DomainView, now: float) -> bool:
-    """Whether mpsd makes a context of its own there, before it lets others in. now: seconds since
-    1970."""
+    """Whether mpsd makes its own context there first. now: seconds since 1970."""
     return domain.state in SERVING and now < domain.record.held_until
 
 
@@ -247,8 +238,7 @@ def _no_daemon(gpu: Gpu) -> str:
 
 
 def _without_domain(view: NodeView) -> Iterator[Gpu]:
-    """GPUs that `mpsd control` has said nothing about yet, so that nothing can be said of them for
-    ever."""
+    """GPUs that `mpsd control` has not named yet, so nothing is known of them."""
     known = {uuid for domain in view.domains for uuid in domain.record.gpus}
     return (gpu for gpu in view.gpus if gpu.uuid not in known)
 
@@ -289,9 +279,8 @@ def _open_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tupl
 
 
 def _limits_to_set(domain: DomainView, grants: Iterable[Grant]) -> Iterator[SetLimit]:
-    """Every ordinal a client of this domain may see gets the domain's largest grant, and denial
-    where there is none. The ordinal is the client's own (docs/mps-observed.md, section 3), so no
-    ordinal can have a limit of its own GPU."""
+    """Each ordinal gets the domain's largest grant, or denial. It is the client's own ordinal
+    (docs/mps-observed.md, section 3), so none can have a limit for its GPU."""
     if domain.state not in ANSWERING:
         return
     own = (

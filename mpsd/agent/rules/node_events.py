@@ -1,8 +1,6 @@
-"""The events between two views of a node: on the node, and on each pod that lost something.
-
-A fault's events are made from its record alone, never from the time of a view, so every agent that
-finds the record makes the same events, and the API server recognizes repeated ones.
-"""
+"""The events between two views of a node: on the node, and on each pod that lost something. A
+fault's are made from its record, so that every agent makes the same, which the API server
+recognizes."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,8 +24,7 @@ OLD_FAULT_S = 600.0  # an agent's first view makes no events of healed faults ol
 
 
 def node_events(before: NodeView | None, now: NodeView, node: str) -> tuple[Event, ...]:
-    """before: None for the first view, which reports present troubles and takes nothing for
-    lost."""
+    """before: None at first; then present troubles are reported, and nothing is lost."""
     subject = node_subject(node)
     found = list[Event]()
     names: Mapping[str, PodName] = {}
@@ -142,13 +139,12 @@ class _FaultEvents:
 
 
 def _settled(record: DomainRecord) -> tuple[Fault, ...]:
-    """Its faults but one that began just now, of which it is not known yet who ended before it."""
+    """Its faults, but one that began just now, whose causes are not known yet."""
     return tuple(fault for fault in record.faults if fault.causes is not None)
 
 
 def _hit_by_pod(fault: Fault, clients: Mapping[int, str | None]) -> _Hit:
-    """clients: the pods of the processes in the view before, for those whose pod the record
-    lacks."""
+    """clients: pods of processes in the view before, where the record lacks them."""
     recorded = {hit.process.pid: hit.pod for hit in fault.hit}
     return Counter(recorded.get(pid) or clients.get(pid) for pid in fault.pids)
 
@@ -209,8 +205,7 @@ def _on_node(
 
 
 def _risk(earlier: DomainRecord, now: DomainRecord) -> Reason | None:
-    """Why programs lost the GPUs of a domain between two views, or may lose them, but for a fault;
-    None where neither is so."""
+    """Why programs lost a domain's GPUs, or may lose them, but for a fault; None for neither."""
     if now.restarts_total > earlier.restarts_total or (
         now.daemon is None and earlier.daemon is not None
     ):
@@ -222,8 +217,7 @@ def _risk(earlier: DomainRecord, now: DomainRecord) -> Reason | None:
 def _at_risk(
     before: NodeView, domain: DomainView
 ) -> Iterator[tuple[Grant, PodName | None, int | None]]:
-    """The grants with processes on MPS there, with each pod that has them, and how many these are;
-    None where that was not known."""
+    """The grants with processes there, each pod of these, and how many; None where not known."""
     for grant in (held.grant for held in before.grants):
         if not set(domain.record.gpus).isdisjoint(grant.gpus):
             for pod in grant.pods or (None,):
@@ -233,8 +227,7 @@ def _at_risk(
 
 
 def _processes_of(grant: Grant, before: NodeView, pod: PodName | None) -> int | None:
-    """How many are on MPS under the grant, of this pod where pods hold it; None where that was not
-    known."""
+    """How many are on MPS under the grant, of this pod if any; None where not known."""
     if before.clients is None:
         return None
     own = (one for one in before.clients if one.grant == grant.id and one.on_mps)

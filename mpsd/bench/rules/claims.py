@@ -16,7 +16,6 @@ from mpsd.bench.rules.rows import (
     BenchGroup,
     Benchmark,
     CostRow,
-    NeedRow,
     PriorityRow,
     Reaction,
     ShareRow,
@@ -25,7 +24,7 @@ from mpsd.bench.rules.rows import (
     is_run,
 )
 
-_COUNTED = {"programs", "clients", "exceptions"}  # units of whole numbers
+_COUNTED = {"programs", "clients"}  # units of whole numbers
 
 
 class Bound(StrEnum):
@@ -171,7 +170,6 @@ def ratio(value: float | None, to: float | None) -> float | None:
 
 CLIENTS = 48  # that MPS serves on every card in limits/gpus.yaml
 _PROGRAMS = 8
-_OUT_OF_MEMORY = "OUT_OF_MEMORY"
 
 
 def claims(benchmark: Benchmark) -> tuple[BenchClaim, ...]:
@@ -353,34 +351,6 @@ def _apart(rows: Sequence[ShareRow]) -> float | None:
     return None if times is None else 100 * (times - 1)
 
 
-def _needs(benchmark: Benchmark) -> Iterator[BenchClaim]:
-    under = [row for row in benchmark.need if row.limit_mib < row.needs_mib]
-    over = [row for row in benchmark.need if row.limit_mib > row.needs_mib]
-    for rows, is_right, what in (
-        (under, _is_stopped, "a program that needs more than its grant runs out of memory"),
-        (over, _has_all, "a program that needs less than its grant gets all of it"),
-    ):
-        promise = BenchClaim(BenchGroup.SHARES, what, "exceptions", Limit(Bound.AT_MOST, 0))
-        wrong = [row for row in rows if not is_right(row)]
-        yield (
-            promise.found(len(wrong), _needs_words(wrong or rows))
-            if rows
-            else _not_measured(promise, benchmark)
-        )
-
-
-def _is_stopped(row: NeedRow) -> bool:
-    return row.got_mib < row.needs_mib and _OUT_OF_MEMORY in row.result
-
-
-def _has_all(row: NeedRow) -> bool:
-    return row.got_mib >= row.needs_mib
-
-
-def _needs_words(rows: Iterable[NeedRow]) -> str:
-    return "; ".join(f"{row.got_mib} of {row.needs_mib} MiB under {row.limit_mib}" for row in rows)
-
-
 # -- cost ----------------------------------------------------------------------------------------
 
 
@@ -467,7 +437,6 @@ _JUDGES = (
     _share_line,
     _one_to_two,
     _sizes,
-    _needs,
     _cost,
     _reactions,
 )

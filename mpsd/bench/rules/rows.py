@@ -93,17 +93,6 @@ class ShareRow:
 
 
 @dataclass(frozen=True, slots=True)
-class NeedRow:
-    """A program that allocates piece by piece until it has what it needs, or is refused."""
-
-    needs_mib: int
-    limit_mib: int
-    got_mib: int
-    #: CUDA's, of its last allocation or of its context.
-    result: str
-
-
-@dataclass(frozen=True, slots=True)
 class CostRow:
     """The same work under MPS alone and under mpsd, one right after the other."""
 
@@ -148,7 +137,7 @@ class ReactionRow:
     grace_s: float = 0.0
 
 
-Row = SharingRow | PriorityRow | ShareRow | NeedRow | CostRow | ReactionRow
+Row = SharingRow | PriorityRow | ShareRow | CostRow | ReactionRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +171,6 @@ class Benchmark:
     sharing: tuple[SharingRow, ...] = ()
     priority: tuple[PriorityRow, ...] = ()
     shares: tuple[ShareRow, ...] = ()
-    need: tuple[NeedRow, ...] = ()
     cost: tuple[CostRow, ...] = ()
     reactions: tuple[ReactionRow, ...] = ()
 
@@ -190,7 +178,7 @@ class Benchmark:
 # The fields of `Benchmark` that a group fills, in the order they are shown.
 FIELDS = {
     BenchGroup.SHARING: ("sharing", "priority"),
-    BenchGroup.SHARES: ("shares", "need"),
+    BenchGroup.SHARES: ("shares",),
     BenchGroup.COST: ("cost",),
     BenchGroup.REACTIONS: ("reactions",),
 }
@@ -198,7 +186,6 @@ FIELD_OF: dict[type[Row], str] = {
     SharingRow: "sharing",
     PriorityRow: "priority",
     ShareRow: "shares",
-    NeedRow: "need",
     CostRow: "cost",
     ReactionRow: "reactions",
 }

@@ -1,8 +1,5 @@
-"""The variables that the container dialects are written in, and what the launcher and mpsd-runtime
-both know.
-
-Nothing is imported, because every container that is started waits for this to load.
-"""
+"""The container dialects' variables, for launcher and runtime; every container start waits for
+it."""
 
 NVIDIA_VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # which cards, in every dialect
 

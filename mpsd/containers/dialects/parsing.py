@@ -1,11 +1,6 @@
-"""Parses a container's variables: which of the three dialects they are written in, and what they
-request.
-
-cGPU: shares of a card in GiB, a list for several cards, and a compute policy. eGPU: a main switch,
-memory in bytes or by proportion, and a percentage of the threads. EGPU, CTyun's: one variable with
-a header and, for every card, MiB and a percentage. There is always exactly one answer: nothing is
-requested, everything that is wrong, or a request.
-"""
+"""Parses a container's variables. cGPU: shares of a card in GiB, and a compute policy. eGPU: a
+switch, bytes or a proportion, a percentage. EGPU, CTyun's: MiB and a percentage by card. The
+answer: nothing is requested, all that is wrong, or a request."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -49,12 +44,8 @@ _SWITCHED_ON = "1"
 def read_dialect(
     environment: Mapping[str, str], machine: Sequence[Gpu], compute: Compute
 ) -> Reading:
-    """What a container with this environment requests of the machine's cards. compute: what the
-    policy sets for cGPU.
-
-    A dialect whose switch is off requests nothing. eGPU's switch, on or off, makes CONTAINER and
-    DEV eGPU's.
-    """
+    """What this environment requests of the machine's cards. compute: the policy's for cGPU. A
+    dialect whose switch is off requests nothing; eGPU's switch makes CONTAINER and DEV eGPU's."""
     own = {
         dialect: next((name for name in names if name in environment), None)
         for dialect, names in _OWN.items()
@@ -71,9 +62,8 @@ def read_dialect(
     if len(spoken) > 1:
         named = " and ".join(f"{dialect.value} ({name})" for dialect, name in spoken.items())
         message = f"is written in {len(spoken)} dialects: {named}"
-        return InvalidDialect(
-            (Problem("two-dialects", "the environment", "", message, "keep the variables of one"),)
-        )
+        remedy = "keep the variables of one"
+        return InvalidDialect((Problem("two-dialects", "the environment", "", message, remedy),))
     if Dialect.CGPU in spoken:
         return _read_cgpu(environment, machine, compute)
     if Dialect.CTYUN in spoken:
@@ -88,33 +78,36 @@ def read_dialect(
 
 
 def _size_gib(gpu: Gpu) -> int:
-    """What DEV is where it is not set: the card's size in GiB, rounded up, as eGPU's document has
-    it."""
+    """DEV where it is not set: the card's GiB, rounded up, as eGPU's document has it."""
     return -(-gpu.memory_mib // 1024)
 
 
 # -- one variable after the other: whatever a tenant wrote takes no noticeable time to read ------
 
 _LONGEST_TEXT = 2048  # characters: 40 UUIDs with room
+_NOT_A_NUMBER = "is not a whole number of at least {}"
 _NAME_CARDS = "name the cards, by index or by UUID, separated by commas"
 
 
 def _whole_number(text: str) -> int | None:
-    """The whole number that `text` is, 0 or more and under 10 to the 18th; None where it is
-    none."""
+    """0 to 10 to the 18th; None where the text is no such number."""
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
 
 class _Variables:
-    """The variables of one container; what is wrong with those that were read gathers in
-    `problems`."""
+    """The variables of one container; what is wrong gathers in `problems`."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self.problems: list[Problem] = []
 
-    def refuse(self, rule: str, where: str, value: object, message: str, remedy: str) -> None:
-        self.problems.append(Problem(rule, where, shown(value), message, remedy))
+    def refuse(
+        self, rule: str, where: str, message: str, remedy: str, value: object = None
+    ) -> None:
+        """where: a variable, or a part of one, with its value."""
+        found = self._environment.get(where) if value is None else value
+        written = "" if found is None else shown(found)
+        self.problems.append(Problem(rule, where, written, message, remedy))
 
     def are_valid(self, *names: str) -> bool:
         """Whether nothing is wrong with these variables, as far as they were read."""
@@ -125,9 +118,8 @@ class _Variables:
         text = self._environment.get(name)
         if text is None or len(text) <= _LONGEST_TEXT:
             return text
-        self.refuse(
-            "too-long", name, text, f"has {len(text)} characters", f"write at most {_LONGEST_TEXT}"
-        )
+        message = f"has {len(text)} characters"
+        self.refuse("too-long", name, message, f"write at most {_LONGEST_TEXT}")
         return None
 
     def number(self, name: str, remedy: str, least: int = 1) -> int | None:
@@ -135,57 +127,34 @@ class _Variables:
         text = self.text(name)
         number = None if text is None else _whole_number(text)
         if text is not None and (number is None or number < least):
-            self.refuse(
-                "not-a-number", name, text, f"is not a whole number of at least {least}", remedy
-            )
+            self.refuse("not-a-number", name, _NOT_A_NUMBER.format(least), remedy)
             return None
         return number
 
     def numbers(self, name: str, remedy: str) -> tuple[int, ...]:
-        """The whole numbers of a list with commas, 0 or more; none where it is not set, or
-        wrong."""
+        """The numbers of a list with commas, 0 or more; none where it is not set, or wrong."""
         text = self.text(name)
         if text is None:
             return ()
         numbers = [_whole_number(part) for part in text.split(",")]
         if None in numbers:
-            self.refuse(
-                "not-a-number",
-                name,
-                text,
-                "is neither a whole number nor a list of them with commas",
-                remedy,
-            )
+            message = "is neither a whole number nor a list of them with commas"
+            self.refuse("not-a-number", name, message, remedy)
             return ()
         return tuple(number for number in numbers if number is not None)
 
     def gpus(self, machine: Sequence[Gpu]) -> tuple[Gpu, ...]:
-        """The machine's cards that the container sees, in the order that it names them; wrong
-        unless one at least.
-
-        Where the variable is not set, the machine's only card is meant.
-        """
+        """The cards that the container sees, in its order; not set: the machine's only one."""
         text = self._environment.get(NVIDIA_VISIBLE_DEVICES)
+        where = NVIDIA_VISIBLE_DEVICES
         if not machine:
-            message = "this machine has no GPU"
-            self.refuse(
-                "no-gpu", NVIDIA_VISIBLE_DEVICES, text or "", message, "run it where a GPU is"
-            )
+            self.refuse("no-gpu", where, "this machine has no GPU", "run it where a GPU is")
         elif text is None and len(machine) > 1:
             message = f"is not set, and the machine has {len(machine)} cards"
-            remedy = f"{_NAME_CARDS}, or write all"
-            self.problems.append(
-                Problem("devices-unsaid", NVIDIA_VISIBLE_DEVICES, "", message, remedy)
-            )
+            self.refuse("devices-unsaid", where, message, f"{_NAME_CARDS}, or write all")
         elif text in NO_DEVICES:
             message = "gives the container no card, but a share of one is requested"
-            self.refuse(
-                "devices-none",
-                NVIDIA_VISIBLE_DEVICES,
-                text,
-                message,
-                f"{_NAME_CARDS}, or leave the share out",
-            )
+            self.refuse("devices-none", where, message, f"{_NAME_CARDS}, or leave the share out")
         elif text in (None, "all"):
             return tuple(machine)
         elif (named := self.text(NVIDIA_VISIBLE_DEVICES)) is not None:
@@ -196,24 +165,17 @@ class _Variables:
         by_name = {gpu.uuid: gpu for gpu in machine} | {
             str(gpu.ordinal): gpu for gpu in machine if not gpu.instance
         }
+        where = NVIDIA_VISIBLE_DEVICES
         found: dict[str, Gpu] = {}
         for name in names:
             gpu = by_name.get(name)
             if gpu is None:
                 names_here = [gpu.uuid if gpu.instance else str(gpu.ordinal) for gpu in machine]
                 remedy = f"write {', '.join(names_here)}, or a card's UUID"
-                self.refuse(
-                    "device-unknown",
-                    NVIDIA_VISIBLE_DEVICES,
-                    name,
-                    "is not a card of this machine",
-                    remedy,
-                )
+                self.refuse("device-unknown", where, "is not a card of this machine", remedy, name)
             elif gpu.uuid in found:
                 message = f"names {gpu.label} a second time"
-                self.refuse(
-                    "device-twice", NVIDIA_VISIBLE_DEVICES, name, message, "name each card once"
-                )
+                self.refuse("device-twice", where, message, "name each card once", name)
             else:
                 found[gpu.uuid] = gpu
         return tuple(found.values())
@@ -223,8 +185,7 @@ class _Variables:
 
 
 def _why_cgpu_off(environment: Mapping[str, str]) -> str | None:
-    """Not set, 0, or a list of numbers with a 0 in it, such as 1,0,0. None where a share is
-    requested."""
+    """Not set, 0, or a list with a 0, such as 1,0,0. None where a share is requested."""
     text = environment.get(CONTAINER)
     if text is None:
         return f"{CONTAINER} is not set"
@@ -234,8 +195,7 @@ def _why_cgpu_off(environment: Mapping[str, str]) -> str | None:
 
 
 def _read_cgpu(environment: Mapping[str, str], machine: Sequence[Gpu], compute: Compute) -> Reading:
-    """Bytes are card × CONTAINER / DEV, rounded down; the last value of a list is that of all
-    further cards."""
+    """Bytes are card × CONTAINER / DEV; the last value of a list is that of all further cards."""
     variables = _Variables(environment)
     parts = variables.numbers(
         CONTAINER, "write GiB for all cards, such as 6, or for each, such as 3,4,5,6"
@@ -245,30 +205,18 @@ def _read_cgpu(environment: Mapping[str, str], machine: Sequence[Gpu], compute: 
     gpus = variables.gpus(machine)
     if gpus and len(parts) > len(gpus):
         message = f"has {len(parts)} values for {len(gpus)} card{'' if len(gpus) == 1 else 's'}"
-        variables.refuse(
-            "too-many-values",
-            CONTAINER,
-            environment[CONTAINER],
-            message,
-            "write at most one for each",
-        )
+        variables.refuse("too-many-values", CONTAINER, message, "write at most one for each")
     for gpu in gpus:
         max_inst = compute.of(gpu.ordinal).max_inst
         if weight is not None and max_inst is not None and weight > max_inst:
             message = f"is more than max_inst of {gpu.label}, which is {max_inst}"
-            variables.refuse(
-                "weight-over-card", WEIGHT, str(weight), message, f"write 1 to {max_inst}"
-            )
-    cards = [
-        _cgpu_card(
-            gpu,
-            gpu.memory_mib * MIB * part // (dev or _size_gib(gpu)),
-            weight,
-            compute.of(gpu.ordinal),
-        )
-        for gpu, part in zip(gpus, (*parts, *parts[-1:] * (len(gpus) - len(parts))), strict=False)
-        if variables.are_valid(CONTAINER, DEV)
-    ]
+            variables.refuse("weight-over-card", WEIGHT, message, f"write 1 to {max_inst}")
+    cards = []
+    if variables.are_valid(CONTAINER, DEV):
+        further = parts[-1:] * (len(gpus) - len(parts))
+        for gpu, part in zip(gpus, (*parts, *further), strict=False):
+            memory_bytes = gpu.memory_mib * MIB * part // (dev or _size_gib(gpu))
+            cards.append(_cgpu_card(gpu, memory_bytes, weight, compute.of(gpu.ordinal)))
     return request_of(Dialect.CGPU, cards, variables.problems)
 
 
@@ -279,30 +227,16 @@ def _cgpu_card(
     percent = percent_of(policy.share, weight or 1, compute.max_inst)
     reserved_percent = 0 if policy.share is ThreadCap.WHOLE else percent
     differs = (f"policy {policy.number}, {policy.name}: {policy.on_mps}",)
-    return CardRequest(
-        gpu,
-        CONTAINER,
-        memory_bytes,
-        min(100, percent),
-        reserved_percent,
-        weight,
-        policy.number,
-        differs,
-    )
+    size = (memory_bytes, min(100, percent), reserved_percent)
+    return CardRequest(gpu, CONTAINER, *size, weight, policy.number, differs)
 
 
 # -- eGPU ----------------------------------------------------------------------------------------
 
 _RESERVED_MIB = 10  # where it is not set
 _LARGEST_PERCENT = 95  # over it compute is not controlled
-_CAPPED = (
-    "{} caps the SMs that a program may use, where {} counts time; it is set when a program makes"
-    " its context"
-)
-_NO_LIMIT = (
-    "no limit of memory is requested: mpsd reserves the whole card for it, so no other container"
-    " can share it"
-)
+_CAPPED = "{} caps a program's SMs from its context on, where {} counts time"
+_NO_LIMIT = "no limit of memory is requested: mpsd reserves the whole card, which nobody can share"
 
 
 def _why_egpu_off(environment: Mapping[str, str]) -> str | None:
@@ -310,11 +244,9 @@ def _why_egpu_off(environment: Mapping[str, str]) -> str | None:
     switch = environment.get(SWITCH)
     if switch == _SWITCHED_ON:
         return None
-    return (
-        f"{SWITCH} is not set"
-        if switch is None
-        else f"{SWITCH} is {shown(switch)}, not {_SWITCHED_ON}"
-    )
+    if switch is None:
+        return f"{SWITCH} is not set"
+    return f"{SWITCH} is {shown(switch)}, not {_SWITCHED_ON}"
 
 
 def _read_egpu(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Reading:
@@ -328,16 +260,10 @@ def _read_egpu(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readin
     )
     if BYTES in environment and CONTAINER in environment:
         message = f"cannot be set together with {CONTAINER}"
-        variables.refuse(
-            "memory-twice", BYTES, environment[BYTES], message, "leave one of them out"
-        )
+        variables.refuse("memory-twice", BYTES, message, "leave one of them out")
     if DEV in environment and CONTAINER not in environment:
-        message = (
-            f"gives the size of a card, but {CONTAINER}, the container's part of it, is not set"
-        )
-        variables.refuse(
-            "share-unsaid", DEV, environment[DEV], message, f"set {CONTAINER}, or leave {DEV} out"
-        )
+        message = f"is the size of a card, but {CONTAINER}, the container's part, is not set"
+        variables.refuse("share-unsaid", DEV, message, f"set {CONTAINER}, or leave {DEV} out")
     is_capped = 0 < percent <= _LARGEST_PERCENT
     if not (variables.problems or size_bytes or container or is_capped):
         return Off(f"{SWITCH}=1, with no limit of memory and none of compute")
@@ -349,22 +275,17 @@ def _read_egpu(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readin
             return gpu.memory_mib * MIB * container // (dev or _size_gib(gpu)) - kept_bytes
         return size_bytes - kept_bytes if size_bytes else gpu.memory_mib * MIB
 
-    is_limited = bool(container or size_bytes)
-    cards = [
-        CardRequest(
-            gpu=gpu,
-            where=CONTAINER if container else BYTES if size_bytes else PERCENT,
-            memory_bytes=memory_bytes(gpu),
-            thread_percent=percent if is_capped else 100,
-            reserved_percent=percent if is_capped else 0,
-            differs=(
-                *([_CAPPED.format(PERCENT, "eGPU")] if is_capped else []),
-                *([] if is_limited else [_NO_LIMIT]),
-            ),
-        )
-        for gpu in gpus
-        if variables.are_valid(BYTES, CONTAINER, DEV, RESERVED)
-    ]
+    where = next((name for name in (CONTAINER, BYTES) if name in environment), PERCENT)
+    differs = [_CAPPED.format(PERCENT, "eGPU")] if is_capped else []
+    if where == PERCENT:
+        differs.append(_NO_LIMIT)
+    threads = (percent, percent) if is_capped else (100, 0)
+    cards = []
+    if variables.are_valid(BYTES, CONTAINER, DEV, RESERVED):
+        cards = [
+            CardRequest(gpu, where, memory_bytes(gpu), *threads, differs=tuple(differs))
+            for gpu in gpus
+        ]
     return request_of(Dialect.EGPU, cards, variables.problems)
 
 
@@ -388,35 +309,22 @@ def _read_ctyun(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readi
         for key, value in _fields(variables, header, _HEADER).items():
             if value != _HEADER[key]:
                 message = f"is not {_HEADER[key]}, the only documented value"
-                variables.refuse(
-                    "dialect-unknown-value",
-                    f"{EGPU} {key}",
-                    value,
-                    message,
-                    f"write {_HEADER[key]}",
-                )
+                remedy = f"write {_HEADER[key]}"
+                variables.refuse("dialect-unknown-value", f"{EGPU} {key}", message, remedy, value)
         if not parts:
-            variables.refuse("no-card", EGPU, header, "names no card", f"write it as {_EXAMPLE}")
+            variables.refuse("no-card", EGPU, "names no card", f"write it as {_EXAMPLE}")
     numbers = [_card_numbers(variables, part) for part in parts]
     by_ordinal = {card["PGPU"]: card for card in numbers if "PGPU" in card}
     if sum("PGPU" in card for card in numbers) > len(by_ordinal):
-        variables.refuse(
-            "device-twice", EGPU, environment[EGPU], "has one PGPU twice", "name each card once"
-        )
-    cards = [
-        CardRequest(
-            gpu=gpu,
-            where=f"{EGPU} MEM",
-            memory_bytes=card["MEM"] * MIB,
-            # with a wrong one, memory is still checked
-            thread_percent=(weight := card.get("WEIGHT", 100)),
-            reserved_percent=weight,
-            weight=weight,
-            differs=(_CAPPED.format("WEIGHT", "EGPU"),) if weight < 100 else (),
-        )
-        for gpu in _ctyun_gpus(variables, environment, machine, by_ordinal)
-        if "MEM" in (card := by_ordinal[gpu.ordinal])
-    ]
+        variables.refuse("device-twice", EGPU, "has one PGPU twice", "name each card once")
+    cards = []
+    for gpu in _ctyun_gpus(variables, environment, machine, by_ordinal):
+        card = by_ordinal[gpu.ordinal]
+        weight = card.get("WEIGHT", 100)  # with a wrong one, memory is still checked
+        differs = (_CAPPED.format("WEIGHT", "EGPU"),) if weight < 100 else ()
+        if "MEM" in card:
+            limits = (card["MEM"] * MIB, weight, weight, weight)
+            cards.append(CardRequest(gpu, f"{EGPU} MEM", *limits, differs=differs))
     return request_of(Dialect.CTYUN, cards, variables.problems)
 
 
@@ -427,7 +335,7 @@ def _fields(variables: _Variables, part: str, keys: Mapping[str, object]) -> dic
         equals for _, equals, _ in pairs
     ):
         message = f"does not give {', '.join(keys)} once each"
-        variables.refuse("dialect-malformed", EGPU, part, message, f"write it as {_EXAMPLE}")
+        variables.refuse("dialect-malformed", EGPU, message, f"write it as {_EXAMPLE}", part)
         return {}
     return {key: value for key, _, value in pairs}
 
@@ -440,11 +348,9 @@ def _card_numbers(variables: _Variables, part: str) -> dict[str, int]:
         where = f"{EGPU} {key}"
         if most is not None and number is not None and not least <= number <= most:
             message = f"is not a percentage of a card from {least} to {most}"
-            variables.refuse("percent-range", where, text, message, remedy)
+            variables.refuse("percent-range", where, message, remedy, text)
         elif number is None or number < least:
-            variables.refuse(
-                "not-a-number", where, text, f"is not a whole number of at least {least}", remedy
-            )
+            variables.refuse("not-a-number", where, _NOT_A_NUMBER.format(least), remedy, text)
         else:
             valid[key] = number
     return valid
@@ -456,35 +362,26 @@ def _ctyun_gpus(
     machine: Sequence[Gpu],
     by_ordinal: Mapping[int, object],
 ) -> tuple[Gpu, ...]:
-    """The cards that PGPU names: exactly those that the container sees, where
-    NVIDIA_VISIBLE_DEVICES is set."""
+    """The cards that PGPU names: exactly those of NVIDIA_VISIBLE_DEVICES, where that is set."""
     known = {gpu.ordinal: gpu for gpu in machine if not gpu.instance}
     for ordinal in by_ordinal:
         if ordinal not in known:
             remedy = f"write {', '.join(map(str, known))}" if known else "run it where a GPU is"
-            variables.refuse(
-                "device-unknown", f"{EGPU} PGPU", ordinal, "is not a card of this machine", remedy
-            )
+            message = "is not a card of this machine"
+            variables.refuse("device-unknown", f"{EGPU} PGPU", message, remedy, ordinal)
     named = tuple(known[ordinal] for ordinal in by_ordinal if ordinal in known)
     seen = variables.gpus(machine) if NVIDIA_VISIBLE_DEVICES in environment else ()
     if seen and by_ordinal:
         for gpu in seen:
             if gpu.ordinal not in by_ordinal:
                 message = f"shows {gpu.label}, but {EGPU} has no PGPU={gpu.ordinal}"
-                value = environment[NVIDIA_VISIBLE_DEVICES]
-                variables.refuse(
-                    "device-unlimited",
-                    NVIDIA_VISIBLE_DEVICES,
-                    value,
-                    message,
-                    "name the same cards",
-                )
+                where = NVIDIA_VISIBLE_DEVICES
+                variables.refuse("device-unlimited", where, message, "name the same cards")
         for gpu in named:
             if gpu not in seen:
                 message = f"names {gpu.label}, which {NVIDIA_VISIBLE_DEVICES} does not show"
-                variables.refuse(
-                    "device-unseen", f"{EGPU} PGPU", gpu.ordinal, message, "name the same cards"
-                )
+                remedy = "name the same cards"
+                variables.refuse("device-unseen", f"{EGPU} PGPU", message, remedy, gpu.ordinal)
     return named
 
 
@@ -492,12 +389,8 @@ def _ctyun_gpus(
 
 
 def environment_in(lines: Iterable[str], subject: str, needed: Collection[str]) -> dict[str, str]:
-    """The variables in the lines of a file, as docker reads `--env-file`: a value is taken with its
-    quotes and blanks.
-
-    A name without a value is the shell's, which is not known here: wrong for those that are
-    `needed`. InvalidInput names `subject`.
-    """
+    """The variables of a file, as docker reads `--env-file`. One without a value is the shell's:
+    wrong for those `needed`. InvalidInput names `subject`."""
     found: dict[str, str] = {}
     problems = []
     for number, written in enumerate(lines, 1):

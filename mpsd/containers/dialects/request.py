@@ -1,9 +1,5 @@
-"""What a container's environment requests of the cards it sees, whichever dialect it was written
-in.
-
-The bytes are those of the dialect's published formula; MPS is never given more than them, and every
-difference between what MPS does and what the dialect says becomes a message.
-"""
+"""What an environment requests of cards, in whichever dialect. MPS is never given more bytes than
+the dialect's formula, and each difference of MPS becomes a message."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -40,17 +36,12 @@ class InvalidDialect:
 
 @dataclass(frozen=True, slots=True)
 class CardRequest:
-    """What a container requests of one card, and the limits that MPS is given for it.
-
-    where: the variable that decides the memory, or the threads where memory has no limit.
-    memory_bytes: the dialect's own formula to the byte, CUDA's context included; the whole card
-    where it sets no limit. thread_percent: the cap, 100 for none. reserved_percent: what the ledger
-    holds of the threads, 0 where the dialect promises no part of them. weight: as it was written,
-    None where it was not. policy: cGPU's number, None in the other dialects. differs: where MPS
-    does something else than the dialect says, a sentence each without its full stop. memory_mib:
-    what the ledger holds of the memory; set by `request_of`, which also makes thread_percent that
-    of all cards together.
-    """
+    """A request of one card, and MPS's limits for it. where: the variable that decides.
+    memory_bytes: by the dialect's formula, context included; the whole card without a limit.
+    thread_percent: the cap, 100 for none. reserved_percent: what the ledger holds, 0 for no
+    promise. weight: as written. policy: cGPU's number. differs: what MPS does differently, in
+    sentences. memory_mib: what the ledger holds, by `request_of`, which also sets thread_percent to
+    that of all cards."""
 
     gpu: Gpu
     where: str
@@ -65,8 +56,7 @@ class CardRequest:
 
 @dataclass(frozen=True, slots=True)
 class DialectRequest:
-    """What a container requests, card by card in the order that it names them; at least one
-    card."""
+    """At least one card, in the order that the container names them."""
 
     dialect: Dialect
     cards: tuple[CardRequest, ...]
@@ -78,11 +68,7 @@ Reading = Off | InvalidDialect | DialectRequest
 def request_of(
     dialect: Dialect, cards: Sequence[CardRequest], problems: Sequence[Problem]
 ) -> DialectRequest | InvalidDialect:
-    """The request, or everything that is wrong: `problems`, and what keeps any of the cards from
-    giving it.
-
-    cards: as far as they could be read, at least one unless there are problems.
-    """
+    """The request, or all that is wrong: `problems`, and what keeps a card from giving it."""
     limited = [  # MPS counts whole MiB of what its server leaves of a card
         replace(
             card,
@@ -159,8 +145,7 @@ def _differs(card: CardRequest, memory_mib: int, thread_percent: int) -> Iterato
 
 
 def cards_request(request: DialectRequest) -> CardsRequest:
-    """What the ledger is to hold: of every card what was requested of that card, whatever MPS is
-    given for all."""
+    """What the ledger holds: of every card what was requested of it, whatever MPS is given."""
     parts = []
     for card in request.cards:
         # cGPU's is 1 where none is written
@@ -170,8 +155,7 @@ def cards_request(request: DialectRequest) -> CardsRequest:
 
 
 def messages(request: DialectRequest) -> tuple[str, ...]:
-    """Where MPS does something else than the dialect says: each sentence once, with the cards that
-    it is about unless it is about all of them."""
+    """What MPS does differently, each sentence once, with its cards unless it is about all."""
     about: dict[str, list[str]] = {}
     for card in request.cards:
         for sentence in card.differs:

@@ -1,7 +1,5 @@
-"""The configuration files of docker, containerd and podman, with the runtime mpsd and without it.
-
-All that others wrote stays, with its comments and its order, or it is InvalidInput.
-"""
+"""The files of docker, containerd and podman, with the runtime mpsd and without it. What others
+wrote stays, or it is InvalidInput."""
 
 import json
 import re
@@ -29,13 +27,9 @@ class Engine(StrEnum):
 
 
 class Configuration(ABC):
-    """The configuration file of one engine. subject: the file as people name it. All methods raise
-    InvalidInput.
-
-    file: where the engine looks for it. reload: the command after a change, empty for none, and
-    cost: what that means. inside: the keys of the launcher in a runtime's entry. new_file: what
-    counts as the text of a missing file. place: where the file has its runtimes.
-    """
+    """An engine's file. subject: as people name it. Methods raise InvalidInput. file: where it is.
+    place: of its runtimes. inside: the keys of the launcher. new_file: the text for a missing file.
+    reload: the command after a change; cost: what that means."""
 
     engine: ClassVar[Engine]
     file: ClassVar[str]
@@ -63,8 +57,7 @@ class Configuration(ABC):
     ) -> str | None: ...
 
     def with_runtime(self, text: str | None) -> str:
-        """The file with the runtime; the very same text where it has it. text None: there is no
-        file."""
+        """The file with the runtime; the same text where it has it. None: there is no file."""
         before = self.new_file if text is None else text
         document = self._document(before)
         runtimes = self._runtimes(document)
@@ -74,11 +67,8 @@ class Configuration(ABC):
         return before
 
     def without_runtime(self, text: str, backups: Sequence[str]) -> str | None:
-        """The file without the runtime: the very bytes of a backup where that has the same
-        contents.
-
-        None: there was no file before, and nobody has written anything else into it.
-        """
+        """The file without the runtime, a backup's bytes where that has the same contents; None:
+        there was no file before, nor has anybody written into it."""
         document = self._document(text)
         runtimes = self._runtimes(document)
         if RUNTIME not in runtimes:
@@ -143,11 +133,9 @@ class Configuration(ABC):
         paths = self._paths(entry)
         if paths != [self.launcher]:
             (path,) = paths if len(paths) == 1 else [paths]
-            remedy = (
-                f"take it out of the file, or name it: --to {path}"
-                if isinstance(path, str)
-                else "take it out"
-            )
+            remedy = "take it out of the file"
+            if isinstance(path, str):
+                remedy += f", or name it: --to {path}"
             where = ".".join((*self._keys(document), RUNTIME, *self.inside))
             raise self._refused(where, shown(path), f"is not the launcher {self.launcher}", remedy)
 
@@ -191,11 +179,8 @@ class _Docker(Configuration):
     def _document(self, text: str) -> _Document:
         """An empty file has the same contents as {}."""
         try:
-            document = (
-                json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
-                if text.strip()
-                else {}
-            )
+            found = text if text.strip() else "{}"
+            document = json.loads(found, object_pairs_hook=_once, parse_constant=_no_number)
         except json.JSONDecodeError as error:
             where = f"line {error.lineno}, column {error.colno}"
             raise self._refused(where, "", f"is not JSON: {error.msg}", self.repair) from None
@@ -203,31 +188,25 @@ class _Docker(Configuration):
             message = "is nested too deep" if isinstance(error, RecursionError) else str(error)
             raise self._refused("the file", "", message, self.repair) from None
         if not isinstance(document, dict):
-            raise self._refused(
-                "the file", shown(document), "is not an object", "write { } around its contents"
-            )
+            remedy = "write { } around its contents"
+            raise self._refused("the file", shown(document), "is not an object", remedy)
         return document
 
     def _written(self, document: _Document, like: str) -> str:
-        """In the indentation of `like`, with its end; `like` empty: as docker's own documents are
-        written."""
+        """With the indentation and end of `like`; empty: as docker's own documents."""
         found = re.match(r"\s*\{[^\S\n]*\r?\n([ \t]+)\S", like)
-        indent = (
-            found[1]
-            if found
-            else None
-            if "\n" not in like.strip() and like.strip() not in {"", "{}"}
-            else "  "
-        )
+        is_one_line = "\n" not in like.strip() and like.strip() not in {"", "{}"}
+        indent = None if is_one_line else "  "
+        if found:
+            indent = found[1]
         try:
             text = json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False)
             # half of a pair, which only an escape can write
             if any("\ud800" <= char <= "\udfff" for char in text):
                 text = json.dumps(document, indent=indent)
         except ValueError:
-            raise self._refused(
-                "the file", "", "has a number beyond all bounds", self.repair
-            ) from None
+            message = "has a number beyond all bounds"
+            raise self._refused("the file", "", message, self.repair) from None
         return text + (like[len(like.rstrip()) :] if like.strip() else "\n")
 
 
@@ -280,7 +259,10 @@ class _Podman(Configuration):
 _DEFAULT = "runc"
 _TYPE = "io.containerd.runc.v2"
 _PLUGINS = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
-_HEAD = "# Written by `mpsd install containerd`; `mpsd uninstall containerd` takes it out again."
+_HEAD = (
+    "\n# Written by `mpsd install containerd`; `mpsd uninstall containerd` takes it out again.\n"
+)
+_END = "# End of what `mpsd install containerd` wrote.\n"
 
 
 class _Containerd(Configuration):
@@ -300,8 +282,8 @@ class _Containerd(Configuration):
         return ("plugins", _PLUGINS[version], "containerd", "runtimes")
 
     def _added(self, text: str, document: _Document, runtimes: _Document) -> str:
-        """Cgroups are made as for runc. Where no runtime is named, runc is, whose default the table
-        replaces."""
+        """Cgroups are made as for runc, which is named where no runtime is: the table replaces
+        it."""
         keys = self._keys(document)
         options: _Document = {"BinaryName": self.launcher}
         if _table(_table(runtimes.get(_DEFAULT)).get("options")).get("SystemdCgroup") is True:
@@ -317,9 +299,8 @@ class _Containerd(Configuration):
             f"  [{table}.{RUNTIME}.options]",
             *lines,
         ]
-        after = f"{_ended(text)}\n{_HEAD}\n{'' if runtimes else _own_default(keys)}" + "\n".join(
-            [*entry, ""]
-        )
+        default = "" if runtimes else _own_default(keys)
+        after = "".join((_ended(text), _HEAD, default, "\n".join([*entry, _END])))
         all_runtimes = (runtimes or {_DEFAULT: {"runtime_type": _TYPE}}) | {
             RUNTIME: {"runtime_type": _TYPE, "options": options}
         }
@@ -338,12 +319,15 @@ class _Containerd(Configuration):
         self, text: str, document: _Document, others: _Document, backups: Sequence[str]
     ) -> str | None:
         keys = self._keys(document)
-        left = text.replace(f"\n{_HEAD}\n", "", 1)
-        if others == {_DEFAULT: {"runtime_type": _TYPE}} and _own_default(keys) in left:
-            # else whoever came since may need it
-            left = left.replace(_own_default(keys), "", 1)
+        before, _head, rest = text.partition(_HEAD)
+        block, _end, behind = rest.partition(_END)
+        default = _own_default(keys)
+        if not block.startswith(default):
+            default = ""
+        elif others == {_DEFAULT: {"runtime_type": _TYPE}}:
+            default = ""  # else whoever came since may need it
             others = {}
-        left = _cut(left, (*keys, RUNTIME))
+        left = "".join((before, default, behind))
         wanted = _replaced(document, keys, others)
         is_gone = False
         with suppress(tomllib.TOMLDecodeError):
@@ -353,7 +337,7 @@ class _Containerd(Configuration):
         if not is_gone:
             where = ".".join((*keys, RUNTIME))
             remedy = "take it out of the file by hand"
-            raise self._refused(where, "", "is not written as [tables] of its own", remedy)
+            raise self._refused(where, "", "is not as `mpsd install containerd` wrote it", remedy)
         if not backups and left == self.new_file:
             return None
         # its last line had no end
@@ -384,46 +368,6 @@ def _header_of(keys: _Keys) -> str:
 def _own_default(keys: _Keys) -> str:
     why = "# containerd's own runtime, which it forgets where another one is named"
     return f'{why}\n[{_header_of(keys)}.{_DEFAULT}]\n  runtime_type = "{_TYPE}"\n\n'
-
-
-def _cut(text: str, keys: _Keys) -> str:
-    """Without the tables below these keys; comments and empty lines before the next table are left,
-    they are its."""
-    kept: list[str] = []
-    held: list[str] = []  # after the last line of a table that is cut: they may be the next one's
-    cutting = False
-    for line in re.split(r"(?<=\n)", text):
-        path = _header(line)
-        if path is not None:
-            if not cutting or path[: len(keys)] != keys:
-                kept += held
-            held = []
-            cutting = path[: len(keys)] == keys
-        if not cutting:
-            kept.append(line)
-        elif not line.strip() or line.lstrip().startswith("#"):
-            held.append(line)
-        else:
-            held = []
-    return "".join(line for line in [*kept, *held] if line.strip() != _HEAD)
-
-
-def _header(line: str) -> _Keys | None:
-    """The keys of a table that begins in this line; None where none does."""
-    if not re.match(r"\s*\[.+\]\s*(#.*)?$", line.rstrip("\r\n")):
-        return None
-    try:
-        found: Any = tomllib.loads(line)
-    except tomllib.TOMLDecodeError:
-        return None
-    path = []
-    while found and isinstance(found, dict | list):
-        if isinstance(found, list):
-            found = found[0]
-        else:
-            ((key, found),) = found.items()
-            path.append(key)
-    return tuple(path)
 
 
 def _pruned(document: _Document, keys: _Keys) -> _Document:

@@ -1,10 +1,6 @@
-"""The text of `mpsd-runtime`: the program that Docker, containerd and podman start for every step
-of every container.
-
-The shell hands what does not concern mpsd (start, state, pause, …) to the next runtime at once. For
-the rest Python starts without site-packages (`-S`), and without any variable or folder of whoever
-starts it (`-I`).
-"""
+"""The text of `mpsd-runtime`, which engines start for every step of a container. Its shell hands
+most to the next runtime at once; else Python starts, without site-packages (-S) and without
+anything of the caller's (-I)."""
 
 import ast
 import re
@@ -37,11 +33,8 @@ exec {python} -ISc {code} "$0" "$@"
 
 
 def launcher(python: str, folder: str, run_directory: str, next_runtime: str, log: str) -> str:
-    """The text. python: its path; folder: the one that holds the package `mpsd`; next_runtime:
-    empty for the usual.
-
-    ValueError where Python or the next runtime cannot be written into a script.
-    """
+    """python: its path. folder: of the package `mpsd`. next_runtime: empty for the usual.
+    ValueError where one cannot be written into a script."""
     if not python.startswith("/"):
         raise ValueError(f"the path of Python is {python!r}; it must be absolute")
     for what, name in (("the path of Python", python), ("the next runtime", next_runtime)):

@@ -1,9 +1,5 @@
-"""The admission rules for a container without Kubernetes that requests a GPU, and what goes into
-its bundle.
-
-A rule here has the name and the mode (`limits/policy.yaml`) of the rule for pods; it looks at the
-bundle.
-"""
+"""The admission rules for a container's bundle, named as those for pods (`limits/policy.yaml`), and
+what goes into the bundle."""
 
 import re
 from collections.abc import Iterator
@@ -17,25 +13,15 @@ from mpsd.model.grants import Grant
 from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem, shown
 
+_NOT_ABSOLUTE = "is not an absolute path"
 _IPC_UNNEEDED = 580  # the driver from which on clients need not share the host's IPC namespace
 
 # What engines give every container unasked; it has these in the bounding set, and the device cgroup
 # holds it. Source: https://github.com/moby/moby/blob/master/daemon/pkg/oci/caps/defaults.go
 _GIVEN_TO_ALL = frozenset(
     {
-        *(
-            "CHOWN",
-            "DAC_OVERRIDE",
-            "FSETID",
-            "FOWNER",
-            "MKNOD",
-            "NET_RAW",
-            "SETGID",
-            "SETUID",
-            "SETFCAP",
-            "SETPCAP",
-        ),
-        *("NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE"),
+        *("CHOWN", "DAC_OVERRIDE", "FSETID", "FOWNER", "MKNOD", "NET_RAW", "SETGID", "SETUID"),
+        *("SETFCAP", "SETPCAP", "NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE"),
     }
 )
 
@@ -63,32 +49,17 @@ def container_findings(request: HostContainerRequest, policy: Policy, driver: st
 
 def _malformed(request: HostContainerRequest) -> Iterator[Problem]:
     if not request.root.startswith("/"):
-        yield Problem(
-            "container-root",
-            "--root",
-            shown(request.root),
-            "is not an absolute path",
-            "write it from / on",
-        )
+        root = shown(request.root)
+        yield Problem("container-root", "--root", root, _NOT_ABSOLUTE, "write it from / on")
     # What runc makes a folder of, so that it never leads out of its root.
     if not re.fullmatch(r"[A-Za-z0-9_+.-]{1,255}", request.id) or not request.id.strip("."):
         remedy = "write at most 255 letters, digits, _, +, - and ."
-        yield Problem(
-            "container-id",
-            "the container's id",
-            shown(request.id),
-            "is not a valid container id",
-            remedy,
-        )
+        message = "is not a valid container id"
+        yield Problem("container-id", "the container's id", shown(request.id), message, remedy)
     if request.oom_script and not request.oom_script.startswith("/"):
         remedy = "write the absolute path of a program in the container, without arguments"
-        yield Problem(
-            "oom-script-path",
-            OOM_SCRIPT,
-            shown(request.oom_script),
-            "is not an absolute path",
-            remedy,
-        )
+        script = shown(request.oom_script)
+        yield Problem("oom-script-path", OOM_SCRIPT, script, _NOT_ABSOLUTE, remedy)
 
 
 def _ruled(request: HostContainerRequest, policy: Policy, driver: str) -> Iterator[Problem]:
@@ -97,9 +68,8 @@ def _ruled(request: HostContainerRequest, policy: Policy, driver: str) -> Iterat
     if found := tuple(dict.fromkeys(name for name in names if name in blocked)):
         message = "with these a container can bypass its limits"
         remedy = "create it without --privileged and without --cap-add of these"
-        yield Problem(
-            RuleId.CAPABILITIES, "its set of capabilities", shown(", ".join(found)), message, remedy
-        )
+        where = "its set of capabilities"
+        yield Problem(RuleId.CAPABILITIES, where, shown(", ".join(found)), message, remedy)
     if request.host_root:
         message = "may be root on this machine, and so can end other programs on a GPU"
         remedy = "create it with --user, or in a user namespace"
@@ -110,20 +80,15 @@ def _ruled(request: HostContainerRequest, policy: Policy, driver: str) -> Iterat
     is_old = not (major.isascii() and major.isdecimal()) or int(major) < _IPC_UNNEEDED
     if is_old and not request.host_ipc and policy.admission.host_ipc is not HostIPC.OFF:
         message = f"MPS clients need the host's IPC namespace with driver {driver}"
-        yield Problem(
-            RuleId.HOST_IPC_MISSING, "its IPC namespace", "", message, "create it with --ipc=host"
-        )
+        remedy = "create it with --ipc=host"
+        yield Problem(RuleId.HOST_IPC_MISSING, "its IPC namespace", "", message, remedy)
 
 
 def container_answer(
     grant: Grant, around: NodeConditions, messages: tuple[str, ...] = (), *, with_gate: bool
 ) -> ContainerAnswer:
-    """What goes into the bundle of a container with a grant: the same as kubelet is given for a
-    pod's.
-
-    with_gate: whether gates can be made here; without one, a container that is started while its
-    domain does not serve comes up without a GPU.
-    """
+    """What goes into a container's bundle: what kubelet is given for a pod. with_gate: without one,
+    a container that starts while its domain does not serve has no GPU."""
     size = (grant.domain, grant.gpus, grant.memory_mib, grant.thread_percent)
     given = memory_answer(Allocation(*size), around)
     return ContainerAnswer(

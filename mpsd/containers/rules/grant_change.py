@@ -1,7 +1,4 @@
-"""`mpsd set`: a grant with other values, and what its user reads about the change.
-
-What is refused changes nothing, and the refusal has what is free.
-"""
+"""`mpsd set`: a grant with other values, and what its user reads. A refusal has what is free."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -23,11 +20,8 @@ One = TypeVar("One", bound=Grant)
 def changed(
     grant: One, change: GrantChangeRequest, view: NodeView, policy: Policy
 ) -> One | tuple[Problem, ...]:
-    """The grant with the change, or everything that prevents it.
-
-    Running programs keep the percentage, and the limit of MPS, that they started with; the watchdog
-    and the ledger use the grant's.
-    """
+    """The grant with the change, or all that prevents it. Running programs keep the percentage and
+    MPS's limit; the watchdog and the ledger use the grant's."""
     targets = [part for part in grant.parts if change.gpu in (None, part.gpu)]
     context = _ChangeContext(grant, change, view, policy)
     problems = tuple(_invalid(grant, change, targets)) or tuple(context.missing(targets))
@@ -41,13 +35,11 @@ def changed(
         earlier_mib=max(grant.earlier_mib, grant.memory_mib),
         earlier_percent=max(grant.earlier_percent, grant.thread_percent),
     )
-    pairs = [(old, new) for old, new in zip(grant.parts, parts, strict=True) if old in targets]
-    return (
-        tuple(
-            one for old, new in pairs for one in context.problems(old, new, wanted.thread_percent)
-        )
-        or wanted
-    )
+    found: list[Problem] = []
+    for old, new in zip(grant.parts, parts, strict=True):
+        if old in targets:
+            found += context.problems(old, new, wanted.thread_percent)
+    return tuple(found) or wanted
 
 
 def _invalid(
@@ -62,25 +54,22 @@ def _invalid(
         yield Problem("grant-of-pod", "the grant", grant.id, message, remedy)
     if not targets:
         message = "is not a GPU of this grant"
-        yield Problem(
-            "gpu-not-granted", "the GPU", change.gpu or "", message, "name one that it has"
-        )
+        remedy = "name one that it has"
+        yield Problem("gpu-not-granted", "the GPU", change.gpu or "", message, remedy)
     if change.memory_mib is None and percent is None and weight is None:
         message = "sets neither memory nor a percentage nor a weight"
         yield Problem("nothing-to-change", "the change", "", message, "set one of them")
     if percent is not None and weight is not None:
         message = "cannot be set together with a weight"
-        yield Problem(
-            "threads-twice", "the percentage", str(percent), message, "leave one of them out"
-        )
+        remedy = "leave one of them out"
+        yield Problem("threads-twice", "the percentage", str(percent), message, remedy)
     if percent is not None and not 0 <= percent <= _WHOLE:
         message = "is not a percentage"
         remedy = "write 1 to 100, or 0 for no cap"
         yield Problem("percent-range", "the percentage", str(percent), message, remedy)
     if weight is not None and weight < 1:
-        yield Problem(
-            "weight-range", "the weight", str(weight), "is less than 1", "write 1 or more"
-        )
+        message = "is less than 1"
+        yield Problem("weight-range", "the weight", str(weight), message, "write 1 or more")
 
 
 class _ChangeContext:
@@ -97,23 +86,16 @@ class _ChangeContext:
         self._others = [held.grant for held in view.grants if held.grant.id != grant.id]
 
     def missing(self, parts: Sequence[GpuShare]) -> Iterator[Problem]:
+        unknown = "are not all known now"
         if not self._view.grants_known:
-            yield Problem(
-                "grants-unknown", "the grants", "", "are not all known now", "try again later"
-            )
+            yield Problem("grants-unknown", "the grants", "", unknown, "try again later")
         for part in parts:
             if part.gpu not in self._gpus:
-                yield Problem(
-                    "gpu-away", "the GPU", part.gpu, "is not visible now", "try again when it is"
-                )
+                remedy = "try again when it is"
+                yield Problem("gpu-away", "the GPU", part.gpu, "is not visible now", remedy)
             elif why := self._view.ungrantable.get(part.gpu):
-                yield Problem(
-                    "grants-unknown",
-                    "the grants",
-                    "",
-                    f"are not all known now: {why}",
-                    "then try again",
-                )
+                message = f"{unknown}: {why}"
+                yield Problem("grants-unknown", "the grants", "", message, "then try again")
 
     def unweighted(self, parts: Sequence[GpuShare]) -> Iterator[Problem]:
         if (weight := self._change.weight) is None:
@@ -146,56 +128,39 @@ class _ChangeContext:
         )
 
     def cap(self, parts: Sequence[GpuShare]) -> int:
-        """The one percentage that MPS has for all GPUs of a program: the smallest that is asked
-        for."""
+        """MPS's percentage for all GPUs of a program: the smallest that is asked for."""
         if self._change.percent is None and self._change.weight is None:
             return self._grant.thread_percent
         no_share = _WHOLE if self._grant.container else self._policy.requests.default_thread_percent
         return min(part.reserved_percent or no_share for part in parts)
 
     def problems(self, old: GpuShare, new: GpuShare, thread_percent: int) -> Iterator[Problem]:
-        """Why this GPU cannot give the new part in the old one's place. thread_percent: what the
-        grant gets."""
+        """Why this GPU cannot give the new part for the old one. thread_percent: the grant's."""
         gpu = self._gpus[new.gpu]
         change = self._change
         with_own = "free for this grant, including what it has"
+        memory = f"memory on {gpu.label}"
         (room,) = rooms([gpu], {gpu.uuid: self._grant.domain}, self._others, self._policy)
         if old.memory_mib < new.memory_mib and room.memory_mib < new.memory_mib:
             message = f"{room.memory_mib} of {room.memory_mib_total} MiB are {with_own}"
             remedy = f"write at most {room.memory_mib}"
-            yield Problem(
-                "memory-over-free",
-                f"memory on {gpu.label}",
-                f"{new.memory_mib} MiB",
-                message,
-                remedy,
-            )
+            yield Problem("memory-over-free", memory, f"{new.memory_mib} MiB", message, remedy)
         else:
             limit = ClientLimit(new.memory_mib, thread_percent)
-            yield from problems_with(
-                limit, f"memory on {gpu.label}", gpu.capability, gpu.memory_mib, gpu.sms
-            )
-        if (
-            old.reserved_percent < new.reserved_percent
-            and room.thread_percent < new.reserved_percent
-        ):
+            yield from problems_with(limit, memory, gpu.capability, gpu.memory_mib, gpu.sms)
+        if max(old.reserved_percent, room.thread_percent) < new.reserved_percent:
             message = f"{room.thread_percent} % of its threads are {with_own}"
             value = f"{new.reserved_percent} %"
             remedy = f"write at most {room.thread_percent}"
-            yield Problem(
-                "percent-over-free", f"the percentage on {gpu.label}", value, message, remedy
-            )
+            where = f"the percentage on {gpu.label}"
+            yield Problem("percent-over-free", where, value, message, remedy)
         free = free_weight(gpu, self._others, self._policy.compute)
-        if (
-            change.weight is not None
-            and free is not None
-            and change.weight > max(free, old.weight or 0)
-        ):
+        weight = change.weight
+        if weight is not None and free is not None and weight > max(free, old.weight or 0):
             where = f"the weight on {gpu.label}"
+            message = f"{free} are {with_own}"
             remedy = f"write at most {free}"
-            yield Problem(
-                "weight-over-free", where, str(change.weight), f"{free} are {with_own}", remedy
-            )
+            yield Problem("weight-over-free", where, str(weight), message, remedy)
         if new.memory_mib < old.memory_mib and not change.forced:
             yield from self._used(gpu, new)
 
@@ -204,18 +169,13 @@ class _ChangeContext:
         value = f"{new.memory_mib} MiB"
         used_mib = _used_mib(self._grant, gpu.uuid, self._view)
         if used_mib is None:
-            message = (
-                "it is unknown how much the grant's programs use, and mpsd would end those that use"
-                " more"
-            )
+            message = "it is unknown how much its programs use, and mpsd would end those over it"
             yield Problem("use-unknown", where, value, message, "try again, or force it")
         elif used_mib > new.memory_mib:
-            message = (
-                f"is less than the {used_mib} MiB that its programs use, and mpsd would end them"
-            )
-            yield Problem(
-                "memory-in-use", where, value, message, f"write at least {used_mib}, or force it"
-            )
+            used = f"the {used_mib} MiB that its programs use"
+            message = f"is less than {used}, and mpsd would end them"
+            remedy = f"write at least {used_mib}, or force it"
+            yield Problem("memory-in-use", where, value, message, remedy)
 
 
 def _used_mib(grant: Grant, gpu: str, view: NodeView) -> int | None:
@@ -239,13 +199,8 @@ _IN_PROGRAM = (
 
 def is_misuse(problems: Iterable[Problem]) -> bool:
     """Whether the change is invalid whatever the state of the node."""
-    misuse = {
-        "nothing-to-change",
-        "threads-twice",
-        "percent-range",
-        "weight-range",
-        "gpu-not-granted",
-    }
+    misuse = {"nothing-to-change", "threads-twice", "percent-range", "weight-range"}
+    misuse.add("gpu-not-granted")
     return any(problem.rule in misuse for problem in problems)
 
 
@@ -259,16 +214,10 @@ def report(
 
 def _limits(grant: Grant, view: NodeView) -> GrantLimits:
     labels = {gpu.uuid: gpu.label for gpu in view.gpus}
-    cards = (
-        CardLimits(
-            part.gpu,
-            labels.get(part.gpu, part.gpu),
-            part.memory_mib,
-            part.reserved_percent,
-            part.weight,
-        )
-        for part in grant.parts
-    )
+    cards = []
+    for part in grant.parts:
+        size = (part.memory_mib, part.reserved_percent, part.weight)
+        cards.append(CardLimits(part.gpu, labels.get(part.gpu, part.gpu), *size))
     return GrantLimits(grant.thread_percent, tuple(cards))
 
 

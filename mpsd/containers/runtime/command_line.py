@@ -11,46 +11,22 @@ _OWN = ("next", "run-dir", "runtime-log")
 _OWN_HELP = "help-mpsd"
 # the last two: crun's
 _GLOBAL = ("root", "log", "log-format", "criu", "rootless", "cgroup-manager", "log-level")
-_GLOBAL_FLAGS = ("debug", "systemd-cgroup", "help", "h", "version", "v")
+_GLOBAL_FLAGS = ("debug", "systemd-cgroup", "version", "v", _OWN_HELP)
 
 _CREATE = ("bundle", "console-socket", "pid-file", "preserve-fds", "pidfd-socket", "config")
 _CREATE_FLAGS = (
-    "no-pivot",
-    "no-new-keyring",
-    "detach",
-    "keep",
-    "no-subreaper",
-    "no-mount-fallback",
-    "help",
+    *("no-pivot", "no-new-keyring", "detach", "keep", "no-subreaper", "no-mount-fallback"),
 )
-_CREATE_SHORT = {"b": "bundle", "d": "detach", "f": "config", "h": "help"}
+_CREATE_SHORT = {"b": "bundle", "d": "detach", "f": "config"}
 _EXEC = (
-    *(
-        "console-socket",
-        "cwd",
-        "env",
-        "user",
-        "additional-gids",
-        "process",
-        "pid-file",
-        "process-label",
-        "apparmor",
-    ),
-    *("cap", "preserve-fds", "cgroup", "pidfd-socket"),
+    *("console-socket", "pid-file", "preserve-fds", "pidfd-socket", "process"),
+    *("cwd", "env", "user", "additional-gids", "process-label", "apparmor", "cap", "cgroup"),
 )
-_EXEC_FLAGS = ("tty", "detach", "no-new-privs", "ignore-paused", "no-subreaper", "help")
-_EXEC_SHORT = {
-    "e": "env",
-    "u": "user",
-    "g": "additional-gids",
-    "p": "process",
-    "c": "cap",
-    "t": "tty",
-    "d": "detach",
-    "h": "help",
-}
-_SIGNAL_FLAGS = ("all", "force", "regex", "help")
-_SIGNAL_SHORT = {"a": "all", "f": "force", "r": "regex", "h": "help"}
+_EXEC_FLAGS = ("tty", "detach", "no-new-privs", "ignore-paused", "no-subreaper")
+_EXEC_SHORT = {"e": "env", "u": "user", "g": "additional-gids", "p": "process", "c": "cap"}
+_EXEC_SHORT |= {"t": "tty", "d": "detach"}
+_SIGNAL_FLAGS = ("all", "force", "regex")
+_SIGNAL_SHORT = {"a": "all", "f": "force", "r": "regex"}
 _OFF = {"0", "f", "false"}  # as Go's strconv.ParseBool has it, in any case
 
 
@@ -70,9 +46,9 @@ class CommandLine:
         self.command = "".join(found.rest[:1])
         self.arguments = found.rest[1:]
         self.wants_own_help = _OWN_HELP in found.values
-        asks = "help" in found.values or "h" in found.values
         # of the whole program
-        self.wants_help = asks or (self.command in {"help", "h"} and not self.arguments)
+        asks = self.command in {"help", "h"} and not self.arguments
+        self.wants_help = asks or "help" in found.values
         self.root = self.container = ""
 
     @property
@@ -82,9 +58,7 @@ class CommandLine:
 
 def read(argv: list[str]) -> CommandLine:
     """The command line, without the program's name."""
-    return CommandLine(
-        _options(argv, (*_OWN, *_GLOBAL), (*_GLOBAL_FLAGS, _OWN_HELP), {}, known=COMMANDS)
-    )
+    return CommandLine(_options(argv, (*_OWN, *_GLOBAL), _GLOBAL_FLAGS, {}, known=COMMANDS))
 
 
 class Options:
@@ -151,13 +125,13 @@ def _options(
             found.passed += arguments[begin:]
             break
         name, equals, value = word.lstrip("-").partition("=") if is_option else ("", "", "")
-        name = short.get(name, name)
+        name = {"h": "help", **short}.get(name, name)
         if name in valued and not equals:
             value = "".join(arguments[at : at + 1])
             at = at + 1
         if not is_option:
             found.words.append(word)
-        elif name in valued or name in flags:
+        elif name in (*valued, *flags, "help"):
             found.values[name] = value
         elif not equals:
             found.unknown.append(word)

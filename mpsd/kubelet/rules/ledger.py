@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from typing import TypeVar
 
 from mpsd.kubelet.rules.allocation import gpu_of
 from mpsd.kubelet.rules.node_pods import DEVICE_CLASS, KINDS, ContainerName, Kind, NodePod, PodKey
@@ -84,7 +83,6 @@ class JournalEntry:
 Held = Sequence[ContainerDevices]
 Journal = Sequence[JournalEntry]
 Pods = Sequence[NodePod]
-Item = TypeVar("Item")
 
 
 def counted(rows: Iterable[NodePod]) -> tuple[object, ...]:
@@ -181,111 +179,22 @@ def pod_grants(
     was allocated after kubelet was asked. Where a pod's devices lie in two domains, or unevenly,
     its grant is the least that holds on all its GPUs: Allocate and PreStartContainer refuse such a
     pod."""
-    return made_grants(None, held, journal, pods, domains, policy).in_order
-
-
-@dataclass(frozen=True, slots=True)
-class MadeGrants:
-    """The grants by pod, and what they were made of."""
-
-    held: Held
-    journal: Journal
-    pods: Pods
-    domains: Sequence[Domain]
-    policy: Policy
-    by_pod: Mapping[PodKey, Grant]
-
-    @property
-    def in_order(self) -> tuple[Grant, ...]:
-        return tuple(sorted(self.by_pod.values(), key=lambda grant: grant.id))
-
-
-def made_grants(
-    before: MadeGrants | None,
-    held: Held,
-    journal: Journal,
-    pods: Pods,
-    domains: Sequence[Domain],
-    policy: Policy,
-) -> MadeGrants:
-    """As `pod_grants`. before: None, or made earlier; of pods that nothing has changed for since,
-    its grants stay. What is the very same object has not changed."""
-    if before is None or before.domains is not domains or before.policy is not policy:
-        return MadeGrants(
-            held, journal, pods, domains, policy, _grants_of(held, journal, pods, domains, policy)
-        )
-    keys, ids = _concerned(before, held, journal, pods)
-    anew = _grants_of(
-        [one for one in held if one.pod in keys],
-        [entry for entry in journal if entry.pod_key in keys or not ids.isdisjoint(entry.ids)],
-        [pod for pod in pods if pod.key in keys],
-        domains,
-        policy,
-    )
-    kept = {key: grant for key, grant in before.by_pod.items() if key not in keys}
-    return MadeGrants(held, journal, pods, domains, policy, kept | anew)
-
-
-def _concerned(
-    before: MadeGrants, held: Held, journal: Journal, pods: Pods
-) -> tuple[set[PodKey], set[str]]:
-    """The pods whose grants may be others than before, and the devices that these are made of: what
-    has changed, and whatever shares a pod or a device with that, also by way of others. Nothing
-    else has a say in a pod's grant."""
-    keys = {pod.key for pod in _changed(before.pods, pods)}
-    ids = set[str]()
-    near = _rows(_changed(before.held, held), _changed(before.journal, journal))
-    rest = _rows(held, journal)
-    while True:
-        keys.update(row[0] for row in near if row[0])
-        ids.update(*(own for row in near for own in row[1:]))
-        near = [
-            row
-            for row in rest
-            if row[0] in keys or not (ids.isdisjoint(row[1]) and ids.isdisjoint(row[2]))
-        ]
-        if not near:
-            return keys, ids
-        seen = set(map(id, near))
-        rest = [row for row in rest if id(row) not in seen]
-
-
-def _rows(
-    held: Held, journal: Journal
-) -> list[tuple[PodKey | None, tuple[str, ...], tuple[str, ...]]]:
-    """The pod of each, where it is known, and its devices."""
-    return [(one.pod, one.memory, one.percent) for one in held] + [
-        (entry.pod_key, entry.ids, ()) for entry in journal
-    ]
-
-
-def _changed(before: Sequence[Item], now: Sequence[Item]) -> list[Item]:
-    """What has come and what has gone."""
-    earlier = {id(one) for one in before}
-    later = {id(one) for one in now}
-    return [one for one in now if id(one) not in earlier] + [
-        one for one in before if id(one) not in later
-    ]
-
-
-def _grants_of(
-    held: Held, journal: Journal, pods: Pods, domains: Sequence[Domain], policy: Policy
-) -> dict[PodKey, Grant]:
     known = by_name(pods)
     domain_of = {uuid: domain for domain in domains for uuid in domain.gpus}
     holdings = _holdings(held, journal, known)
     worth = _worth_mib(journal, policy)
     last = by_devices(journal)
     noted = {} if known.keys() >= holdings.keys() else _noted_uids(held, last)
-    grants = {}
+    grants = []
     for key, holding in holdings.items():
-        uids = {known[key].uid} if key in known else noted.get(key, set())
+        pod = known.get(key)
+        uids = {pod.uid} if pod else noted.get(key, set())
         name = PodName(*key, next(iter(uids)) if len(uids) == 1 else "")
         grant = _grant(name, holding, domain_of, policy, worth)
         if grant:
-            grant = replace(grant, priority=_priority(holding, last, known.get(key), policy))
-            grants[key] = grant if holding.entries else _with_init_containers(grant, known.get(key))
-    return grants
+            grant = replace(grant, priority=_priority(holding, last, pod, policy))
+            grants.append(grant if holding.entries else _with_init_containers(grant, pod))
+    return tuple(sorted(grants, key=lambda grant: grant.id))
 
 
 @dataclass(slots=True)

@@ -1,9 +1,5 @@
-"""What a CUDA client of our own must observe under known limits, and what follows when it does not.
-
-A driver is trusted for what it was observed to do here, not for what a table or a manual says. A
-difference from the table is a warning; anything that gives a program more than its limit is a
-problem.
-"""
+"""What a CUDA client of our own must observe under known limits, and what follows. More than its
+limit is a problem; a difference from limits/gpus.yaml a warning."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -34,8 +30,7 @@ _COMPUTE = (
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A client under one memory limit: its own, or the server's, which holds for clients that set
-    none."""
+    """A client under a memory limit: its own, or the server's, for those that set none."""
 
     limit_mib: int
     own: bool
@@ -61,8 +56,7 @@ CAP = Trial(512, own=False)  # of its cgroup, below the server's limit of that t
 
 
 def first_context_environment(gpu: str, pipe_directory: str) -> dict[str, str]:
-    """For a small context on this GPU whatever the server's limit is: no limit is in force for who
-    asks for none by `0=0`, under denial too (docs/mps-observed.md, section 3)."""
+    """Of a small context under any limit of the server (docs/mps-observed.md, section 3)."""
     own = {MEMORY_LIMIT: "0=0", THREAD_PERCENT: str(PERCENT)}
     return {PIPE_DIRECTORY: pipe_directory, CUDA_VISIBLE_DEVICES: gpu, **own}
 
@@ -81,8 +75,7 @@ class ProbeResult:
 
 @dataclass(frozen=True, slots=True)
 class NoContext:
-    """step: the call that failed; error: CUDA's number and name, such as
-    2:CUDA_ERROR_OUT_OF_MEMORY."""
+    """step: the call that failed. error: CUDA's, such as 2:CUDA_ERROR_OUT_OF_MEMORY."""
 
     step: str
     error: str
@@ -127,11 +120,8 @@ def outcome_of(code: int, output: str, errors: str) -> Outcome:
 
 @dataclass(frozen=True, slots=True)
 class CanaryFinding:
-    """The finding on one GPU. problem: why its limits are not reliable; warning: what differs from
-    limits/gpus.yaml.
-
-    context_mib: what a context on sms SMs costs; None where there was none.
-    """
+    """On one GPU. problem: why its limits are not reliable. warning: what differs from
+    limits/gpus.yaml. context_mib: the cost of a context on `sms` SMs; None for none."""
 
     problem: str = ""
     warning: str = ""
@@ -159,8 +149,7 @@ def finding(gpu: Gpu, served: Mapping[Trial, Outcome]) -> CanaryFinding:
 
 
 def denial_problem(gpu: Gpu, outcome: Outcome) -> str:
-    """Why this GPU cannot be kept shut, from what became of a client under denial; empty where it
-    can be."""
+    """Why this GPU cannot be kept shut, by a client under denial; empty where it can."""
     match outcome:
         case NoContext(_step, error) if error == _OUT_OF_MEMORY:
             return ""
@@ -249,8 +238,7 @@ class CanaryScope:
 def in_one(
     findings: Iterable[CanaryFinding], denials: Iterable[str], here: CanaryScope, now: float
 ) -> Canary:
-    """The canary of a domain, of what was found on each of its GPUs: every problem, and the dearest
-    context."""
+    """The canary of a domain, of its GPUs' findings: every problem, and the dearest context."""
     found = tuple(findings)
     costs = [(one.context_mib, one.sms) for one in found if one.context_mib is not None]
     context_mib, sms = max(costs, default=(None, None))
@@ -273,12 +261,9 @@ def is_due(
     in_use: bool,
     tries_cap: bool = False,
 ) -> bool:
-    """Whether it must be run before the domain serves. in_use: somebody holds a grant, and waits
-    for nothing but this. tries_cap: whether memory limits of cgroups are to be tried too.
-
-    A canary that passed holds until the next boot or driver; a restart that programs wait for is
-    not held up.
-    """
+    """Whether it must run before the domain serves: once a boot and driver, again after a problem,
+    never where holders of grants wait (in_use) but to lift an obstacle. tries_cap: limits of
+    cgroups too."""
     if canary is not None and _holds(canary, here):
         again = bool(canary.problem) and (rule is CanaryRule.REQUIRE or not in_use)
         again = again or (tries_cap and not canary.memory_cap and not in_use)
@@ -287,8 +272,7 @@ def is_due(
 
 
 def obstacle(canary: Canary | None, here: CanaryScope, rule: CanaryRule) -> str:
-    """Why the domain cannot serve; empty where the canary passed, was not run yet, or only
-    warns."""
+    """Why the domain cannot serve; empty where the canary passed, has not run, or only warns."""
     if (
         canary is None
         or rule is not CanaryRule.REQUIRE
@@ -300,8 +284,7 @@ def obstacle(canary: Canary | None, here: CanaryScope, rule: CanaryRule) -> str:
 
 
 def cap_obstacle(canary: Canary | None, here: CanaryScope) -> str:
-    """Why the domain cannot serve where the policy wants memory limits of cgroups; empty where they
-    hold, or were not tried."""
+    """Why the domain cannot serve where limits of cgroups are demanded; empty where they hold."""
     if canary is None or canary.memory_cap in {"", CAP_HOLDS} or not _holds(canary, here):
         return ""
     return (

@@ -1,9 +1,5 @@
-"""The commands of nvidia-cuda-mps-control, the meaning of its answers, and of the lines in its log.
-
-The daemon never complains (it accepts an unknown device or garbage silently, exit code 0), so an
-answer that does not have exactly the form seen on real hardware is NotUnderstood, and every setting
-is read back by its caller.
-"""
+"""The commands of nvidia-cuda-mps-control, its answers and its log. It never complains, so an
+answer of another form than observed is NotUnderstood, and every setting is read back."""
 
 import re
 from collections.abc import Callable
@@ -52,8 +48,7 @@ def server_status(server: int) -> Command[ServerStatus]:
 
 
 def health(server: int) -> Command[tuple[tuple[int, ...], ServerStatus]]:
-    """`server_list` and `server_status` of one known server, asked in one go: each costs a
-    process."""
+    """`server_list` and `server_status` of one known server in one process."""
     list_of_servers = server_list()
     status_of_one = server_status(server)
 
@@ -86,16 +81,14 @@ def set_memory_limit(server: int | None, ordinal: int, memory_mib: int) -> Comma
 
 
 def memory_limit(server: int | None, ordinal: int) -> Command[int | None]:
-    """MiB, as `memory_mib_as_shown` rounds them; None where there is none. server None: the default
-    for new servers."""
+    """MiB, as `memory_mib_as_shown`; None for none. server None: the default for new servers."""
     if server is None:
         return Command(f"get_default_device_pinned_mem_limit {ordinal}", _memory_mib)
     return _of_server(f"get_device_pinned_mem_limit {server} {ordinal}", server, _memory_mib, None)
 
 
 def memory_mib_as_shown(memory_mib: int) -> int:
-    """What a limit reads back as: the daemon keeps every byte and shows whole GiB from 1 GiB on
-    (580.159.04)."""
+    """How a limit that is kept to the byte reads back: whole GiB from 1 GiB on (580.159.04)."""
     return memory_mib if memory_mib < 1024 else memory_mib - memory_mib % 1024
 
 
@@ -157,10 +150,8 @@ class LogEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line; `pid` is the process that the event is about, None where the line names none.
-
-    when: as the daemon writes it, local time, so that a later one is greater.
-    """
+    """pid: whom the event is about; None where none is named. when: the daemon's local time,
+    sortable."""
 
     event: LogEvent
     pid: int | None

@@ -1,10 +1,6 @@
 """How a client of MPS ends without harm to its neighbours: stopped first, killed once what it
-queued has run.
-
-A client that is killed while a kernel of some milliseconds runs takes every other client of its GPU
-along; a stopped process launches nothing, and what it had queued runs on (docs/mps-observed.md,
-section 15).
-"""
+queued has run. One that is killed in a kernel of milliseconds takes others of its GPU along
+(docs/mps-observed.md, section 15)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -52,12 +48,9 @@ def begun(
 
 
 def next_step(end: EndRecord, seen: EndView) -> tuple[Step, EndRecord]:
-    """What is to be done now, and the record as it is to be kept from then on.
-
-    A thread that waits for a device stops late, and a stop that was not seen to hold is sent again
-    without being counted. Whoever continues the client lengthens its end by one drain each time,
-    until that is no longer done.
-    """
+    """What to do now, and the record from then on. A stop that does not hold yet, as of a thread
+    that waits for a device, is sent again uncounted; who continues the client lengthens its end by
+    a drain, MOST_STOPS times."""
     if not seen.is_alive:
         return Step.OVER, end
     if seen.is_hit or end.drain_s <= 0 or seen.now_s >= end.deadline_s:
@@ -73,10 +66,8 @@ def next_step(end: EndRecord, seen: EndView) -> tuple[Step, EndRecord]:
 
 
 def queue_of(samples: Mapping[str, Iterable[Sample]], gpus: Iterable[str]) -> Queue:
-    """By the last samples of each GPU's server, all of them after the stop.
-
-    samples: by the UUID of the GPU. A server without a sample may be busy: none is not zero.
-    """
+    """By the last samples after the stop of each GPU's server (by UUID). No sample is not zero
+    use."""
     last = [_last_uses(samples.get(gpu, ())) for gpu in gpus]
     if any(any(uses) for uses in last):
         return Queue.IN_USE

@@ -1,13 +1,8 @@
 """The faults of a domain's GPUs: what confirms one, who was hit, who may have caused it, whom to
-end, who was there.
-
-A fault is confirmed by its server, or by clients that vanished together, and never by the log: any
-tenant can write lines there (docs/mps-observed.md, section 4). A line only makes mpsd look.
-
-A client that ends in mid-kernel takes all others on its GPU along, so those that ended just before
-a fault, and not by it, are its likely causes. A program that faulted itself is among those hit, and
-cannot be told from them: the log names an innocent process first (section 6).
-"""
+end. The server confirms one, or clients that vanished together, never the log, which any tenant can
+write (docs/mps-observed.md, section 4). Who ends in mid-kernel takes others along, so those that
+ended just before are likely causes; who faulted itself cannot be told from those hit (section
+6)."""
 
 import re
 from collections import Counter
@@ -16,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from mpsd.model.identity import PodName, ProcessIdentity
+from mpsd.model.identity import END_UNKNOWN, PodName, ProcessIdentity, killed_by
 from mpsd.model.node_report import NO_FAULTS, CauseReport, FaultsReport, HitReport, SuspectReport
 from mpsd.model.node_view import (
     ContainerEnds,
@@ -43,8 +38,8 @@ PodNames = Mapping[str, PodName]  # by uid
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What the log says of a fault, as far as it was read. pids: of all that it says were torn
-    down. listing: whether a line with nothing but a number names one more."""
+    """What the log says of a fault. pids: torn down. listing: a line with only a number names one
+    more."""
 
     of_fault: bool = False
     pids: frozenset[int] = frozenset()
@@ -65,8 +60,7 @@ def read_on(reading: Reading, line: LogLine) -> Reading:
 
 
 def rest_of(reading: Reading) -> Reading:
-    """What the next lines are read after, once this was taken in: a look may cut a list of pids in
-    two."""
+    """What is kept once this was taken in: a look may cut a list of pids in two."""
     return Reading(listing=reading.listing)
 
 
@@ -124,11 +118,8 @@ class FaultSigns:
 def near(
     deaths: Iterable[ClientDeath], signs: FaultSigns, known: Iterable[Fault]
 ) -> tuple[ClientDeath, ...]:
-    """The ends that a fault can have to do with, but for those that an earlier fault explains.
-
-    A server is in fault until the last of those that it hit is gone, however long a busy machine
-    takes to end them.
-    """
+    """The ends that belong to a fault, but those that an earlier one explains. A server is in fault
+    until the last of those hit is gone."""
     explained = {hit.process for fault in known for hit in fault.hit}
     explained |= {cause.process for fault in known for cause in fault.causes or ()}
     first_s = signs.noticed_s - BEFORE_S
@@ -140,30 +131,21 @@ def near(
 def vanished_together(
     deaths: Iterable[ClientDeath], noticed_s: float, survivors: Collection[FaultHit]
 ) -> bool:
-    """Whether these ends confirm a fault of the domain's one GPU that was over before the server
-    could be asked.
-
-    survivors: clients from before it that live. A fault leaves none, so that one is enough against
-    it. And it takes the clients of several pods or programs: those of one may end together because
-    their tenant wants that. A tenant with two, and nobody beside them, can make up a fault, for the
-    price of both; a real one costs no more.
-    """
+    """Whether these ends confirm a fault that was over before the server was asked. One survivor
+    from before refutes it. It takes clients of several owners, as one tenant may end its own
+    together."""
     owners = {one.owner for one in deaths if one.at_s >= noticed_s - TOGETHER_S}
     return not survivors and len(owners) > 1
 
 
 def causes(deaths: Iterable[ClientDeath], signs: FaultSigns) -> tuple[ClientDeath, ...]:
-    """Those whose end came before the fault, and was not by it. deaths: those that are `near` it.
-
-    Nobody who lived while the server was in fault; of the others:
-
+    """Those whose end came before the fault, and not by it. deaths: those `near` it. Nobody the
+    server listed in fault; of the others:
     - After whose end the server still had no fault.
-    - Whom somebody killed, up to the first end of a program that the fault may have made exit: what
-      a fault hits exits or crashes, and others may be killed for that. Nothing that the log says
-      counts here.
+    - Whom somebody killed, up to the first end of a program by itself after the fault was noticed,
+      which the fault may have caused. Nothing that the log says counts here.
     - Who ended by themselves about when the fault began, and are not among those that the log names
-      as torn down. The server names all of them, so nobody can have another taken for a cause; who
-      forges a line with their own name is left out, and that is all that the log can do.
+      as torn down. Who forges a line with their own name is left out; nobody else can be.
     """
     every = tuple(deaths)
     after = [one.at_s for one in every if one.is_by_itself and one.at_s >= signs.noticed_s]
@@ -187,12 +169,8 @@ def _may_have_caused(death: ClientDeath, signs: FaultSigns, last_s: float) -> bo
 def hit_by(
     signs: FaultSigns, deaths: Iterable[ClientDeath], *, one_gpu: bool
 ) -> tuple[FaultHit, ...]:
-    """Who lost a context: whom the server listed in the fault, and who ended near it, but for its
-    causes.
-
-    one_gpu: whether all clients of the domain share one GPU. Where they do not, only the log tells
-    whose GPU it was: of the same clients those that it names.
-    """
+    """Who lost a context: whom the server listed, and who ended near it, but causes. Where not
+    one_gpu, only the log tells which GPU: those it names."""
     every = tuple(deaths)
     found = {**signs.listed, **{one.client.process.pid: one.client for one in every}}
     for cause in causes(every, signs):
@@ -224,8 +202,7 @@ _SCRIPT = re.compile(r"[\w./+@~-]{1,200}\.(?:py|sh)")
 
 
 def recorded_command(command: str) -> str:
-    """What logs and records, which live long, keep of it: its program, and an interpreter's script,
-    without arguments, any of which may be a secret."""
+    """The program, and an interpreter's script: other arguments may be secret."""
     program, _space, arguments = command.partition(" ")
     script = arguments.partition(" ")[0]
     is_script = _INTERPRETER.fullmatch(program) and _SCRIPT.fullmatch(script)
@@ -236,19 +213,19 @@ def recorded_command(command: str) -> str:
 
 # between a fault and the end of its cause's container, whose time is in whole seconds
 REASON_S = 3.0
-_KILLED = "killed by SIGKILL"
+_KILLED = killed_by("SIGKILL")
 _SAYS_LESS = frozenset({"Completed", "Error"})  # than that signal
 
 
 def reasons(view: NodeView, ends: ContainerEnds, known: Reasons) -> Reasons:
-    """Why the causes of faults ended, where the node knows no more than that, or SIGKILL, and the
-    pod's containers ended then for one reason. known: as it was before; pods may be gone."""
+    """Why causes of faults ended, where the node knows only that, or SIGKILL, and their pod's
+    containers ended then for one reason. known: as before; pods may be gone."""
     every = chain.from_iterable(domain.record.faults for domain in view.domains)
     unexplained = [
         (fault.at, cause)
         for fault in every
         for cause in fault.causes or ()
-        if cause.how in ("ended", _KILLED)
+        if cause.how in (END_UNKNOWN, _KILLED)
     ]
     names = pod_names(view) if unexplained else {}
     found = {}
@@ -295,12 +272,8 @@ def are_hit(faults: Iterable[Fault], pids: Collection[int]) -> bool:
 def to_end(
     faults: Iterable[Fault], listed: Collection[int], now: float, graces: "Graces"
 ) -> tuple[FaultHit, ...]:
-    """Who is to be ended by now: those hit that linger beyond the grace. listed: the pids that the
-    server still names.
-
-    Until the last of them is gone the server lets nobody in, and their contexts are lost in any
-    case.
-    """
+    """Who is to be ended: those hit that linger beyond the grace and are `listed` by the server,
+    which admits nobody until they are gone."""
     return tuple(
         hit
         for fault in unhealed(faults)
@@ -325,8 +298,7 @@ def next_due_s(faults: Iterable[Fault], now: float, graces: "Graces") -> float |
 
 
 def why_stuck(faults: Iterable[Fault], now: float, graces: "Graces") -> str:
-    """Why only a new daemon can help: the server did not recover in time; empty where it may
-    yet."""
+    """Why only a new daemon can help: the server did not recover in time; else empty."""
     limit_s = graces.fault_grace_s + graces.wedged_limit_s
     if all(now < fault.at + limit_s for fault in unhealed(faults)):
         return ""
@@ -337,10 +309,8 @@ def why_stuck(faults: Iterable[Fault], now: float, graces: "Graces") -> str:
 
 
 def suspects(faults: Sequence[Fault], names: PodNames) -> tuple[SuspectReport, ...]:
-    """Every pod that at least the last two faults hit, those that most hit first.
-
-    One of them may be the cause of all; each of them may just have shared the GPU.
-    """
+    """Pods that at least the last two faults hit, most first: each may be the cause, or just have
+    shared the GPU."""
     found = []
     for pod in faults[-1].pods if faults else ():
         run = presence(faults, pod)

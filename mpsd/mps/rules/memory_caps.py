@@ -1,11 +1,7 @@
-"""Which memory limits of cgroups are to be set, and which are to be taken away.
-
-Documented, not observed (NVIDIA, "MPS v3 Memory Partitioning", releases 615 and 620): a hard limit
-fails the allocation that would exceed it, of all processes below the cgroup together, whatever
-limit of MPS they have lifted. Where the kernel counts (dmem), a cgroup with files of its own shows
-its processes its own limit, and those above it hold as well. Where the driver counts, the nearest
-limit alone holds: so there a pod has one limit, and its containers none.
-"""
+"""Which memory limits of cgroups are set, and which removed. Documented, not observed (NVIDIA, "MPS
+v3 Memory Partitioning", 615 and 620): a hard limit holds all processes below the cgroup together.
+Where the kernel counts (dmem), outer limits hold as well; where the driver counts, only the nearest
+does, so there a pod has one limit, and its containers none."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,9 +20,8 @@ BY_POLICY = "the policy has memory_cap: mps"
 
 @dataclass(frozen=True, slots=True)
 class WantedCap:
-    """A grant that its cgroups are to hold. memory_mib: what it has of each GPU, by UUID. pods:
-    which hold it, by the uid in their cgroups; several that share a claim have a limit each, as
-    large as the grant. cgroups: paths in v2, of the program or container that holds it."""
+    """A grant that cgroups are to hold. memory_mib: by GPU. pods: the uids of those that hold it, a
+    limit each. cgroups: paths in v2, of the program or container that holds it."""
 
     grant: str
     memory_mib: dict[str, int]
@@ -36,8 +31,7 @@ class WantedCap:
 
 @dataclass(frozen=True, slots=True)
 class WantedCaps:
-    """What the agent asks of `mpsd control`. complete: whether these are the grants of all; else
-    none loses a limit."""
+    """What the agent asks. complete: these are the grants of all; else none loses a limit."""
 
     boot_id: str
     caps: tuple[WantedCap, ...]
@@ -46,8 +40,7 @@ class WantedCaps:
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """The limit of one cgroup on one GPU. inode: of its folder: a later cgroup of the same path is
-    another one."""
+    """The limit of a cgroup on a GPU. inode: of its folder, to tell a later one from it."""
 
     cgroup: str
     inode: int
@@ -61,8 +54,8 @@ class Cap:
 
 @dataclass(frozen=True, slots=True)
 class CapsInForce:
-    """What `mpsd control` has set and read back in this boot. grants: those that are held by all of
-    their cgroups. troubles: by grant, why another is not."""
+    """What was read back in this boot. grants: held by all their cgroups. troubles: why others are
+    not."""
 
     boot_id: str
     caps: tuple[Cap, ...] = ()
@@ -72,8 +65,7 @@ class CapsInForce:
 
 @dataclass(frozen=True, slots=True)
 class FoundCgroup:
-    """inside: it lies below the cgroup of a pod. counts: the kernel counts there (it has
-    dmem.max)."""
+    """inside: below a pod's cgroup. counts: the kernel counts there (it has dmem.max)."""
 
     path: str
     inode: int
@@ -130,9 +122,8 @@ def decide(
     *,
     complete: bool,
 ) -> CapActions:
-    """What is to be done. ours: what mpsd has set, of cgroups that are still there. why_not: by
-    GPU, why no limits can be set on it. A limit that is larger, or smaller, is set in the place of
-    the other, so that there is always one."""
+    """What to do. ours: what mpsd has set, of cgroups that are there. why_not: by GPU, why none can
+    be set. A limit replaces another, so that there is always one."""
     sets = []
     without = dict[str, str]()
     places = set()
@@ -153,8 +144,7 @@ def _why_without(policy: MemoryCap, grant: CappedGrant, why_not: dict[str, str])
 
 
 def why_never(policy: MemoryCap, gpus: Collection[str], why_not: Mapping[str, str]) -> str:
-    """Why a grant of these GPUs gets no limit in whatever cgroup it is; empty where it may.
-    why_not: by GPU."""
+    """Why a grant of these GPUs can get no limit; empty where it can. why_not: by GPU."""
     if policy == "mps":
         return BY_POLICY
     if any(map(is_instance, gpus)):

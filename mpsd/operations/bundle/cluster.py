@@ -9,7 +9,6 @@ of configmap mpsd-limits and of pods/log in mpsd-system.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
 
 from mpsd.model.names import NAMESPACE
 from mpsd.operations.bundle.archive import BUNDLE_OUTPUT, Put, bundle_to
@@ -73,8 +72,18 @@ def _reported(facts: ClusterFacts) -> object:
 
 
 def _machines(facts: ClusterFacts) -> object:
-    shared = [one for one in facts.machines if one.is_shared]
-    return [replace(one, labels=contents.labels_kept(one.labels)) for one in shared]
+    return [
+        {
+            "name": one.node.name,
+            "labels": contents.labels_kept(one.node.labels),
+            "taints": one.node.taints,
+            "kubelet": one.kubelet,
+            "runtime": one.runtime,
+            "whole_gpus": one.whole_gpus,
+        }
+        for one in facts.machines
+        if one.node.is_labelled
+    ]
 
 
 def _settings(facts: ClusterFacts) -> object:

@@ -98,17 +98,14 @@ async def look(kube: Kube, nodes: Sequence[str]) -> ClusterFacts:
     objects = dict(zip(_QUESTIONS, answers, strict=True))
     if nodes:
         objects |= {name: _of_nodes(nodes, objects[name], keys) for name, keys in _NODE_OF.items()}
-    shared = map(
-        read_kubernetes_node, () if isinstance(objects["nodes"], Unknown) else objects["nodes"]
-    )
-    names = [node.name for node in shared if node.is_labelled]
+    machines = () if isinstance(objects["nodes"], Unknown) else objects["nodes"]
+    names = [node.name for node in map(read_kubernetes_node, machines) if node.is_labelled]
+    versions = await asyncio.gather(*(_cgroup(kube, name) for name in names))
     return ClusterFacts(
         now=time.time(),
         ours=mpsd.__version__,
         policy=in_force.policy,
-        cgroups=dict(
-            zip(names, await asyncio.gather(*(_cgroup(kube, name) for name in names)), strict=True)
-        ),
+        cgroups=dict(zip(names, versions, strict=True)),
         gpu_facts=load_limits(None).facts,
         version=version,
         own_clock=own_clock,
@@ -149,10 +146,8 @@ def _of_nodes(nodes: Sequence[str], objects: Objects, keys: Sequence[str]) -> Ob
 
 async def _missing_rights(kube: Kube) -> tuple[Right, ...]:
     answers = await asyncio.gather(*(kube.create(_REVIEWS, right.review) for right in RIGHTS))
-    found = zip(RIGHTS, answers, strict=True)
-    return tuple(
-        right for right, answer in found if inside(answer, "status", "allowed") is not True
-    )
+    allowed = [inside(answer, "status", "allowed") is True for answer in answers]
+    return tuple(right for right, is_ in zip(RIGHTS, allowed, strict=True) if not is_)
 
 
 async def _cgroup(kube: Kube, node: str) -> Fact[int]:
@@ -162,11 +157,9 @@ async def _cgroup(kube: Kube, node: str) -> Fact[int]:
         found = _CGROUP.search(await kube.kubelet_metrics(node))
     except KubeError as error:
         return NotApplicable(str(error))
-    return (
-        int(found[1])
-        if found
-        else NotApplicable(f"the kubelet of {node} is older than 1.31 and does not report it")
-    )
+    if found:
+        return int(found[1])
+    return NotApplicable(f"the kubelet of {node} is older than 1.31 and does not report it")
 
 
 async def _own_clock(kube: Kube) -> float:

@@ -42,14 +42,14 @@ from mpsd.platform.kube import (
 )
 from mpsd.platform.kube_access import namespace_of_user
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
-from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, Terms, node_capacity
+from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, node_capacity
 from mpsd.scheduler.rules.reservations import KEY, Reservation, read_reservations
 from mpsd.status.cluster import PolicyInForce, mpsnodes, policy_in_force
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import CONTEXT, KUBECONFIG, POD_NAME
 from mpsd.status.rules import pods as rules
 from mpsd.status.rules.claims import read_served, with_claim
-from mpsd.status.rules.explanation import ExplanationNeeds, needs, story, wants_warning
+from mpsd.status.rules.explanation import ExplanationNeeds, explanation_of, needs, wants_warning
 from mpsd.status.rules.pods import Explanation, ExplanationContext, Owner, PodSeen, last_warning
 
 Found = TypeVar("Found")
@@ -71,7 +71,7 @@ class Answers:
     """owner: what was named instead of a pod; None where a pod was. unseen: what could not be read,
     a sentence each."""
 
-    stories: Sequence[tuple[PodSeen, Explanation]]
+    explained: Sequence[tuple[PodSeen, Explanation]]
     owner: Owner | None
     in_force: PolicyInForce
     unseen: Sequence[str]
@@ -100,7 +100,7 @@ async def explain_all(kube: Kube, namespace: str) -> Answers:
         key=lambda pod: (pod.name.namespace, pod.name.name),
     )
     found = await _answers(kube, in_force, asking, None)
-    return replace(found, stories=[(pod, one) for pod, one in found.stories if pod.shared])
+    return replace(found, explained=[(pod, one) for pod, one in found.explained if pod.shared])
 
 
 async def _pod(kube: Kube, kind: str, name: str, namespace: str) -> Object | None:
@@ -119,8 +119,10 @@ async def _answers(
     context, warnings = await both(
         _context(kube, in_force, pods, unseen), _warnings(kube, pods, unseen)
     )
-    stories = [(pod, story(pod, context, warnings.get(pod.name.uid, ""))) for pod in pods]
-    return Answers(stories, owner, in_force, tuple(dict.fromkeys(unseen)))
+    explained = [
+        (pod, explanation_of(pod, context, warnings.get(pod.name.uid, ""))) for pod in pods
+    ]
+    return Answers(explained, owner, in_force, tuple(dict.fromkeys(unseen)))
 
 
 async def _context(
@@ -223,7 +225,6 @@ async def look_for_room(
         ),
     )
     now = time.time()
-    terms = Terms(in_force.policy, in_force.clients)
     bound: dict[str, list[SharedPod]] = {}
     for pod in pending or ():
         bound.setdefault(pod.node, []).append(pod)
@@ -236,7 +237,7 @@ async def look_for_room(
         reserved = _reservations(thing, node.name, pending)
         reported[node.name] = node
         ledger[node.name] = node_capacity(
-            node, placement, bound.get(node.name, ()), reserved, terms
+            node, placement, bound.get(node.name, ()), reserved, in_force.policy
         )
     return ExplanationContext(in_force.policy, now, reported, ledger, machines), pending or ()
 
@@ -371,7 +372,7 @@ def explain(
     )
     if output is Format.JSON:
         policy = {"from": found.in_force.source, "why": found.in_force.why}
-        pods = [_record(pod, story) for pod, story in found.stories]
+        pods = [_record(pod, explanation) for pod, explanation in found.explained]
         all_of_them = {"owner": asdict(found.owner) if found.owner else None, "pods": pods}
         is_one = pod is not None and found.owner is None
         print_json(
@@ -382,37 +383,41 @@ def explain(
         _print(found, "any namespace" if everywhere else f"namespace {where}", every=pod is None)
     for sentence in found.unseen:
         complaints().print(one_line(f"{_PROGRAM}: {sentence}"))
-    sys.exit(ExitCode.YES if all(story.is_well for _pod, story in found.stories) else ExitCode.NO)
+    sys.exit(
+        ExitCode.YES
+        if all(explanation.is_well for _pod, explanation in found.explained)
+        else ExitCode.NO
+    )
 
 
 def _print(found: Answers, where: str, *, every: bool) -> None:
     out = answers()
-    if every and not found.stories:
+    if every and not found.explained:
         out.print(f"no pod of {where} waits for a GPU")
     if found.owner:
-        names = [pod.name.name for pod, _story in found.stories]
+        names = [pod.name.name for pod, _explanation in found.explained]
         pods = f"{len(names)} pod{'' if len(names) == 1 else 's'}"
         out.print(one_line(f"{found.owner} has {pods}: {', '.join(names)}"))
-    for _pod, one in found.stories:
+    for _pod, one in found.explained:
         out.print(one_line(one.sentence))
         for problem in one.warnings:
             out.print(f"  warning {problem}")
 
 
-def _record(pod: PodSeen, story: Explanation) -> dict[str, object]:
+def _record(pod: PodSeen, explanation: Explanation) -> dict[str, object]:
     request = pod.shared.request if pod.shared else None
     return {
         "namespace": pod.name.namespace,
         "pod": pod.name.name,
         "uid": pod.name.uid,
         "phase": pod.phase,
-        "well": story.is_well,
-        "why": story.why.value,
-        "sentence": story.sentence,
-        "node": story.node,
-        "gpus": list(story.gpus),
-        "room": list(story.room),
-        "warnings": [problem.record() for problem in story.warnings],
+        "well": explanation.is_well,
+        "why": explanation.why.value,
+        "sentence": explanation.sentence,
+        "node": explanation.node,
+        "gpus": list(explanation.gpus),
+        "room": list(explanation.room),
+        "warnings": [problem.record() for problem in explanation.warnings],
         "request": (
             request
             and {

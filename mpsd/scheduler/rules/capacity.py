@@ -70,35 +70,17 @@ class NodeCapacity:
     totals: tuple[tuple[GpuName, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What the capacity of every node is counted by: the policy in force, whose placement a node
-    may replace. clients: of a GPU whose node does not say how many it serves, as with older
-    agents."""
-
-    policy: Policy
-    clients: int
-
-    def policy_of(self, placement: str) -> Policy:
-        """For a node with this value of PLACEMENT_LABEL; empty where it has none."""
-        chosen = {each.value: each for each in Placement}.get(placement, self.policy.placement)
-        return (
-            self.policy
-            if chosen is self.policy.placement
-            else replace(self.policy, placement=chosen)
-        )
-
-
 def node_capacity(
     node: ClusterNode,
     placement: str,
     pods: Iterable[SharedPod],
     reservations: Iterable[Reservation],
-    terms: Terms,
+    policy: Policy,
 ) -> NodeCapacity:
-    """placement: the Node's label. pods: those bound to the node. reservations: for pods that may
-    not be bound yet."""
-    policy = terms.policy_of(placement)
+    """placement: the Node's label, which goes before the policy's where it names one. pods: those
+    bound to the node. reservations: for pods that may not be bound yet."""
+    if placement != policy.placement and placement in list(Placement):
+        policy = replace(policy, placement=Placement(placement))
     names = {row.uuid: gpu_name(row) for row in node.gpus}
     taken, unplaced = _taken(node, [*names.values()], pods, reservations)
     on_demand = {gpu for domain in node.domains if domain.kind in ON_DEMAND for gpu in domain.gpus}
@@ -116,7 +98,7 @@ def node_capacity(
             on.setdefault(uuid, []).append(one)
     totals = {row.uuid: _whole_units(row.promised_mib or 0, policy) for row in node.gpus}
     free = [
-        _room(row, names[row.uuid], totals[row.uuid], on.get(row.uuid, ()), terms)
+        _room(row, names[row.uuid], totals[row.uuid], on.get(row.uuid, ()), policy)
         for row in node.gpus
         if row.uuid not in not_open
     ]
@@ -161,7 +143,8 @@ def _why_closed(row: ServedGpu) -> str:
         return "without a control daemon"
     if row.state != State.READY:
         return after_is(row.state)
-    return "of unknown size" if row.promised_mib is None else ""
+    sizes = (row.promised_mib, row.promised_percent, row.promised_clients)
+    return "of unknown size" if None in sizes else ""
 
 
 def gpu_name(row: ServedGpu) -> GpuName:
@@ -208,17 +191,12 @@ def _taken(
 
 
 def _room(
-    row: ServedGpu, gpu: GpuName, total_mib: int, here: Sequence[Taken], terms: Terms
+    row: ServedGpu, gpu: GpuName, total_mib: int, here: Sequence[Taken], policy: Policy
 ) -> GpuCapacity | None:
-    if row.promised_mib is None or not row.domain:
+    threads = row.promised_percent
+    clients = row.promised_clients
+    if threads is None or clients is None or not row.domain:
         return None
-    policy = terms.policy
-    clients = terms.clients if row.promised_clients is None else row.promised_clients
-    threads = (
-        policy.oversubscription.thread_percent
-        if row.promised_percent is None
-        else row.promised_percent
-    )
     return GpuCapacity(
         gpu=gpu,
         domain=row.domain,

@@ -13,28 +13,23 @@ it to a real one.
 import argparse
 import asyncio
 import base64
-import ipaddress
 import json
-import os
 import secrets
 import signal
 import socket
 import ssl
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 from aiohttp import web
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
+from mpsd.platform import certificates
 from mpsd.simulator.api_server import kinds
 from mpsd.simulator.api_server.admission import REVIEWS, Admitted
 from mpsd.simulator.api_server.cluster import SimulatedCluster
@@ -50,73 +45,25 @@ from mpsd.simulator.api_server.requests import (
     table,
 )
 
-# -- the certificate that the server shows, new at every start ------------------------------------
-# It is good for 127.0.0.1 and for nothing else, and its key is in no file that has a name.
-
-_LIFE = timedelta(days=1)
-_SKEW = timedelta(hours=1)
+# The certificate is new at every start and good for 127.0.0.1 alone.
+_HOST = "127.0.0.1"
+_LIFE_S = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """authority: PEM of the certificate, which is its own authority."""
+    """authority: PEM of what has signed the certificate."""
 
     context: ssl.SSLContext
     authority: bytes
 
 
 def new_certificate() -> Shown:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "simulated Kubernetes")])
-    now = datetime.now(UTC)
-    identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - _SKEW)
-        .not_valid_after(now + _LIFE)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(), critical=True)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-            critical=False,
-        )
-        .add_extension(identifier, critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier),
-            critical=False,
-        )
-        .sign(key, hashes.SHA256())
-        .public_bytes(serialization.Encoding.PEM)
-    )
-    written = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    now = time.time()
+    authority = certificates.new_authority("simulated Kubernetes", now, _LIFE_S)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)  # OpenSSL reads files only
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(written + certificate)
-        file.flush()
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-    return Shown(context, certificate)
-
-
-def _usage() -> x509.KeyUsage:
-    """It serves, and as its own authority it signs."""
-    return x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=True,
-        crl_sign=False,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    certificates.load_into(context, certificates.issue(authority, [_HOST], now, _LIFE_S))
+    return Shown(context, authority.certificate)
 
 
 # -- serves HTTP over TLS on 127.0.0.1, and goes down as a machine does --------------------------
@@ -148,7 +95,7 @@ class SuddenServer:
 
     async def start(self) -> None:
         await self._runner.setup()
-        self._listening = socket.create_server(("127.0.0.1", self.port), backlog=128)
+        self._listening = socket.create_server((_HOST, self.port), backlog=128)
         self._listening.setblocking(False)
         self.port = self._listening.getsockname()[1]
         asyncio.get_running_loop().add_reader(self._listening, self._accept, self._listening)
@@ -228,7 +175,7 @@ class ApiServer:
     def kubeconfig(self) -> str:
         named = {"name": "simulated"}
         cluster = {
-            "server": f"https://127.0.0.1:{self.port}",
+            "server": f"https://{_HOST}:{self.port}",
             "certificate-authority-data": base64.b64encode(self._shown.authority).decode(),
         }
         return yaml.safe_dump(

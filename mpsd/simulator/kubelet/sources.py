@@ -1,5 +1,4 @@
-"""Where the simulated kubelet hears of its pods and says how they are: an API server, or a list in
-memory.
+"""Where the simulated kubelet hears of its pods and says how they are: an API server.
 
 Objects pass as the API has them, decoded JSON.
 """
@@ -7,7 +6,6 @@ Objects pass as the API has them, decoded JSON.
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 from ssl import SSLContext, create_default_context
@@ -24,87 +22,26 @@ class SourceUnavailable(Exception):
 
 
 class PodSource(Protocol):
-    """Every method may raise SourceAway."""
+    """Every method may raise SourceUnavailable; what is gone meanwhile is no error."""
 
     async def pods(self) -> Sequence[Json]:
         """All pods of this node, the oldest first."""
-        ...
 
-    async def write_status(self, pod: SimPod, status: Json) -> None:
-        """A pod that is gone meanwhile is no error."""
-        ...
+    async def write_status(self, pod: SimPod, status: Json) -> None: ...
 
     async def remove(self, pod: SimPod) -> None:
-        """Of this pod nothing runs any more: its deletion can be completed. One that is gone is no
-        error."""
-        ...
+        """Of this pod nothing runs any more: its deletion can be completed."""
 
     async def write_amounts(
         self, capacity: Mapping[str, int], allocatable: Mapping[str, int]
     ) -> None:
         """What the node has of each resource of a device plugin."""
-        ...
 
     async def claim(self, namespace: str, name: str) -> Json:
         """The resource claim; empty where there is none."""
-        ...
 
     async def remove_slices(self) -> None:
         """Those of this node, whose drivers write them anew."""
-        ...
-
-
-class PodsInMemory:
-    """A list of pods, for tests and callers in the same process. away: as an API server may be."""
-
-    def __init__(self) -> None:
-        self.away = False
-        self._pods: dict[str, dict[str, Any]] = {}
-        self.capacity: Mapping[str, int] = {}
-        self.allocatable: Mapping[str, int] = {}
-
-    def add(self, pod: Json) -> None:
-        """pod: with a namespace, a name and a uid."""
-        self._pods[pod["metadata"]["uid"]] = {**pod, "status": {"phase": "Pending"}}
-
-    def delete(self, uid: str, grace_s: float | None = None) -> None:
-        """As `kubectl delete`: the pod is gone once the kubelet has ended it."""
-        metadata = self._pods[uid]["metadata"]
-        ends = {} if grace_s is None else {"deletionGracePeriodSeconds": grace_s}
-        deleted = {**metadata, "deletionTimestamp": datetime.now(UTC).isoformat(), **ends}
-        self._pods[uid] = {**self._pods[uid], "metadata": deleted}
-
-    def __contains__(self, uid: str) -> bool:
-        return uid in self._pods
-
-    def status(self, uid: str) -> Mapping[str, Any]:
-        """What the kubelet said of a pod."""
-        status: Mapping[str, Any] = self._pods[uid]["status"]
-        return status
-
-    async def pods(self) -> Sequence[Json]:
-        if self.away:
-            raise SourceUnavailable("away")
-        return list(self._pods.values())
-
-    async def write_status(self, pod: SimPod, status: Json) -> None:
-        if pod.uid in self._pods:
-            self._pods[pod.uid]["status"] = dict(status)
-
-    async def remove(self, pod: SimPod) -> None:
-        self._pods.pop(pod.uid, None)
-
-    async def write_amounts(
-        self, capacity: Mapping[str, int], allocatable: Mapping[str, int]
-    ) -> None:
-        self.capacity, self.allocatable = dict(capacity), dict(allocatable)
-
-    async def claim(self, namespace: str, name: str) -> Json:  # noqa: ARG002
-        """None is ever there."""
-        return {}
-
-    async def remove_slices(self) -> None:
-        """None is ever there."""
 
 
 # -- pods from an API server, simulated or real --------------------------------------------------

@@ -22,7 +22,7 @@ from mpsd.scheduler.ledger import ClusterLedger
 from mpsd.status.page.claims import ClaimsOfPods
 from mpsd.status.page.rules.pages import NodeParts, aged, cluster_page, no_mpsnode, node_parts
 from mpsd.status.page.rules.view import PageHead, PageScope, PageView, WaitingCard, pod_card
-from mpsd.status.rules.explanation import story
+from mpsd.status.rules.explanation import explanation_of
 from mpsd.status.rules.pods import ExplanationContext, PodSeen, read_pod_seen
 
 _AT_ONCE = 8  # nodes, before others are served
@@ -103,12 +103,12 @@ class ClusterPage:
         context = ExplanationContext(self._ledger.policy, now, reported, free, machines)
         await self._explain(context, pods[:MOST_WAITING])
         waiting = {pod.name.uid for pod in pods}
-        stories = [card for card in self._explained if card.id in waiting]
+        explained = [card for card in self._explained if card.id in waiting]
         silent = sorted(
             one.name for one in machines.values() if one.is_labelled and one.name not in reported
         )
         head = self._head(away, max(0, len(pods) - MOST_WAITING))
-        return cluster_page(head, parts, stories, tuple(map(no_mpsnode, silent)))
+        return cluster_page(head, parts, explained, tuple(map(no_mpsnode, silent)))
 
     async def _explain(self, context: ExplanationContext, pods: Sequence[PodSeen]) -> None:
         """On a thread, since thousands of GPUs take seconds; then not again for so long that it
@@ -119,7 +119,7 @@ class ClusterPage:
             return
         seen = (self._claims.seen(pod, context.policy) for pod in pods)
         self._explained = await asyncio.to_thread(
-            lambda: [pod_card(pod, story(pod, context)) for pod in seen]
+            lambda: [pod_card(pod, explanation_of(pod, context)) for pod in seen]
         )
         self._explained_until = time.monotonic() + _SHARE * (time.monotonic() - began)
 

@@ -27,7 +27,7 @@ from mpsd.status.rules.pods import (
     quoted,
     wanted,
 )
-from mpsd.status.rules.waiting import waiting_story
+from mpsd.status.rules.waiting import waiting_explanation
 
 # kubelet's reasons: it had nothing of what was asked for
 _UNEXPECTED = "UnexpectedAdmissionError"
@@ -57,7 +57,7 @@ def wants_warning(pod: PodSeen) -> bool:
     return needs(pod) is ExplanationNeeds.ITS_NODE and (pod.is_pending or bool(pod.waiting))
 
 
-def story(pod: PodSeen, context: ExplanationContext, warning: str = "") -> Explanation:
+def explanation_of(pod: PodSeen, context: ExplanationContext, warning: str = "") -> Explanation:
     """warning: the last Warning event about the pod, reason and message; empty where there is none
     or nobody looked."""
     if _never_placed(pod) or (pod.shared is None and pod.unreadable):
@@ -89,7 +89,7 @@ def story(pod: PodSeen, context: ExplanationContext, warning: str = "") -> Expla
     found = (
         _on_node(pod, context, warning)
         if pod.node
-        else waiting_story(pod, pod.shared.request, context)
+        else waiting_explanation(pod, pod.shared.request, context)
     )
     return replace(found, warnings=pod.warnings)
 

@@ -32,7 +32,7 @@ _MOST_REASONS = 5
 _MOST_CLOSED = 3
 
 
-def waiting_story(pod: PodSeen, request: Request, context: ExplanationContext) -> Explanation:
+def waiting_explanation(pod: PodSeen, request: Request, context: ExplanationContext) -> Explanation:
     name = shown_name(str(pod.name))
     if pod.terminating:
         return Explanation(

@@ -1,10 +1,6 @@
-"""What lifts a client's limits, or raises its priority: the variables that it was started with, and
-the context that it has made.
-
-A program may replace a variable in its own process, which shows in no environment. Of its share of
-the threads its address space tells (docs/mps-observed.md, section 13): how much a context reserves
-grows with its SMs.
-"""
+"""What lifts a client's limits or raises its priority: its variables, and the context that it has
+made. A variable replaced at run time shows in no environment, but what a context reserves grows
+with its SMs (docs/mps-observed.md, section 13)."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,9 +22,8 @@ _AS_SET = "start the program with the values that mpsd set"
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """What holds a client. grant: its own. server_mib: the limit of its server, which is the
-    domain's largest grant. sees: the UUIDs of the GPUs that its process can see, before
-    CUDA_VISIBLE_DEVICES narrows them."""
+    """What holds a client. server_mib: its server's limit, the domain's largest grant. sees: the
+    GPUs that its process sees, by UUID, before CUDA_VISIBLE_DEVICES."""
 
     grant: Grant
     server_mib: int
@@ -37,16 +32,14 @@ class ClientLimits:
 
 @dataclass(frozen=True, slots=True)
 class Escape:
-    """message: what the process does, by which variable or what else tells it, and what it was
-    given."""
+    """message: what the process does, by which variable or sign, and what it was given."""
 
     kind: ViolationKind
     message: str
 
 
 def escapes(environment: Mapping[str, str], gpu: str, held: ClientLimits) -> tuple[Escape, ...]:
-    """What lifts the limits of a client with this environment on the GPU with this UUID, or raises
-    its priority; empty where nothing does."""
+    """What in this environment lifts limits on this GPU (UUID), or raises the priority."""
     found = []
     if lifted := "; ".join(
         filter(None, (_memory(environment, gpu, held), _threads(environment, held.grant)))
@@ -129,9 +122,8 @@ _MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (.{4}) [0-9a-f]+ \S+ [0-9]+ *(.
 
 
 def reserved_kib(mappings: Iterable[bytes]) -> int:
-    """How much is reserved there before a mapping of the driver's, /dev/nvidia0 on a real GPU. 0
-    where it is not so, as before there is a context. mappings: lines of /proc/PID/maps, of which no
-    more are read than needed."""
+    """How much is reserved before a mapping of the driver's (/dev/nvidia0); 0 before there is a
+    context. mappings: lines of /proc/PID/maps, read as far as needed."""
     reserved = end = 0
     for found in map(_MAPPING.fullmatch, mappings):
         if found is None:
@@ -159,8 +151,7 @@ def most_sms(grant: Grant, gpu: Gpu) -> int:
 
 
 def shows_lifted(grant: Grant, gpus: Mapping[str, Gpu]) -> bool:
-    """Whether what contexts reserve could show that a client is on more SMs. gpus: by UUID. Of
-    several GPUs nothing says which of them a reservation is for."""
+    """Whether what contexts reserve could show more SMs than granted; never for several GPUs."""
     gpu = gpus.get(grant.gpus[0]) if len(grant.parts) == 1 else None
     return gpu is not None and gpu.capability.reserved_kib(
         most_sms(grant, gpu)
@@ -168,8 +159,7 @@ def shows_lifted(grant: Grant, gpus: Mapping[str, Gpu]) -> bool:
 
 
 def threads_lifted(client: Client, gpu: Gpu, grant: Grant) -> Iterator[Escape]:
-    """Where its context is on more SMs than its share gives, and it has the memory of such a
-    context."""
+    """Where its context is on more SMs than its share, and has the memory of such a one."""
     least = gpu.capability.least_sms(client.reserved_kib, gpu.sms)
     most = most_sms(grant, gpu)
     cost_mib = gpu.capability.context_cost_mib(least) - _TOLERANCE_MIB

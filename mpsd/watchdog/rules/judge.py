@@ -1,9 +1,6 @@
-"""Judges the processes of one scan: which exceed their grant, and which of those must end.
-
-Nothing is ended without need: a process is reported once, gets a second scan where the first may
-mislead, and is left alone where its grant is kept once others have ended. What is not known is
-never a violation: processes whose pod is unknown, and mpsd's own, are left out.
-"""
+"""Judges the processes of a scan: which exceed their grant, and which must end. Each is reported
+once, scanned twice where one scan may mislead, and left alone where its grant is kept without it.
+What is not known is no violation."""
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -43,12 +40,11 @@ _Key = tuple[ViolationKind | str, ProcessIdentity | str, str]
 
 @dataclass(frozen=True, slots=True)
 class WatchdogView:
-    """What a scan is judged by. now: seconds, of a monotonic clock. grants: by id. domains: the
-    UUIDs of each domain's GPUs, by name. ungranted: as in NodeView. own: mpsd's processes and those
-    of its daemons. pods_known: whether pods are known by their cgroups; where not, no process is in
-    one. unseen: the UUIDs of the GPUs that NVML does not answer for. unexplained_mib: by GPU, what
-    is in use of no process that is known. doubtful: UUIDs of GPUs on which a process may have a
-    grant that is not known, or be mpsd's own, because a record cannot be read."""
+    """What a scan is judged by. now: monotonic seconds. grants: by id. domains: UUIDs of GPUs by
+    name. ungranted: as in NodeView. own: mpsd's processes and its daemons'. pods_known: pods are
+    known by cgroups. unseen: GPUs that NVML does not answer for. unexplained_mib: by GPU, in use of
+    no known process. doubtful: GPUs where a process may have a grant, or be mpsd's own, that an
+    unreadable record hides."""
 
     now: float
     gpus: tuple[Gpu, ...]
@@ -78,8 +74,7 @@ class WatchdogView:
 
 @dataclass(frozen=True, slots=True)
 class ProcessFinding:
-    """Something that is wrong with a process. pod: None where none that is known by name holds
-    it."""
+    """What is wrong with a process. pod: None where no known one holds it."""
 
     kind: ViolationKind
     client: Client
@@ -89,9 +84,8 @@ class ProcessFinding:
 
 @dataclass(frozen=True, slots=True)
 class JudgedShare:
-    """The clients of a grant on a GPU, and what they were judged by. escapes: of those on MPS
-    (beside it there are no limits), what their environment was found to lift, with that
-    environment. is_kept: whether nothing was wrong."""
+    """The clients of a grant on a GPU, and what they were judged by. escapes: of those on MPS, with
+    the environment they were found in. is_kept: nothing was wrong."""
 
     held: ClientLimits
     policy: Policy
@@ -101,8 +95,8 @@ class JudgedShare:
 
 
 def foreign_processes(view: WatchdogView, resource: str) -> Iterator[ProcessFinding]:
-    """The processes on GPUs that they were not granted, and those outside MPS, as far as what was
-    granted is known. resource: what a pod must hold."""
+    """Processes on GPUs that they were not granted, and outside MPS, as far as grants are known.
+    resource: what a pod must hold."""
     for client in view.clients:
         grant = view.grants.get(client.grant or "")
         if grant and client.gpu in grant.gpus and client.on_mps:
@@ -177,8 +171,8 @@ def crowd(
     ending: Container[ProcessIdentity],
     short: Container[ProcessIdentity],
 ) -> Iterator[ProcessFinding]:
-    """The newest of a grant's processes on a GPU where it has too many. ending: those that do not
-    count. short: as found by `crowding_out`."""
+    """The newest of a grant's processes where it has too many. ending: do not count. short: of
+    `crowding_out`."""
     counted = [client for client in clients if client.process not in ending]
     if len(counted) > grant.clients:
         most = f"{grant.clients} process{'es' if grant.clients > 1 else ''}{_together(grant)}"
@@ -200,8 +194,7 @@ def crowding_out(
     gpu: Gpu, grants: Iterable[Grant], clients: Iterable[Client]
 ) -> Iterator[ProcessIdentity]:
     """The processes without which every grant could have its own clients on the GPU: each time the
-    newest of the grant that is furthest over. grants: those on the GPU. clients: those that count
-    there."""
+    newest of the grant that is furthest over."""
     used: dict[str | None, list[Client]] = {grant.id: [] for grant in grants}
     own = {grant.id: grant.clients for grant in grants}
     for client in sorted(clients, key=age):
@@ -220,8 +213,7 @@ def age(client: Client) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something to report that is no violation. pods: those it concerns. reason: of its events;
-    None: none."""
+    """A report that is no violation. pods: concerned. reason: of its events; None: none."""
 
     gpu: str
     pods: tuple[PodName, ...]
@@ -231,10 +223,9 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What one scan leaves to the next. within: what each process used when its grant was last
-    within, by grant and GPU. ending: until when a process that is being ended does not count.
-    since: when each thing that needs a second scan was first seen. reported: what was seen to be
-    wrong and still is, and whether it was reported. shares: how they were judged."""
+    """What one scan leaves to the next. within: by grant and GPU, each process's use when it was
+    last within. ending: until when ended processes do not count. since: when what needs a second
+    scan was first seen. reported: what is wrong, and whether it was reported. shares: as judged."""
 
     within: Mapping[Share, Mapping[ProcessIdentity, int]] = field(default_factory=dict)
     ending: Mapping[ProcessIdentity, float] = field(default_factory=dict)
@@ -250,8 +241,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class WatchdogVerdict:
-    """violations: each once, and again where its process does not end. scan_again: soon, before
-    anybody is punished."""
+    """violations: once each, and again where a process does not end. scan_again: soon."""
 
     violations: tuple[Violation, ...]
     notices: tuple[Notice, ...]
@@ -328,8 +318,8 @@ class _Judgement:
             )
 
     def check_share(self, share: Share, clients: list[Client], held: ClientLimits) -> None:
-        """The clients of a grant on one of its GPUs. What was kept and has not changed is not
-        looked at again."""
+        """The clients of a grant on a GPU. What was kept and has not changed is not looked at
+        again."""
         (_grant, gpu), grant, known = share, held.grant, self._before.shares.get(share)
         known = known if known and known.held == held else None
         if (
@@ -367,8 +357,8 @@ class _Judgement:
         )
 
     def check_memory(self, grant: Grant, gpu: str, clients: list[Client]) -> bool:
-        """A grant whose processes together use more than it of a GPU, those that are being ended
-        left out. Whether it is kept by all of them."""
+        """A grant whose processes use more than it, without those that are being ended. Whether all
+        keep it."""
         used: dict[ProcessIdentity, int] = {}
         counted = [client for client in clients if client.process not in self.ending]
         for client in counted:
@@ -444,8 +434,7 @@ class _Judgement:
             self._notices.append(notice)
 
     def note(self, finding: ProcessFinding, as_one: str = "") -> None:
-        """Something is wrong with a process. as_one: the grant whose processes it is reported once
-        for."""
+        """Something is wrong with a process. as_one: the grant that it is reported once for."""
         client = finding.client
         key: _Key = (finding.kind, as_one or client.process, client.gpu)
         reported = self._before.reported.get(key)
@@ -479,8 +468,7 @@ class _Judgement:
         )
 
     def _response(self, finding: ProcessFinding) -> Response:
-        """As the policy says, except that only pods can be evicted, and exempt namespaces are only
-        observed."""
+        """The policy's, but only pods are evicted, and exempt namespaces only observed."""
         is_short = finding.client.process in self.short
         response = finding.kind.response(self._policy, short=is_short)
         pod = finding.pod

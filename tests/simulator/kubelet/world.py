@@ -5,6 +5,7 @@ import signal
 import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from mpsd.platform import processes
 from mpsd.platform.event_loop import until
 from mpsd.simulator.kubelet.containers import ContainerRun, Running
 from mpsd.simulator.kubelet.kubelet import Kubelet, SimulatedKubeletSettings
-from mpsd.simulator.kubelet.pods import KubeletPace, Version
-from mpsd.simulator.kubelet.sources import PodsInMemory
+from mpsd.simulator.kubelet.pods import Json, KubeletPace, SimPod, Version
+from mpsd.simulator.kubelet.sources import SourceUnavailable
 
 MEMORY, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 KINDS = {MEMORY: "memory", PERCENT: "percent"}
@@ -75,6 +76,59 @@ class Plugin:
         await self.may_answer.wait()
         if call in self.refuses:
             raise self.refuses[call]
+
+
+class PodsInMemory:
+    """A list of pods in place of an API server. away: as one may be."""
+
+    def __init__(self) -> None:
+        self.away = False
+        self._pods: dict[str, dict[str, Any]] = {}
+        self.capacity: Mapping[str, int] = {}
+        self.allocatable: Mapping[str, int] = {}
+
+    def add(self, pod: Json) -> None:
+        """pod: with a namespace, a name and a uid."""
+        self._pods[pod["metadata"]["uid"]] = {**pod, "status": {"phase": "Pending"}}
+
+    def delete(self, uid: str, grace_s: float | None = None) -> None:
+        """As `kubectl delete`: the pod is gone once the kubelet has ended it."""
+        metadata = self._pods[uid]["metadata"]
+        ends = {} if grace_s is None else {"deletionGracePeriodSeconds": grace_s}
+        deleted = {**metadata, "deletionTimestamp": datetime.now(UTC).isoformat(), **ends}
+        self._pods[uid] = {**self._pods[uid], "metadata": deleted}
+
+    def __contains__(self, uid: str) -> bool:
+        return uid in self._pods
+
+    def status(self, uid: str) -> Mapping[str, Any]:
+        """What the kubelet said of a pod."""
+        status: Mapping[str, Any] = self._pods[uid]["status"]
+        return status
+
+    async def pods(self) -> Sequence[Json]:
+        if self.away:
+            raise SourceUnavailable("away")
+        return list(self._pods.values())
+
+    async def write_status(self, pod: SimPod, status: Json) -> None:
+        if pod.uid in self._pods:
+            self._pods[pod.uid]["status"] = dict(status)
+
+    async def remove(self, pod: SimPod) -> None:
+        self._pods.pop(pod.uid, None)
+
+    async def write_amounts(
+        self, capacity: Mapping[str, int], allocatable: Mapping[str, int]
+    ) -> None:
+        self.capacity, self.allocatable = dict(capacity), dict(allocatable)
+
+    async def claim(self, namespace: str, name: str) -> Json:
+        """None is ever there."""
+        return {}
+
+    async def remove_slices(self) -> None:
+        """None is ever there."""
 
 
 class World:

@@ -14,7 +14,7 @@ from tests.model.worlds import GPUS, POLICY
 from tests.page_worlds import node
 from tests.simulated_api import SimulatedApi
 from tests.status.report.world import DEADLINE_S, NODE, PODS, World, run
-from tests.status.test_pod_story import pod
+from tests.status.test_pod_explanation import pod
 
 SEEN = node(GPUS, [])
 CLAIMS = Resource("resource.k8s.io/v1", "resourceclaims")

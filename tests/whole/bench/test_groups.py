@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mpsd.bench.groups import GROUPS, at_once, cases, cost, need, priority, shared
+from mpsd.bench.groups import GROUPS, at_once, cases, cost, priority, shared
 from mpsd.bench.rules.rows import (
     BatchWork,
     BenchGroup,
@@ -83,16 +83,6 @@ def test_a_large_grant_is_measured_right_after_the_small_one() -> None:
         alone.index((percent, 104)) - alone.index((percent, 2)) for percent in (10, 50, 100)
     ] == [1, 1, 1]
     assert {percent for percent, _gib in alone} == {*range(10, 101, 10)}
-
-
-def test_a_program_is_refused_what_exceeds_its_grant_and_has_all_within(
-    context: BenchContext,
-) -> None:
-    with context.under_mpsd() as testbed:
-        under, over = need(context, testbed)
-    assert (under.limit_mib, under.result) == (3072, "2:CUDA_ERROR_OUT_OF_MEMORY")
-    assert under.got_mib < under.needs_mib
-    assert (over.limit_mib, over.result, over.got_mib) == (8192, "0:CUDA_SUCCESS", over.needs_mib)
 
 
 def test_the_same_programs_are_measured_under_mps_alone_and_under_mpsd(

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.bench.groups import GROUPS, Group
-from mpsd.bench.rules.rows import BenchGroup, MachineRow, NeedRow
+from mpsd.bench.rules.rows import BatchWork, BenchGroup, MachineRow, PriorityRow
 from mpsd.bench.run import BenchRun, CannotBegin, require_alone, require_mps, require_turns
 from mpsd.bench.testbeds import BenchContext, CannotMeasure
 from mpsd.platform.limits_files import load_limits
@@ -101,7 +101,7 @@ def test_a_run_on_simulated_gpus_is_kept_judged_and_leaves_nothing(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("signum", "group", "step"),
-    [(signal.SIGINT, "shares", "1/21 shares"), (signal.SIGTERM, "sharing", "1/3")],
+    [(signal.SIGINT, "shares", "1/19 shares"), (signal.SIGTERM, "sharing", "1/3")],
 )
 def test_a_signal_in_the_middle_leaves_nothing(
     signum: signal.Signals, group: str, step: str, tmp_path: Path
@@ -169,12 +169,15 @@ def test_a_card_that_one_process_has_for_itself_is_refused_and_left_as_it_is(
 # -- what ends a run -----------------------------------------------------------------------------
 
 
+_ROW = PriorityRow(BatchWork.NONE, 1.0, 2.0, 3.0, 4.0)
+
+
 def failing(error: Exception) -> Group:
     """A group that stops half way with this error."""
 
-    def measure(context: BenchContext) -> Iterator[NeedRow]:
+    def measure(context: BenchContext) -> Iterator[PriorityRow]:
         context.step("a first")
-        yield NeedRow(1, 2, 3, "0:CUDA_SUCCESS")
+        yield _ROW
         raise error
 
     return Group(lambda _context: 2, measure)
@@ -191,5 +194,5 @@ def test_what_was_measured_before_an_error_is_there_after_it(
     with pytest.raises(EOFError):
         list(run.measure())
     assert (run.steps(), told) == (4, ["sharing: a first", "shares: a first"])
-    assert run.so_far.need == (NeedRow(1, 2, 3, "0:CUDA_SUCCESS"),) * 2
+    assert run.so_far.priority == (_ROW,) * 2
     assert run.so_far.skipped == ((BenchGroup.SHARING, "the card is too small"),)

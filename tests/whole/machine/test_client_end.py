@@ -142,15 +142,14 @@ def test_a_process_that_nvml_does_not_list_any_more_is_left_alone(world: World) 
     assert world.lives
 
 
-def test_who_dies_of_a_signal_in_a_moment_is_stopped_before_nvml_is_asked(world: World) -> None:
-    async def stopping() -> None:
-        ends = world.ends()
-        ends.begin(replace(world.asked(), is_doomed=True))
-        await until(lambda: world.is_stopped, SOON_S, "it is stopped")
-        await ends.finish()
-
+async def test_who_dies_of_a_signal_in_a_moment_is_stopped_before_nvml_is_asked(
+    world: World,
+) -> None:
     world.card.lost = True
-    asyncio.run(stopping())
+    ends = world.ends()
+    ends.begin(replace(world.asked(), is_doomed=True))
+    await until(lambda: world.is_stopped, SOON_S, "it is stopped")
+    await ends.finish()
 
 
 def test_a_gpu_that_is_lost_proves_nothing(world: World) -> None:
@@ -199,17 +198,15 @@ def test_a_process_whose_cgroup_names_another_pod_is_left_alone(world: World) ->
         assert not world.lives
 
 
-def test_a_client_is_stopped_and_recorded_until_its_time_is_over(world: World) -> None:
+async def test_a_client_is_stopped_and_recorded_until_its_time_is_over(world: World) -> None:
     world.put_on_gpu()
-
-    async def ending() -> None:
-        end = world.ends().begin(replace(world.asked(), drain_s=30))
-        eventually(lambda: world.is_stopped, "it is stopped")
-        assert [path.stat().st_mode & 0o777 for path in world.recorded] == [0o600]
-        assert world.lives
-        end._task.cancel()
-
-    asyncio.run(ending())
+    end = world.ends().begin(replace(world.asked(), drain_s=30))
+    eventually(lambda: world.is_stopped, "it is stopped")
+    assert [path.stat().st_mode & 0o777 for path in world.recorded] == [0o600]
+    assert world.lives
+    assert end._task
+    end._task.cancel()
+    await asyncio.gather(end._task, return_exceptions=True)
     assert world.is_stopped, "an mpsd that ends leaves it to the next"
 
 
@@ -233,81 +230,61 @@ def test_the_next_mpsd_goes_on_with_a_recorded_end(world: World) -> None:
 
 
 @pytest.mark.parametrize("drain_s", [0.0, DRAIN_S])
-def test_a_record_says_that_mpsd_killed_the_client_until_that_is_seen(
+async def test_a_record_says_that_mpsd_killed_the_client_until_that_is_seen(
     world: World, drain_s: float
 ) -> None:
     world.put_on_gpu()
-
-    async def ending() -> None:
-        ends = world.ends()
-        await ends.begin(replace(world.asked(), drain_s=drain_s)).killed()
-        (recorded,) = world.recorded
-        end = records.read(recorded, EndRecord)
-        assert end
-        assert (end.process, end.is_killed) == (world.identity, True)
-        await ends.finish()
-
-    asyncio.run(ending())
+    ends = world.ends()
+    await ends.begin(replace(world.asked(), drain_s=drain_s)).killed()
+    (recorded,) = world.recorded
+    end = records.read(recorded, EndRecord)
+    assert end
+    assert (end.process, end.is_killed) == (world.identity, True)
+    await ends.finish()
     assert not (world.folder / "ends").exists()
 
 
-def test_a_record_of_another_life_of_the_pid_ends_nobody(world: World) -> None:
+async def test_a_record_of_another_life_of_the_pid_ends_nobody(world: World) -> None:
     gone = begun(replace(world.identity, start_ticks=1), (), "earlier", 0.1, 0.0)
     (world.folder / "ends").mkdir()
     records.write(world.folder / "ends" / f"{world.process.pid}.json", gone)
-
-    async def resumed() -> None:
-        ends = world.ends()
-        ends.resume()
-        await ends.finish()
-
-    asyncio.run(resumed())
+    ends = world.ends()
+    ends.resume()
+    await ends.finish()
     assert world.lives
     assert not world.recorded
 
 
-def test_a_stop_without_a_record_is_left_alone(world: World) -> None:
+async def test_a_stop_without_a_record_is_left_alone(world: World) -> None:
     world.put_on_gpu()
     world.process.send_signal(signal.SIGSTOP)
-
-    async def resumed() -> None:
-        ends = world.ends()
-        ends.resume()
-        await ends.finish()
-
-    asyncio.run(resumed())
+    ends = world.ends()
+    ends.resume()
+    await ends.finish()
     eventually(lambda: world.is_stopped, "it is still stopped")
     assert world.lives
 
 
-def test_a_client_that_is_continued_is_stopped_twice_again(world: World) -> None:
+async def test_a_client_that_is_continued_is_stopped_twice_again(world: World) -> None:
     world.put_on_gpu()
-
-    async def ending() -> None:
-        end = world.ends().begin(replace(world.asked(), drain_s=5))
-        for stops in (1, 2, 3):
-            await until(
-                lambda n=stops: (end.record.stops, end.record.is_held) == (n, True),
-                SOON_S,
-                "it is stopped",
-            )
-            world.process.send_signal(signal.SIGCONT)
-        await end.killed()
-
-    asyncio.run(ending())
+    end = world.ends().begin(replace(world.asked(), drain_s=5))
+    for stops in (1, 2, 3):
+        await until(
+            lambda n=stops: (end.record.stops, end.record.is_held) == (n, True),
+            SOON_S,
+            "it is stopped",
+        )
+        world.process.send_signal(signal.SIGCONT)
+    await end.killed()
     assert world.process.wait(SOON_S) == -signal.SIGKILL
 
 
-def test_a_client_that_a_fault_hits_while_it_waits_is_killed_at_once(world: World) -> None:
+async def test_a_client_that_a_fault_hits_while_it_waits_is_killed_at_once(world: World) -> None:
     world.put_on_gpu()
     hit = FaultHit(world.identity, "sleep", None)
-
-    async def ending() -> None:
-        end = world.ends().begin(replace(world.asked(), drain_s=SOON_S * 10))
-        world.domains = (world.domain(faults=(Fault(0.0, (hit,)),)),)
-        await end.killed()
-
-    asyncio.run(ending())
+    end = world.ends().begin(replace(world.asked(), drain_s=SOON_S * 10))
+    world.domains = (world.domain(faults=(Fault(0.0, (hit,)),)),)
+    await end.killed()
     assert world.process.wait(SOON_S) == -signal.SIGKILL
 
 
@@ -320,7 +297,7 @@ def test_a_client_that_a_fault_hits_while_it_waits_is_killed_at_once(world: Worl
         (60.0, 0.0, Queue.UNKNOWN),
     ],
 )
-def test_an_end_says_whether_kernels_ran(
+async def test_an_end_says_whether_kernels_ran(
     world: World, kernel_s: float | None, drain_s: float, expected: Queue
 ) -> None:
     slot = world.put_on_gpu()
@@ -329,26 +306,18 @@ def test_an_end_says_whether_kernels_ran(
     if kernel_s is not None:
         ends_ns = time.monotonic_ns() + int(kernel_s * 1e9)
         world.card.be_busy(slot, world.process.pid, 1, KernelQueue(ends_ns, int(kernel_s * 1e6)))
-
-    async def ending() -> Queue:
-        end = world.ends().begin(replace(world.asked(), drain_s=drain_s))
-        await end.killed()
-        return end.queue
-
-    assert asyncio.run(ending()) is expected
+    end = world.ends().begin(replace(world.asked(), drain_s=drain_s))
+    await end.killed()
+    assert end.queue is expected
     assert world.process.wait(SOON_S) == -signal.SIGKILL
 
 
-def test_two_ends_of_one_client_are_one(world: World) -> None:
+async def test_two_ends_of_one_client_are_one(world: World) -> None:
     world.put_on_gpu()
-
-    async def ending() -> None:
-        ends = world.ends()
-        end = ends.begin(world.asked())
-        assert ends.begin(replace(world.asked(), reason="again")) is end
-        await end.killed()
-
-    asyncio.run(ending())
+    ends = world.ends()
+    end = ends.begin(world.asked())
+    assert ends.begin(replace(world.asked(), reason="again")) is end
+    await end.killed()
     assert world.process.wait(SOON_S) == -signal.SIGKILL
 
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import cast
 
@@ -119,13 +119,10 @@ class World:
                 await asyncio.sleep(0.01)
 
 
-def tell(story: Callable[[World], Awaitable[None]]) -> None:
-    async def played() -> None:
-        with tempfile.TemporaryDirectory(prefix="mpsd-") as folder, simulated_api() as api:
-            async with _world(Path(folder), api) as world:
-                await story(world)
-
-    asyncio.run(played())
+@pytest.fixture
+def world() -> Iterator[AbstractAsyncContextManager[World]]:
+    with tempfile.TemporaryDirectory(prefix="mpsd-") as folder, simulated_api() as api:
+        yield _world(Path(folder), api)
 
 
 @asynccontextmanager
@@ -165,180 +162,153 @@ def _soon_calm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "_NEWS_PAUSE_S", 0.0)
 
 
-def test_a_journal_that_cannot_be_read_is_unknown_until_kubelet_has_made_up_for_it() -> None:
-    """An init container's devices, for example, are in no list of kubelet's."""
-
-    async def story(world: World) -> None:
-        world.kubelet.name = "another"
-        await world.ledger.refresh_now()
-        journal = world.ledger._journal
-        before = world.ledger.entries
-        journal.parent.mkdir(exist_ok=True)
-        journal.write_text('{"entries": [')
-        world.ledger.load()
-        await world.ledger.refresh_now()
-        (unknown,) = world.ledger.view.unknown
-        assert str(journal) in unknown
-        assert journal.read_text() == '{"entries": ['
-        world.kubelet.name = "train-0"
-        await world.ledger.refresh_now()
-        assert world.ledger.view.unknown == ()
-        assert [held.grant.memory_mib for held in world.ledger.view.held] == [7 * 1024]
-        assert records.read(journal, dict) is not None
-        assert world.ledger.entries == before == ()
-
-    tell(story)
-
-
-def test_while_nothing_changes_kubelet_is_asked_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(world: World) -> None:
-        assert await world.asks(2) == 2  # whoever has just begun does not know yet what is changing
-        await world.calm()
-        assert await world.asks(3) == 0
-        monkeypatch.setattr(ledger, "_QUIET_S", 0.0)
-        assert await world.asks(3) == 3
-
-    tell(story)
-
-
-def test_while_pods_come_and_go_cycles_leave_kubelet_alone_for_a_while_after_each_answer(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_journal_that_cannot_be_read_is_unknown_until_kubelet_has_made_up_for_it(
+    world: World,
 ) -> None:
-    async def story(world: World) -> None:
-        monkeypatch.setattr(ledger, "_NEWS_PAUSE_S", DEADLINE_S)
-        assert await world.asks(3) == 0
-        await world.kubelet.stop()
-        await world.ledger.refresh_now()
-        await world.kubelet.start()
-        assert await world.asks(3) == 1  # until it has answered there is no pause
-
-    tell(story)
-
-
-def test_only_what_makes_a_difference_to_grants_has_anything_counted_again() -> None:
-    async def story(world: World) -> None:
-        await world.ledger.refresh_now()
-        held, counted = world.ledger.view.held, world.ledger.view
-        assert [one.grant.memory_mib for one in held] == [7 * 1024]
-        await world.ledger.refresh_now()
-        assert world.ledger.view.held is held
-        await world.change(lambda pod: pod["metadata"].update(annotations={"note": "x"}))
-        world.ledger.count()
-        assert world.ledger.view is counted
-        await world.change(lambda pod: pod["status"].update(phase="Succeeded"))
-        world.ledger.count()
-        assert world.ledger.view is not counted
-
-    tell(story)
+    """An init container's devices, for example, are in no list of kubelet's."""
+    world.kubelet.name = "another"
+    await world.ledger.refresh_now()
+    journal = world.ledger._journal
+    before = world.ledger.entries
+    journal.parent.mkdir(exist_ok=True)
+    journal.write_text('{"entries": [')
+    world.ledger.load()
+    await world.ledger.refresh_now()
+    (unknown,) = world.ledger.view.unknown
+    assert str(journal) in unknown
+    assert journal.read_text() == '{"entries": ['
+    world.kubelet.name = "train-0"
+    await world.ledger.refresh_now()
+    assert world.ledger.view.unknown == ()
+    assert [held.grant.memory_mib for held in world.ledger.view.held] == [7 * 1024]
+    assert records.read(journal, dict) is not None
+    assert world.ledger.entries == before == ()
 
 
-def test_a_change_of_a_pod_another_word_and_an_answer_have_kubelet_asked_again() -> None:
-    async def story(world: World) -> None:
-        await world.calm()
-        await world.change(lambda pod: pod["metadata"].update(annotations={"note": "x"}))
-        assert await world.asks(1) == 1
-        await world.calm()
-        world.kubelet.held = ()
-        assert await world.asks(1) == 0
-        await world.ledger.refresh_now()  # as before each start of a container
-        assert world.ledger.view.held == ()
-        assert await world.asks(1) == 1, "more may follow of what nobody else tells"
-        await world.calm()
-        given = JournalEntry(
-            "memory", mem_ids(2, first=20), named("train-0"), 100, processes.boot_id(), 1.0
-        )
-        world.ledger.note(given)
-        assert await world.asks(1) == 1
-
-    tell(story)
+async def test_while_nothing_changes_kubelet_is_asked_seldom(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert await world.asks(2) == 2  # whoever has just begun does not know yet what is changing
+    await world.calm()
+    assert await world.asks(3) == 0
+    monkeypatch.setattr(ledger, "_QUIET_S", 0.0)
+    assert await world.asks(3) == 3
 
 
-def test_a_kubelet_that_is_away_is_asked_at_every_look() -> None:
-    async def story(world: World) -> None:
-        await world.calm()
-        await world.kubelet.stop()
-        await world.ledger.refresh_now()
-        # its last word stands
-        assert [one.grant.memory_mib for one in world.ledger.view.held] == [7 * 1024]
-        await world.kubelet.start()
-        assert await world.asks(1) == 1
-
-    tell(story)
+async def test_while_pods_come_and_go_cycles_leave_kubelet_alone_for_a_while_after_each_answer(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "_NEWS_PAUSE_S", DEADLINE_S)
+    assert await world.asks(3) == 0
+    await world.kubelet.stop()
+    await world.ledger.refresh_now()
+    await world.kubelet.start()
+    assert await world.asks(3) == 1  # until it has answered there is no pause
 
 
-def test_while_the_api_is_away_kubelet_is_asked_and_nobody_new_has_none() -> None:
+async def test_only_what_makes_a_difference_to_grants_has_anything_counted_again(
+    world: World,
+) -> None:
+    await world.ledger.refresh_now()
+    held, counted = world.ledger.view.held, world.ledger.view
+    assert [one.grant.memory_mib for one in held] == [7 * 1024]
+    await world.ledger.refresh_now()
+    assert world.ledger.view.held is held
+    await world.change(lambda pod: pod["metadata"].update(annotations={"note": "x"}))
+    world.ledger.count()
+    assert world.ledger.view is counted
+    await world.change(lambda pod: pod["status"].update(phase="Succeeded"))
+    world.ledger.count()
+    assert world.ledger.view is not counted
+
+
+async def test_a_change_of_a_pod_another_word_and_an_answer_have_kubelet_asked_again(
+    world: World,
+) -> None:
+    await world.calm()
+    await world.change(lambda pod: pod["metadata"].update(annotations={"note": "x"}))
+    assert await world.asks(1) == 1
+    await world.calm()
+    world.kubelet.held = ()
+    assert await world.asks(1) == 0
+    await world.ledger.refresh_now()  # as before each start of a container
+    assert world.ledger.view.held == ()
+    assert await world.asks(1) == 1, "more may follow of what nobody else tells"
+    await world.calm()
+    given = JournalEntry(
+        "memory", mem_ids(2, first=20), named("train-0"), 100, processes.boot_id(), 1.0
+    )
+    world.ledger.note(given)
+    assert await world.asks(1) == 1
+
+
+async def test_a_kubelet_that_is_away_is_asked_at_every_look(world: World) -> None:
+    await world.calm()
+    await world.kubelet.stop()
+    await world.ledger.refresh_now()
+    # its last word stands
+    assert [one.grant.memory_mib for one in world.ledger.view.held] == [7 * 1024]
+    await world.kubelet.start()
+    assert await world.asks(1) == 1
+
+
+async def test_while_the_api_is_away_kubelet_is_asked_and_nobody_new_has_none(world: World) -> None:
     """Nobody else would tell of the end of a pod."""
-
-    async def story(world: World) -> None:
-        world.create(pod_object("web", container()))
-        await until(lambda: len(world.pods.objects()) == 2, DEADLINE_S, "it is seen")
-        await world.calm()
-        before = dict(world.ledger.view.ungranted)
-        world.api.stop()
-        await until(lambda: world.pods.out_of_sync_since, DEADLINE_S, "the API server is missed")
-        assert await world.asks(3) == 3
-        world.kubelet.held = ()
-        await world.ledger.refresh_now()
-        assert world.ledger.view.ungranted == before
-        assert {pod.name for pod in before.values()} == {"web"}
-
-    tell(story)
+    world.create(pod_object("web", container()))
+    await until(lambda: len(world.pods.objects()) == 2, DEADLINE_S, "it is seen")
+    await world.calm()
+    before = dict(world.ledger.view.ungranted)
+    world.api.stop()
+    await until(lambda: world.pods.out_of_sync_since, DEADLINE_S, "the API server is missed")
+    assert await world.asks(3) == 3
+    world.kubelet.held = ()
+    await world.ledger.refresh_now()
+    assert world.ledger.view.ungranted == before
+    assert {pod.name for pod in before.values()} == {"web"}
 
 
-def test_a_pod_that_asks_for_no_gpu_is_known_to_have_none_and_has_nobody_asked() -> None:
-    async def story(world: World) -> None:
-        await world.calm()
-        asking = world.ledger.pods_seen
-        world.create(pod_object("web", container()))
-        await until(lambda: len(world.pods.objects()) == 2, DEADLINE_S, "it is seen")
-        assert await world.asks(1) == 0
-        assert [pod.name for pod in world.ledger.view.ungranted.values()] == ["web"]
-        assert world.ledger.pods_seen is asking
+async def test_a_pod_that_asks_for_no_gpu_is_known_to_have_none_and_has_nobody_asked(
+    world: World,
+) -> None:
+    await world.calm()
+    asking = world.ledger.pods_seen
+    world.create(pod_object("web", container()))
+    await until(lambda: len(world.pods.objects()) == 2, DEADLINE_S, "it is seen")
+    assert await world.asks(1) == 0
+    assert [pod.name for pod in world.ledger.view.ungranted.values()] == ["web"]
+    assert world.ledger.pods_seen is asking
 
-    tell(story)
 
-
-def test_devices_are_chosen_by_what_kubelet_says_now() -> None:
+async def test_devices_are_chosen_by_what_kubelet_says_now(world: World) -> None:
     """Of two pods that ask for as many percent, the older was not the one that kubelet asked for
     first."""
-
-    async def story(world: World) -> None:
-        world.create(pod_object("older", container(mem=4, percent=60), age=9))
-        world.create(pod_object("newer", container(mem=7, percent=60)))
-        await until(lambda: len(world.ledger.pods_seen) == 3, DEADLINE_S, "they are seen")
-        boot, ids = processes.boot_id(), percent_ids(60)
-        world.ledger.note(
-            JournalEntry("percent", ids, named("older"), 60, boot, 1.0, "uid-of-older")
-        )
-        world.ledger.note(
-            JournalEntry("memory", mem_ids(7), named("newer"), None, boot, 2.0, "uid-of-newer")
-        )
-        world.kubelet.name, world.kubelet.percent = "newer", ids
-        available = [one for one in memory_devices(GPUS, POLICY) if one not in mem_ids(7)]
-        chosen = await _plugin(world.ledger).preferred(available, (), 4)
-        # both on the first would have 120 percent of its threads
-        assert set(map(gpu_of, chosen)) == {UUIDS[1]}
-
-    tell(story)
+    world.create(pod_object("older", container(mem=4, percent=60), age=9))
+    world.create(pod_object("newer", container(mem=7, percent=60)))
+    await until(lambda: len(world.ledger.pods_seen) == 3, DEADLINE_S, "they are seen")
+    boot, ids = processes.boot_id(), percent_ids(60)
+    world.ledger.note(JournalEntry("percent", ids, named("older"), 60, boot, 1.0, "uid-of-older"))
+    world.ledger.note(
+        JournalEntry("memory", mem_ids(7), named("newer"), None, boot, 2.0, "uid-of-newer")
+    )
+    world.kubelet.name, world.kubelet.percent = "newer", ids
+    available = [one for one in memory_devices(GPUS, POLICY) if one not in mem_ids(7)]
+    chosen = await _plugin(world.ledger).preferred(available, (), 4)
+    # both on the first would have 120 percent of its threads
+    assert set(map(gpu_of, chosen)) == {UUIDS[1]}
 
 
-def test_kubelet_is_not_asked_again_where_nothing_was_given_since() -> None:
-    async def story(world: World) -> None:
-        world.create(pod_object("next", container(mem=4)))
-        await until(lambda: len(world.ledger.pods_seen) == 2, DEADLINE_S, "it is seen")
-        available = [one for one in memory_devices(GPUS, POLICY) if one not in mem_ids(7)]
-        before = world.kubelet.asked
-        await _plugin(world.ledger).preferred(available, (), 4)
-        assert world.kubelet.asked == before
-        world.ledger.note(
-            JournalEntry(
-                "memory", tuple(available[:4]), named("next"), None, processes.boot_id(), 1.0
-            )
-        )
-        await _plugin(world.ledger).preferred(available[4:], (), 4)
-        assert world.kubelet.asked == before + 1
-
-    tell(story)
+async def test_kubelet_is_not_asked_again_where_nothing_was_given_since(world: World) -> None:
+    world.create(pod_object("next", container(mem=4)))
+    await until(lambda: len(world.ledger.pods_seen) == 2, DEADLINE_S, "it is seen")
+    available = [one for one in memory_devices(GPUS, POLICY) if one not in mem_ids(7)]
+    before = world.kubelet.asked
+    await _plugin(world.ledger).preferred(available, (), 4)
+    assert world.kubelet.asked == before
+    world.ledger.note(
+        JournalEntry("memory", tuple(available[:4]), named("next"), None, processes.boot_id(), 1.0)
+    )
+    await _plugin(world.ledger).preferred(available[4:], (), 4)
+    assert world.kubelet.asked == before + 1
 
 
 def _plugin(ledger: KubeletGrants) -> MemoryPlugin:
@@ -355,46 +325,39 @@ def _plugin(ledger: KubeletGrants) -> MemoryPlugin:
     )
 
 
-def test_an_older_word_of_kubelet_that_comes_late_undoes_no_newer_one() -> None:
-    async def story(world: World) -> None:
-        world.kubelet.late = late = asyncio.Event()
-        first = asyncio.create_task(world.ledger.refresh_now())
-        await until(lambda: world.kubelet.late is None, DEADLINE_S, "kubelet is asked")
-        world.kubelet.held = mem_ids(3)
-        await world.ledger.refresh_now()
-        late.set()
-        await first
-        assert [one.grant.memory_mib for one in world.ledger.view.held] == [3 * 1024]
-
-    tell(story)
+async def test_an_older_word_of_kubelet_that_comes_late_undoes_no_newer_one(world: World) -> None:
+    world.kubelet.late = late = asyncio.Event()
+    first = asyncio.create_task(world.ledger.refresh_now())
+    await until(lambda: world.kubelet.late is None, DEADLINE_S, "kubelet is asked")
+    world.kubelet.held = mem_ids(3)
+    await world.ledger.refresh_now()
+    late.set()
+    await first
+    assert [one.grant.memory_mib for one in world.ledger.view.held] == [3 * 1024]
 
 
-def test_no_container_starts_before_kubelet_has_said_what_its_pod_holds(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_no_container_starts_before_kubelet_has_said_what_its_pod_holds(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(world: World) -> None:
-        monkeypatch.setattr(device_plugins, "_ANSWER_S", 0.3)
-        await world.kubelet.stop()
-        with pytest.raises(StartDeferred, match="kubelet does not list who holds which device"):
-            await _plugin(world.ledger).pre_start(mem_ids(7))
-        waiting = asyncio.create_task(world.ledger.until_answered(DEADLINE_S))
-        await world.kubelet.start()
-        assert await waiting == ""
-
-    tell(story)
+    monkeypatch.setattr(device_plugins, "_ANSWER_S", 0.3)
+    await world.kubelet.stop()
+    with pytest.raises(StartDeferred, match="kubelet does not list who holds which device"):
+        await _plugin(world.ledger).pre_start(mem_ids(7))
+    waiting = asyncio.create_task(world.ledger.until_answered(DEADLINE_S))
+    await world.kubelet.start()
+    assert await waiting == ""
 
 
-def test_who_was_without_for_long_counts_as_holding_nothing_until_kubelet_says_otherwise() -> None:
-    async def story(world: World) -> None:
-        ids, world.kubelet.held = world.kubelet.held, ()
-        await world.ledger.refresh_now()
-        assert not world.ledger.view.ungranted  # it may just have come
-        assert world.ledger.listed == {("default", "train-0")}
-        (pod,) = world.ledger.pods_seen
-        world.ledger.set_unallocated(frozenset({pod.uid}))
-        assert set(world.ledger.view.ungranted) == {pod.uid}
-        world.kubelet.held = ids
-        await world.ledger.refresh_now()
-        assert not world.ledger.view.ungranted
-
-    tell(story)
+async def test_who_was_without_for_long_counts_as_holding_nothing_until_kubelet_says_otherwise(
+    world: World,
+) -> None:
+    ids, world.kubelet.held = world.kubelet.held, ()
+    await world.ledger.refresh_now()
+    assert not world.ledger.view.ungranted  # it may just have come
+    assert world.ledger.listed == {("default", "train-0")}
+    (pod,) = world.ledger.pods_seen
+    world.ledger.set_unallocated(frozenset({pod.uid}))
+    assert set(world.ledger.view.ungranted) == {pod.uid}
+    world.kubelet.held = ids
+    await world.ledger.refresh_now()
+    assert not world.ledger.view.ungranted

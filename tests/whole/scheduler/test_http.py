@@ -130,7 +130,7 @@ def test_a_client_with_a_certificate_for_clients_is_let_in_and_nobody_else(
 def test_nothing_is_answered_from_a_ledger_that_has_not_heard_of_the_cluster(
     installed: Installed,
 ) -> None:
-    asked = {"Pod": pod("a", 7), "NodeNames": ["node1"], "NodeNameToMetaVictims": {"node1": None}}
+    asked = {"Pod": pod("a", 7), "NodeNames": ["node1"], "NodeNameToMetaVictims": {}}
     one = installed.scheduler()
     said = one.post("filter", asked).json
     assert (said["NodeNames"], said["Error"]) == (

@@ -3,15 +3,13 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from mpsd.platform.kube import Object
 from mpsd.simulator.api_server.kinds import PODS as POD_KIND
-from tests.simulated_api import SimulatedApi
 from tests.whole.scheduler.server_history import overfull
-from tests.whole.scheduler.world import Scheduler, World, gpu_of, run, uuid
+from tests.whole.scheduler.world import Scheduler, World, gpu_of, uuid
 
 NODES = {"node1": (12, 9), "node2": (8,)}
 GIB = {uuid(node, n): each for node, gib in NODES.items() for n, each in enumerate(gib)}
@@ -27,19 +25,16 @@ FAIR = (
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_no_gpu_is_ever_given_away_twice(api: SimulatedApi, tmp_path: Path, seed: int) -> None:
-    async def test(world: World) -> None:
-        for node, gib in NODES.items():
-            await world.add_node(node, gib)
-        play = _Play(world, random.Random(seed), [await world.scheduler() for _ in range(2)])
-        agents = asyncio.create_task(play.agents())
-        await asyncio.gather(*(play.live(n) for n in range(PODS)))
-        agents.cancel()
-        await asyncio.gather(agents, return_exceptions=True)
-        assert overfull(api, GIB) == []
-        assert play.unfair == []
-
-    run(api, tmp_path, test)
+async def test_no_gpu_is_ever_given_away_twice(world: World, seed: int) -> None:
+    for node, gib in NODES.items():
+        await world.add_node(node, gib)
+    play = _Play(world, random.Random(seed), [await world.scheduler() for _ in range(2)])
+    agents = asyncio.create_task(play.agents())
+    await asyncio.gather(*(play.live(n) for n in range(PODS)))
+    agents.cancel()
+    await asyncio.gather(agents, return_exceptions=True)
+    assert overfull(world.api, GIB) == []
+    assert play.unfair == []
 
 
 class _Play:

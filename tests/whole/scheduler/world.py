@@ -4,7 +4,8 @@ themselves."""
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class Scheduler:
     ) -> None:
         self.policy = POLICY
         self.kube = through or open_kube(kubeconfig)
-        self.ledger = ClusterLedger(self.kube, lambda: self.policy, 48, now=clock, **how)
+        self.ledger = ClusterLedger(self.kube, lambda: self.policy, now=clock, **how)
         self.binder = Binder(self.kube, self.ledger)
         self._task = asyncio.create_task(self.ledger.run())
 
@@ -279,13 +280,19 @@ def _grant(pod: Object, node: str) -> Object:
     }
 
 
+@asynccontextmanager
+async def in_cluster(api: SimulatedApi, folder: Path) -> AsyncIterator[World]:
+    world = World(api, api.kubeconfig(folder))
+    try:
+        await world.kube.create(CRDS, _DEFINITION)
+        yield world
+    finally:
+        await world.close()
+
+
 def run(api: SimulatedApi, folder: Path, test: Callable[[World], Awaitable[None]]) -> None:
     async def main() -> None:
-        world = World(api, api.kubeconfig(folder))
-        try:
-            await world.kube.create(CRDS, _DEFINITION)
+        async with in_cluster(api, folder) as world:
             await test(world)
-        finally:
-            await world.close()
 
     asyncio.run(main())

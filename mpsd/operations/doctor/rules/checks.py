@@ -7,7 +7,7 @@ check is well where it has come to its end: it reads every fact that it needs be
 anything.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -84,13 +84,6 @@ class Finding:
 Find: TypeAlias = Callable[[Facts], Iterator[Finding]]
 
 
-def at_most(most: int, findings: Sequence[Finding], others: str, remedy: str) -> Iterator[Finding]:
-    """The first findings; of the rest only how many there are."""
-    yield from findings[:most]
-    if len(findings) > most:
-        yield Finding(f"{len(findings) - most} more {others}", remedy)
-
-
 @dataclass(frozen=True, slots=True)
 class Check(Generic[Facts]):
     """One check. well: what holds where nothing is found. how: where the facts that it reads are
@@ -107,12 +100,12 @@ class CheckTable(list[Check[Facts]]):
     """Checks in the order in which they are written: a cause stands before its consequences."""
 
     def check(
-        self, name: str, severity: Severity, well: str, how: str
+        self, severity: Severity, well: str, how: str
     ) -> Callable[[Find[Facts]], Find[Facts]]:
-        """Adds the function below it as the check of this id."""
+        """Adds the function below it as the check of its name."""
 
         def add(find: Find[Facts]) -> Find[Facts]:
-            self.append(Check(name, severity, well, how, find))
+            self.append(Check(find.__name__.replace("_", "-"), severity, well, how, find))
             return find
 
         return add

@@ -20,7 +20,7 @@ from mpsd.model.times import seconds
 from mpsd.operations.doctor.rules.checks import Fact, Unknown, known
 from mpsd.operations.doctor.rules.components import Right
 from mpsd.platform.rules.kubernetes_objects import (
-    Taint,
+    KubernetesNode,
     kubernetes_version,
     read_kubernetes_node,
     read_object,
@@ -33,19 +33,15 @@ Objects: TypeAlias = Fact[Sequence[Object]]
 # The rules of admission about ways to a GPU that no ledger sees; the others are about what a pod
 # requests.
 _BYPASSES = {
-    *(
-        RuleId.ENVIRONMENT_BLOCKED,
-        RuleId.PRIVILEGED,
-        RuleId.CAPABILITIES,
-        RuleId.HOST_PATH,
-        RuleId.MOUNT_PATH,
-    ),
-    *(
-        RuleId.MPSD_FILES,
-        RuleId.RUNTIME_CLASS,
-        RuleId.UNASKED_VISIBLE_DEVICES,
-        RuleId.UNASKED_PRIVILEGED,
-    ),
+    RuleId.ENVIRONMENT_BLOCKED,
+    RuleId.PRIVILEGED,
+    RuleId.CAPABILITIES,
+    RuleId.HOST_PATH,
+    RuleId.MOUNT_PATH,
+    RuleId.MPSD_FILES,
+    RuleId.RUNTIME_CLASS,
+    RuleId.UNASKED_VISIBLE_DEVICES,
+    RuleId.UNASKED_PRIVILEGED,
     RuleId.UNASKED_HOST_PATH,
 }
 
@@ -139,36 +135,21 @@ def read_workload(thing: Object, kind: str) -> Workload:
 
 @dataclass(frozen=True, slots=True)
 class ClusterNodeFacts:
-    """A Node."""
-
-    name: str
-    is_shared: bool
+    node: KubernetesNode
     #: As it reports it, such as `v1.36.2`.
     kubelet: str
     #: As it reports it, such as `containerd://2.1.9`.
     runtime: str
     #: The resource of another device plugin that gives GPUs there, with its number; empty: none.
     whole_gpus: str
-    #: The label that starts NVIDIA's MPS daemon there; empty where none does.
-    nvidia_mps: str
-    #: How far NVIDIA's operator is with an upgrade of the driver; empty where none is under way.
-    upgrade_state: str
-    labels: Mapping[str, str]
-    taints: tuple[Taint, ...]
 
 
 def read_machine(thing: Object, policy: Policy) -> ClusterNodeFacts:
-    node = read_kubernetes_node(thing)
     return ClusterNodeFacts(
-        name=node.name,
-        is_shared=node.is_labelled,
+        node=read_kubernetes_node(thing),
         kubelet=inside(thing, "status", "nodeInfo", "kubeletVersion") or "",
         runtime=inside(thing, "status", "nodeInfo", "containerRuntimeVersion") or "",
         whole_gpus=", ".join(_whole_gpus(inside(thing, "status", "capacity") or {}, policy)),
-        nvidia_mps=node.nvidia_mps,
-        upgrade_state=node.upgrade_state,
-        labels=node.labels,
-        taints=node.taints,
     )
 
 
@@ -307,6 +288,11 @@ class ClusterFacts:
     def machines(self) -> tuple[ClusterNodeFacts, ...]:
         return tuple(read_machine(thing, self.policy) for thing in known(self.nodes))
 
+    @property
+    def shared(self) -> list[KubernetesNode]:
+        """The Nodes with mpsd's label."""
+        return [one.node for one in self.machines if one.node.is_labelled]
+
     @cached_property
     def reports(self) -> Mapping[str, ClusterNode]:
         return {node.name: node for node in cluster_status(known(self.mpsnodes), self.now).nodes}
@@ -331,7 +317,7 @@ class ClusterFacts:
             for one in known(self.namespaces)
         }
         pods = known(self.pods)
-        ours = {None, "", *(one.name for one in self.machines if one.is_shared)}
+        ours = {None, "", *(one.name for one in self.shared)}
         of_ours = [pod for pod in pods if inside(pod, "spec", "nodeName") in ours]
         return tuple(
             filter(None, (read_user(pod, self.policy, self.gpu_facts, labels) for pod in of_ours))

@@ -1,16 +1,11 @@
-"""The parts of mpsd in a cluster: the rights of each, and which difference of versions matters.
-
-The rights are those of the manifests (rights.yaml of each part of the chart), no more and no less;
-tests/manifests compares the two.
+"""The rights of the parts of mpsd in a cluster: those of the manifests (rights.yaml of each part of
+the chart), no more and no less; tests/manifests compares the two.
 """
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 from mpsd.model.names import AGENT, NAMESPACE, SCHEDULER, WEBHOOK
-from mpsd.operations.doctor.rules.checks import Finding
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +47,17 @@ class Right:
             "group": self.group,
             "resource": resource,
             "subresource": subresource,
+            "name": self.names[0] if self.names else "",
+            "namespace": self.namespace,
         }
-        wanted |= {"name": next(iter(self.names), ""), "namespace": self.namespace}
+        accounts = "system:serviceaccounts"
         spec = {
             "user": f"system:serviceaccount:{NAMESPACE}:{self.component}",
-            "groups": [
-                "system:serviceaccounts",
-                f"system:serviceaccounts:{NAMESPACE}",
-                "system:authenticated",
-            ],
+            "groups": [accounts, f"{accounts}:{NAMESPACE}", "system:authenticated"],
             "resourceAttributes": wanted,
         }
-        return {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SubjectAccessReview",
-            "metadata": {},
-            "spec": spec,
-        }
+        kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview"}
+        return {**kind, "metadata": {}, "spec": spec}
 
 
 _HOOKS = "admissionregistration.k8s.io"
@@ -114,36 +103,3 @@ RIGHTS = tuple(
     for component, group, resource, verbs, names, namespace in _ROWS
     for verb in verbs.split()
 )
-
-
-# -- versions ------------------------------------------------------------------------------------
-
-
-def skews(agent: str, controls: Iterable[str], node: str = "") -> Iterator[Finding]:
-    """A control process that is newer than the agent.
-
-    The other way is normal after an upgrade: its DaemonSet is OnDelete, and `kubectl mps upgrade`
-    replaces it. agent, controls: versions; empty where not reported.
-    """
-    for version in sorted(set(filter(None, controls))):
-        if compare(version, agent) > 0:
-            where = f"{node}: " if node else ""
-            what = f"{where}control is of version {version} and the agent of {agent}"
-            why = "the agent reads records that a later version writes, and may not understand them"
-            roll = f"roll the agents out: kubectl -n {NAMESPACE} rollout status ds/{AGENT}"
-            yield Finding(f"{what}: {why}", roll)
-
-
-def compare(one: str, other: str) -> int:
-    """Below 0 where the first is older. Number by number, and a version that is about to be
-    (1.0rc1) before itself."""
-    for left, right in zip_longest(one.split("."), other.split("."), fillvalue="0"):
-        if _rank(left) != _rank(right):
-            return -1 if _rank(left) < _rank(right) else 1
-    return 0
-
-
-def _rank(part: str) -> tuple[int, bool, str]:
-    digits = part[: len(part) - len(part.lstrip("0123456789"))]
-    rest = part[len(digits) :]
-    return int(digits[:9] or 0), not rest, rest

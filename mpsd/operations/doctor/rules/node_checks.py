@@ -20,7 +20,6 @@ from mpsd.operations.doctor.rules.checks import (
     each,
     known,
 )
-from mpsd.operations.doctor.rules.components import skews
 from mpsd.operations.doctor.rules.node_facts import AgentSilent, DaemonSeen, DomainSeen, NodeFacts
 
 # The first driver whose MPS takes memory limits of clients: they came with CUDA 11.5, which shipped
@@ -41,6 +40,7 @@ _CONTAINERS_MAY_USE = {"container_file_t", "svirt_sandbox_file_t"}
 _RECORDS = "record.json of each domain in the run directory"
 _COMPUTE_MODE = "NVML: nvmlDeviceGetComputeMode"
 _AGENT = "GET /v1/node on mpsd.sock"
+_KUBELET_ROOT = "the agent's --kubelet-dir (MPSD_KUBELET_DIR) is the root that kubelet has"
 _ENGINES = "daemon.json of docker, config.toml of containerd, podman's mpsd.conf"
 _STOPS, _BREAKS, _NOTE = Severity
 
@@ -60,8 +60,8 @@ def _parted(error: str, remedy: str) -> Finding:
     return Finding(what or error, own if what else remedy)
 
 
-@_check("limits-unsound", _STOPS, "the limits files are sound", how="policy.yaml and gpus.yaml")
-def _limits_unsound(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_STOPS, "the limits files are sound", "policy.yaml and gpus.yaml")
+def limits_unsound(facts: NodeFacts) -> Iterator[Finding]:
     for fault in known(facts.limits_faults):
         yield Finding(fault, f"correct it, and verify it with `mpsd check {facts.limits_folder}`")
 
@@ -69,79 +69,66 @@ def _limits_unsound(facts: NodeFacts) -> Iterator[Finding]:
 # -- the driver and the GPUs ---------------------------------------------------------------------
 
 
-@_check("driver-silent", _STOPS, "the driver answers", how="NVML: nvmlInit")
-def _driver_silent(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_STOPS, "the driver answers", "NVML: nvmlInit")
+def driver_silent(facts: NodeFacts) -> Iterator[Finding]:
     if error := known(facts.nvml):
         yield _parted(error, "check that `nvidia-smi` works")
 
 
-@_check("gpu-lost", _STOPS, "every GPU answers", how="NVML: each GPU by its number")
-def _gpu_lost(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_STOPS, "every GPU answers", "NVML: each GPU by its number")
+def gpu_lost(facts: NodeFacts) -> Iterator[Finding]:
     if not known(facts.gpus):
         to_do = "see `dmesg | grep -i nvrm`, and whether a GPU is plugged in"
         yield Finding("the driver answers and shows no GPU", to_do)
     for gpu in known(facts.gpus):
         if gpu.lost:
-            yield Finding(
-                f"gpu{gpu.ordinal} does not answer: {gpu.lost}", "reset it or restart the machine"
-            )
+            what = f"gpu{gpu.ordinal} does not answer: {gpu.lost}"
+            yield Finding(what, "reset it or restart the machine")
 
 
-@_check("driver-old", _STOPS, "the driver is new enough", how="NVML: its version")
-def _driver_old(facts: NodeFacts) -> Iterator[Finding]:
-    branch, _dot, _rest = (driver := known(facts.driver)).partition(".")
+@_check(_STOPS, "the driver is new enough", "NVML: its version")
+def driver_old(facts: NodeFacts) -> Iterator[Finding]:
+    driver = known(facts.driver)
+    branch = driver.partition(".")[0]
     if branch.isascii() and branch.isdigit() and int(branch) < OLDEST_DRIVER:
         what = f"driver {driver} is too old: MPS has memory limits since driver {OLDEST_DRIVER}"
         yield Finding(what, f"install driver {READ_OFF_DRIVER} or newer")
 
 
-@_check(
-    "capability",
-    _STOPS,
-    "MPS can limit every GPU, and gpus.yaml lists it",
-    how="NVML and gpus.yaml",
-)
-def _capability(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_STOPS, "MPS can limit every GPU, and gpus.yaml lists it", "NVML and gpus.yaml")
+def capability(facts: NodeFacts) -> Iterator[Finding]:
     listed = {row.compute_capability for row in known(facts.gpu_facts).capabilities}
     for gpu, capability in each(known(facts.gpus), lambda gpu: gpu.capability):
         what = f"{gpu} has compute capability {capability}"
         if float(capability) < _OLDEST_CAPABILITY:
             what = f"{what}: MPS enforces no limits before {_OLDEST_CAPABILITY}"
-            yield Finding(
-                what, "remove the card from this machine, or do not share this machine with mpsd"
-            )
+            yield Finding(what, "remove the card, or do not share this machine with mpsd")
         elif capability not in listed:
             add = f"add a row for it under capabilities in {facts.limits_folder}/gpus.yaml"
             yield Finding(f"{what}, which gpus.yaml does not list", add)
 
 
-@_check("no-control-program", _STOPS, "MPS is installed", how="PATH")
-def _no_program(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_STOPS, "MPS is installed", "PATH")
+def no_control_program(facts: NodeFacts) -> Iterator[Finding]:
     if not known(facts.control_program):
-        yield Finding(
-            "nvidia-cuda-mps-control is not on PATH", "install the driver's compute utilities"
-        )
+        to_do = "install the driver's compute utilities"
+        yield Finding("nvidia-cuda-mps-control is not on PATH", to_do)
 
 
-@_check("no-uvm", _STOPS, "/dev/nvidia-uvm is there", how="/dev")
-def _no_uvm(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_STOPS, "/dev/nvidia-uvm is there", "/dev")
+def no_uvm(facts: NodeFacts) -> Iterator[Finding]:
     if not known(facts.uvm):
-        yield Finding(
-            "/dev/nvidia-uvm is missing; CUDA requires it", "run `nvidia-modprobe -u -c 0`"
-        )
+        what = "/dev/nvidia-uvm is missing; CUDA requires it"
+        yield Finding(what, "run `nvidia-modprobe -u -c 0`")
 
 
-@_check(
-    "run-directory", _STOPS, "the run directory can be used", how="its owner, mode and file system"
-)
-def _run_directory(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_STOPS, "the run directory can be used", "its owner, mode and file system")
+def run_directory(facts: NodeFacts) -> Iterator[Finding]:
     seen = known(facts.run_directory)
     if seen.owner != seen.wanted_owner:
         whose = f"belongs to user {seen.owner}, not to user {seen.wanted_owner}"
-        what = f"the run directory {seen.path} {whose}"
-        yield Finding(
-            what, f"chown {seen.wanted_owner} {seen.path}, or select another with --run-dir"
-        )
+        chown = f"chown {seen.wanted_owner} {seen.path}, or select another with --run-dir"
+        yield Finding(f"the run directory {seen.path} {whose}", chown)
     elif seen.unwritable:
         to_do = "fix that, or select another with --run-dir"
         yield Finding(f"the run directory {seen.path} takes no files: {seen.unwritable}", to_do)
@@ -150,8 +137,8 @@ def _run_directory(facts: NodeFacts) -> Iterator[Finding]:
 # -- leftovers, and what else uses the GPUs ------------------------------------------------------
 
 
-@_check("other-daemon", _STOPS, "every control daemon is mpsd's", how=f"/proc, and {_RECORDS}")
-def _other_daemon(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_STOPS, "every control daemon is mpsd's", f"/proc, and {_RECORDS}")
+def other_daemon(facts: NodeFacts) -> Iterator[Finding]:
     """A daemon inside the run directory belongs to the process that holds the directory."""
     ours = {
         one.record.daemon.pid
@@ -182,37 +169,23 @@ def _stray(daemon: DaemonSeen, *, was_ours: bool) -> Finding:
     return Finding(f"{what}; mpsd did not start it", f"stop it ({stop}), and whatever starts it")
 
 
-@_check(
-    "compute-mode-left",
-    _STOPS,
-    "no compute mode was left behind",
-    how=f"{_COMPUTE_MODE}, /proc/locks",
-)
-def _mode_left(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_STOPS, "no compute mode was left behind", f"{_COMPUTE_MODE}, /proc/locks")
+def compute_mode_left(facts: NodeFacts) -> Iterator[Finding]:
     runs = known(facts.holder) is not None or any(one.daemon_lives for one in known(facts.domains))
     recorded = {uuid for one in known(facts.domains) for uuid in one.record.compute_modes}
     for gpu, mode in each(known(facts.gpus), lambda gpu: gpu.compute_mode):
         if mode and (mode == _PROHIBITED or not runs):
-            by_hand = f"run `nvidia-smi -i {gpu.ordinal} -c DEFAULT`"
-            back = (
-                "`mpsd control --release` puts it back"
-                if gpu.uuid in recorded and not runs
-                else by_hand
-            )
+            back = f"run `nvidia-smi -i {gpu.ordinal} -c DEFAULT`"
+            if gpu.uuid in recorded and not runs:
+                back = "`mpsd control --release` puts it back"
             where = "" if runs else " while no mpsd runs"
             yield Finding(f"{gpu} is in compute mode {_MODES.get(mode, mode)}{where}", back)
 
 
-@_check(
-    "compute-mode-lost",
-    _BREAKS,
-    "nothing can run beside MPS",
-    how=f"{_COMPUTE_MODE}, and policy.yaml",
-)
-def _mode_lost(facts: NodeFacts) -> Iterator[Finding]:
-    serving = {
-        uuid for one in _domains(facts) if one.is_in(State.READY) for uuid in one.record.gpus
-    }
+@_check(_BREAKS, "nothing can run beside MPS", f"{_COMPUTE_MODE}, and policy.yaml")
+def compute_mode_lost(facts: NodeFacts) -> Iterator[Finding]:
+    ready = [one for one in _domains(facts) if one.is_in(State.READY)]
+    serving = {uuid for one in ready for uuid in one.record.gpus}
     required = known(facts.policy).exclusive_process
     for gpu, mode in each(known(facts.gpus), lambda gpu: gpu.compute_mode):
         if required and gpu.uuid in serving and mode != _EXCLUSIVE:
@@ -222,77 +195,62 @@ def _mode_lost(facts: NodeFacts) -> Iterator[Finding]:
             yield Finding(f"{what}: programs may run beside MPS, without limits", back)
 
 
-@_check("default-pipe", _NOTE, "there is no /tmp/nvidia-mps", how="the folder")
-def _default_pipe(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_NOTE, "there is no /tmp/nvidia-mps", "the folder")
+def default_pipe(facts: NodeFacts) -> Iterator[Finding]:
     if known(facts.default_pipe):
-        what = (
-            "/tmp/nvidia-mps exists: some runtimes mount it into every GPU container,"  # noqa: S108
-            " which bypasses mpsd"
-        )
-        yield Finding(what, "remove it once no daemon uses it")
+        what = "/tmp/nvidia-mps exists, which some runtimes mount into every GPU container"  # noqa: S108
+        yield Finding(f"{what}: that bypasses mpsd", "remove it once no daemon uses it")
 
 
 # -- mpsd: a domain is what its record says, as long as the daemon that it names lives -----------
 
 
-@_check("record-strange", _STOPS, "records are of this version", how=_RECORDS)
-def _record_strange(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_STOPS, "records are of this version", _RECORDS)
+def record_strange(facts: NodeFacts) -> Iterator[Finding]:
     restart = "restart `mpsd control` in the version of this command (programs continue)"
     upgrade = f"{restart}, or use the version that it has"
     for why in known(facts.unreadable):
         yield Finding(f"a domain's record cannot be read: {why}", upgrade)
     for one in known(facts.domains):
         if one.record.version != RECORD_VERSION:
-            what = (
-                f"{one.record.domain}: its record is of version {one.record.version}, and this mpsd"
-                " reads"
-            )
-            yield Finding(f"{what} {RECORD_VERSION}", upgrade)
+            what = f"{one.record.domain}: its record is of version {one.record.version}"
+            yield Finding(f"{what}, and this mpsd reads {RECORD_VERSION}", upgrade)
 
 
-@_check("not-running", _STOPS, "mpsd runs", how="/proc/locks: the run directory")
-def _not_running(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_STOPS, "mpsd runs", "/proc/locks: the run directory")
+def not_running(facts: NodeFacts) -> Iterator[Finding]:
     if known(facts.holder) is not None:
         return
     seen = () if isinstance(facts.domains, Unknown) else facts.domains
     if living := [one.record.domain for one in seen if one.daemon_lives]:
-        what = (
-            "neither `mpsd up` nor `mpsd control` runs: nothing supervises the daemons of"
-            f" {', '.join(living)}"
-        )
-        yield Finding(
-            what, "start it again: it adopts these daemons, and no program is interrupted"
-        )
+        what = "neither `mpsd up` nor `mpsd control` runs: nothing supervises the daemons of"
+        to_do = "start it again: it adopts these daemons, and no program is interrupted"
+        yield Finding(f"{what} {', '.join(living)}", to_do)
     else:
         yield Finding("neither mpsd nor a daemon of mpsd runs here", "start it with `mpsd up`")
 
 
-@_check("domain-stopped", _STOPS, "every domain takes programs, or drains", how=_RECORDS)
-def _domain_stopped(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_STOPS, "every domain takes programs, or drains", _RECORDS)
+def domain_stopped(facts: NodeFacts) -> Iterator[Finding]:
     for one in _domains(facts):
         record = one.record
-        state = one.record.state
+        state = record.state
         if record.daemon and not one.daemon_lives and state is not State.DOWN:
             what = f"{record.domain}: its control daemon ({record.daemon}) is gone"
-            yield Finding(
-                what,
-                f"see its log ({record.domain}/log/control.log in the run directory) and mpsd's",
-            )
+            log = f"{record.domain}/log/control.log in the run directory"
+            yield Finding(what, f"see its log ({log}) and mpsd's")
         elif what_to_do := remedy(state, record.reason):
             why = f": {record.reason}" if record.reason else ""
             yield Finding(f"{record.domain} is {after_is(state)}{why}", what_to_do)
         # one that cannot start is never down for long
         elif state is State.STARTING and record.restarts:
             times = "once" if record.restarts == 1 else f"{record.restarts} times in a row"
-            what = (
-                f"{record.domain} is starting again: its control daemon has ended {times}, and none"
-                " serves since"
-            )
-            yield Finding(what, remedy(State.DOWN, ""))
+            what = f"{record.domain} is starting again: its control daemon has ended {times}"
+            yield Finding(f"{what}, and none serves since", remedy(State.DOWN, ""))
 
 
-@_check("agent-silent", _STOPS, "the agent answers", how=_AGENT)
-def _agent_silent(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_STOPS, "the agent answers", _AGENT)
+def agent_silent(facts: NodeFacts) -> Iterator[Finding]:
     if not isinstance(facts.agent, AgentSilent):
         known(facts.agent)
     elif known(facts.holder) is None:
@@ -301,35 +259,16 @@ def _agent_silent(facts: NodeFacts) -> Iterator[Finding]:
         yield _parted(facts.agent.why, "see its log")
 
 
-@_check("agent-blind", _BREAKS, "the agent reports no trouble", how=_AGENT)
-def _agent_blind(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_BREAKS, "the agent reports no trouble", _AGENT)
+def agent_blind(facts: NodeFacts) -> Iterator[Finding]:
     status = known(facts.agent)
     for what in status.unknown:
         then = "until this is fixed, nothing that depends on it is granted"
-        to_do = f"the agent's log has details; {then}"
-        yield Finding(f"the agent cannot read: {what}", to_do)
+        yield Finding(f"the agent cannot read: {what}", f"the agent's log has details; {then}")
     if status.claims_trouble:
-        see = (
-            "see the log of the agent, and whether its --kubelet-dir (MPSD_KUBELET_DIR) is the root"
-            " that kubelet has"
-        )
-        yield Finding(
-            f"no resource claim of {status.claim_driver} is prepared here: {status.claims_trouble}",
-            see,
-        )
-
-
-@_check(
-    "version-skew",
-    _BREAKS,
-    "the agent can read what control writes",
-    how=f"{_AGENT}: version, domains[].version",
-)
-def _skewed(facts: NodeFacts) -> Iterator[Finding]:
-    status = known(facts.agent)
-    if not status.version:
-        raise Unknown("the agent does not report its version")
-    yield from skews(status.version, [domain.version for domain in status.domains])
+        what = f"no resource claim of {status.claim_driver} is prepared here"
+        see = f"see the log of the agent, and that {_KUBELET_ROOT}"
+        yield Finding(f"{what}: {status.claims_trouble}", see)
 
 
 # -- containers and kubelet ----------------------------------------------------------------------
@@ -340,14 +279,14 @@ def _engines(facts: NodeFacts) -> tuple[Engine, ...]:
     known."""
     naming: list[Engine] = []
     missing: Unknown = NotApplicable("no container engine here names mpsd")
-    for engine, text in known(facts.engines).items():
+    for engine, fact in known(facts.engines).items():
         configuration = CONFIGURATIONS[engine]
-        if isinstance(text, Unknown):
-            missing = text
-            continue
         try:
+            text = known(fact)
             if text is not None and configuration(configuration.file, LAUNCHER).has_runtime(text):
                 naming.append(engine)
+        except Unknown as unread:
+            missing = unread
         except InvalidInput as error:
             missing = Unknown(str(error))
     if not naming:
@@ -355,13 +294,8 @@ def _engines(facts: NodeFacts) -> tuple[Engine, ...]:
     return tuple(naming)
 
 
-@_check(
-    "launcher-broken",
-    _STOPS,
-    "engines can start containers with GPUs",
-    how=f"{_ENGINES}, and {LAUNCHER}",
-)
-def _launcher(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_STOPS, "engines can start containers with GPUs", f"{_ENGINES}, and {LAUNCHER}")
+def launcher_broken(facts: NodeFacts) -> Iterator[Finding]:
     engines = _engines(facts)
     names = " and ".join(engines)
     again = f"`mpsd install {engines[0]}` writes it again"
@@ -370,40 +304,31 @@ def _launcher(facts: NodeFacts) -> Iterator[Finding]:
         yield Finding(f"{LAUNCHER} is missing, and {names} would start containers with it", again)
     else:
         for missing in launcher.missing:
-            yield Finding(
-                f"{LAUNCHER}, with which {names} starts containers, needs {missing}, which is gone",
-                again,
-            )
+            what = f"{LAUNCHER}, with which {names} starts containers, needs {missing}"
+            yield Finding(f"{what}, which is gone", again)
         if not launcher.next_found:
-            what = (
-                f"{LAUNCHER} finds no {' or '.join(launcher.next_runtimes)} to hand containers to"
-            )
+            runtimes = " or ".join(launcher.next_runtimes)
+            what = f"{LAUNCHER} finds no {runtimes} to hand containers to"
             yield Finding(what, "install one, or name one: --next PATH")
     if not known(facts.toolkit):
         what = f"nvidia-container-runtime is not installed, and containers of {names} get no GPU"
         yield Finding(what, "install the package nvidia-container-toolkit")
 
 
-@_check("kubelet-folder", _STOPS, "kubelet takes device plugins", how="kubelet's root")
-def _kubelet(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_STOPS, "kubelet takes device plugins", "kubelet's root")
+def kubelet_folder(facts: NodeFacts) -> Iterator[Finding]:
     if missing := known(facts.kubelet):
         what = f"{missing} is missing: kubelet takes no device plugin, so pods get no share"
-        yield Finding(
-            what, "give `mpsd agent` the root that kubelet has: --kubelet-dir (MPSD_KUBELET_DIR)"
-        )
+        yield Finding(what, f"see that {_KUBELET_ROOT}")
 
 
-@_check(
-    "selinux", _BREAKS, "SELinux lets containers use mpsd's folders", how="/sys/fs/selinux, labels"
-)
-def _selinux(facts: NodeFacts) -> Iterator[Finding]:
+@_check(_BREAKS, "SELinux lets containers use mpsd's folders", "/sys/fs/selinux, labels")
+def selinux(facts: NodeFacts) -> Iterator[Finding]:
     for folder, kind in known(facts.selinux).items():
         if kind not in _CONTAINERS_MAY_USE:
-            what = (
-                f"SELinux is enforcing, and {folder} has the type {kind or '(none)'}, which"
-                " confined containers"
-            )
-            yield Finding(f"{what} may not use", f"chcon -R -t container_file_t -l s0 {folder}")
+            what = f"SELinux is enforcing, and {folder} has the type {kind or '(none)'}"
+            change = f"chcon -R -t container_file_t -l s0 {folder}"
+            yield Finding(f"{what}, which confined containers may not use", change)
 
 
 NODE_CHECKS = tuple(_CHECKS)

@@ -53,64 +53,44 @@ def _webhooks(facts: ClusterFacts) -> list[Object]:
     return [one for thing in _configurations(facts) for one in thing.get("webhooks") or ()]
 
 
-@_check(
-    "webhook-unregistered",
-    _BREAKS,
-    "admission is registered, by one authority",
-    how=_CONFIGURATIONS,
-)
-def _unregistered(facts: ClusterFacts) -> Iterator[Finding]:
+@_check(_BREAKS, "admission is registered, by one authority", _CONFIGURATIONS)
+def webhook_unregistered(facts: ClusterFacts) -> Iterator[Finding]:
     webhooks = _webhooks(facts)
     for kind, found in (("Validating", facts.validating), ("Mutating", facts.mutating)):
         if not any(one.get("webhooks") for one in known(found)):
-            yield Finding(
-                f"{kind}WebhookConfiguration {WEBHOOK} is missing: every pod is admitted", APPLY
-            )
-    bundles = {one["name"]: inside(one, "clientConfig", "caBundle") for one in webhooks}
-    restart = (
-        f"restart the webhook, which writes its own: kubectl -n {NAMESPACE} rollout restart"
-        f" deploy/{WEBHOOK}"
-    )
+            what = f"{kind}WebhookConfiguration {WEBHOOK} is missing"
+            yield Finding(f"{what}: every pod is admitted", APPLY)
+    bundles = {one["name"]: _bundle(one) for one in webhooks}
+    command = f"kubectl -n {NAMESPACE} rollout restart deploy/{WEBHOOK}"
+    restart = f"restart the webhook, which writes its own: {command}"
     for name, bundle in bundles.items():
         if not bundle:
-            yield Finding(
-                f"webhook {name} has no caBundle: no API server can verify the webhook", restart
-            )
+            what = f"webhook {name} has no caBundle: no API server can verify the webhook"
+            yield Finding(what, restart)
     if len(set(filter(None, bundles.values()))) > 1:
         yield Finding("the two webhook configurations name different CAs (caBundle)", restart)
 
 
-@_check(
-    "webhook-certificate",
-    _BREAKS,
-    "the webhook's certificates last",
-    how=f"caBundle and annotation {ANNOTATION} of {_CONFIGURATIONS}",
-)
-def _certificate(facts: ClusterFacts) -> Iterator[Finding]:
+@_check(_BREAKS, "the webhook's certificates last", f"{_CONFIGURATIONS}: caBundle, {ANNOTATION}")
+def webhook_certificate(facts: ClusterFacts) -> Iterator[Finding]:
     configurations = _configurations(facts)
     bundles = [_bundle(one) for one in _webhooks(facts)]
     for authorities in map(_authorities, dict.fromkeys(filter(None, bundles))):
         if not authorities:
-            yield Finding(
-                f"a caBundle of {WEBHOOK} contains no CA certificate", f"restart deploy/{WEBHOOK}"
-            )
+            what = f"a caBundle of {WEBHOOK} contains no CA certificate"
+            yield Finding(what, f"restart deploy/{WEBHOOK}")
             continue
         ends_at, subject = max(authorities)
         if ends_at - facts.now < _NEAR_S:
-            yield Finding(
-                f"the webhook's CA certificate ({subject}) {_ends(ends_at - facts.now)}", _RENEW
-            )
+            what = f"the webhook's CA certificate ({subject}) {_ends(ends_at - facts.now)}"
+            yield Finding(what, _RENEW)
             break
     if facts.is_injected:  # the serving one is cert-manager's
         return
-    unreported = (
-        f"no webhook has reported it (annotation {ANNOTATION}): it has not registered itself yet"
-    )
+    unreported = Unknown(f"no webhook has reported it yet (annotation {ANNOTATION})")
     if not configurations:
-        raise Unknown(unreported)
-    for _thing, life in each(
-        configurations, lambda one: read_annotation(one) or Unknown(unreported)
-    ):
+        raise unreported
+    for _thing, life in each(configurations, lambda one: read_annotation(one) or unreported):
         left_s = life.ends_at - facts.now
         if left_s < (life.ends_at - life.begins_at) / _NEAR_PART:
             yield Finding(f"a serving certificate of the webhook {_ends(left_s)}", _RENEW)
@@ -144,13 +124,8 @@ def _ends(left_s: float) -> str:
     return f"expires in {lasting(left_s)}" if left_s > 0 else "has expired"
 
 
-@_check(
-    "webhook-unreachable",
-    _BREAKS,
-    "API servers reach the webhook",
-    how="Endpoints of its Service, and events",
-)
-def _unreachable(facts: ClusterFacts) -> Iterator[Finding]:
+@_check(_BREAKS, "API servers reach the webhook", "Endpoints of its Service, and events")
+def webhook_unreachable(facts: ClusterFacts) -> Iterator[Finding]:
     webhooks = _webhooks(facts)
     messages = dict.fromkeys(str(event.get("message")) for event in known(facts.warnings))
     refusals = [one for one in messages if "failed calling webhook" in one and "mpsd.io" in one]
@@ -158,55 +133,38 @@ def _unreachable(facts: ClusterFacts) -> Iterator[Finding]:
         what = f"an API server cannot call the webhook: {refusal}"
         yield Finding(what, "see its pods, its Service, and network policies")
     behind = [subset for one in known(facts.endpoints) for subset in one.get("subsets") or ()]
-    if any(
-        NOT_CALLED in (inside(one, "metadata", "annotations") or {})
-        for one in _configurations(facts)
-    ):
-        number = next(
-            (port["port"] for subset in behind for port in subset.get("ports") or ()), 9443
-        )
-        what = (
-            f"API servers cannot call the webhook, so its failurePolicy is {FailurePolicy.IGNORE}"
-        )
-        yield Finding(f"{what}: pods are admitted without review", _OPEN.format(port=number))
+    annotations = [inside(one, "metadata", "annotations") for one in _configurations(facts)]
+    if any(NOT_CALLED in (one or {}) for one in annotations):
+        ports = [port["port"] for subset in behind for port in subset.get("ports") or ()]
+        what = "API servers cannot call the webhook, so its failurePolicy is"
+        then = f"{FailurePolicy.IGNORE}: pods are admitted without review"
+        yield Finding(f"{what} {then}", _OPEN.format(port=next(iter(ports), 9443)))
     if not any(one.get("addresses") for one in behind):
-        fails = any(one.get("failurePolicy") == "Fail" for one in webhooks)
-        then = (
-            "the pods that it reviews are refused" if fails else "pods are admitted without review"
-        )
+        then = "pods are admitted without review"
+        if any(one.get("failurePolicy") == "Fail" for one in webhooks):
+            then = "the pods that it reviews are refused"
         see = f"see kubectl -n {NAMESPACE} get pods,endpoints -l {NAME_LABEL}={WEBHOOK}"
         yield Finding(f"no ready pod is behind the Service {WEBHOOK}: {then}", see)
 
 
-@_check("webhook-fail-open", _NOTE, "nothing is admitted without review", how=_CONFIGURATIONS)
-def _fail_open(facts: ClusterFacts) -> Iterator[Finding]:
+@_check(_NOTE, "nothing is admitted without review", _CONFIGURATIONS)
+def webhook_fail_open(facts: ClusterFacts) -> Iterator[Finding]:
     """Where cert-manager serves the webhook may not set Fail."""
     ignoring = [one for one in _webhooks(facts) if one.get("failurePolicy") == FailurePolicy.IGNORE]
     if ignoring and facts.is_injected:
-        what = (
-            f"failurePolicy is {FailurePolicy.IGNORE}: while no webhook answers, pods are admitted"
-            " without review"
-        )
+        what = f"failurePolicy is {FailurePolicy.IGNORE}: while no webhook answers, pods are"
         see = f"once API servers call it, set webhook.failClosed, and {APPLY}"
-        yield Finding(what, see)
+        yield Finding(f"{what} admitted without review", see)
 
 
-@_check(
-    "policy-missing",
-    _BREAKS,
-    "the policy on what agents write is in force",
-    how="ValidatingAdmissionPolicies",
-)
-def _policy(facts: ClusterFacts) -> Iterator[Finding]:
+@_check(_BREAKS, "the policy on what agents write is in force", "ValidatingAdmissionPolicies")
+def policy_missing(facts: ClusterFacts) -> Iterator[Finding]:
     if not any(one.get("matchConditions") for one in _webhooks(facts)):
         raise NotApplicable("mpsd is installed as for Kubernetes before 1.30")
     untied = "an agent's token writes to every node"
     name = "mpsd-agent-writes"
     if facts.kubernetes < (1, 30):
-        what = (
-            "mpsd is installed as for Kubernetes 1.30, from which on ValidatingAdmissionPolicies"
-            " are served"
-        )
+        what = "mpsd is installed as for Kubernetes 1.30, which serves ValidatingAdmissionPolicies"
         yield Finding(f"{what}: {untied}", "render the chart for this version (docs/install.md)")
     elif name not in {one["metadata"]["name"] for one in known(facts.policies)}:
         yield Finding(f"ValidatingAdmissionPolicy {name} is missing: {untied}", APPLY)

@@ -201,11 +201,12 @@ def pods_here(
 ) -> view.PodsHere:
     """pods: those bound to the node that do not run yet. warnings: by uid, the last event that each
     was told."""
-    from mpsd.status.rules.explanation import story
+    from mpsd.status.rules.explanation import explanation_of
 
     listed = pods[:MOST_ON_NODE]
     cards = (
-        view.pod_card(pod, story(pod, around, warnings.get(pod.name.uid, ""))) for pod in listed
+        view.pod_card(pod, explanation_of(pod, around, warnings.get(pod.name.uid, "")))
+        for pod in listed
     )
     return view.PodsHere(tuple(cards), len(pods) - len(listed), heard)
 

@@ -15,7 +15,7 @@ from mpsd.model.grants import Request
 from mpsd.model.policy import GpuPriority, RuleId, RuleMode, RuleModes
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, kept_away, read_kubernetes_node
 from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, node_capacity
-from mpsd.status.rules.explanation import ExplanationNeeds, needs, story, wants_warning
+from mpsd.status.rules.explanation import ExplanationNeeds, explanation_of, needs, wants_warning
 from mpsd.status.rules.pods import (
     Explanation,
     ExplanationContext,
@@ -29,7 +29,7 @@ from mpsd.status.rules.pods import (
 )
 from tests.model.worlds import POLICY
 from tests.mpsnodes import anything
-from tests.status.cluster_worlds import GIB, TERMS, cluster_node, held, requests, uuid
+from tests.status.cluster_worlds import GIB, cluster_node, held, requests, uuid
 from tests.status.cluster_worlds import ledger as any_ledger
 
 
@@ -64,14 +64,14 @@ def scene(
 ) -> ExplanationContext:
     """machines: those of the nodes, none of them special, where not said."""
     told = {one.name: one for one in nodes if isinstance(one, ClusterNode)}
-    ledger = {name: node_capacity(one, "", (), (), TERMS) for name, one in told.items()}
+    ledger = {name: node_capacity(one, "", (), (), POLICY) for name, one in told.items()}
     ledger |= {one.node: one for one in nodes if isinstance(one, NodeCapacity)}
     known = [machine(name) for name in ledger] if machines is None else machines
     return ExplanationContext(POLICY, 100.0, told, ledger, {one.name: one for one in known})
 
 
 def told(thing: Any, around: ExplanationContext, warning: str = "") -> Explanation:
-    return story(read_pod_seen(thing, POLICY), around, warning)
+    return explanation_of(read_pod_seen(thing, POLICY), around, warning)
 
 
 def test_a_request_that_nobody_can_read_is_named_with_its_remedy() -> None:
@@ -409,7 +409,7 @@ def test_what_is_said_of_room_is_what_place_finds(
     seen = read_pod_seen(thing, POLICY)
     assert seen.shared
     assert seen.shared.request == request
-    found = story(seen, around)
+    found = explanation_of(seen, around)
     fitting = {
         one.node for one in ledger if isinstance(place(request, one.rooms, one.policy), Placed)
     }
