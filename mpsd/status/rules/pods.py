@@ -310,8 +310,8 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExplanationContext:
-    """What is known around a pod when somebody asks why it waits. told, ledger: of every MPSNode
-    that was asked for, by name. machines: the Nodes; None where one may not ask.
+    """What is known around a pod when somebody asks why it waits. reported, ledger: of every
+    MPSNode that was asked for, by name. machines: the Nodes; None where one may not ask.
 
     A context is equal to itself alone, so that what follows from it is worked out once for
     thousands of pods.
