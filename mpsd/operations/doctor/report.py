@@ -46,13 +46,9 @@ def record(diagnosis: Diagnosis) -> dict[str, Any]:
 def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:
     to = answers()
     found = diagnosis.of(CheckVerdict.FOUND)
-    style = (
-        ""
-        if not found
-        else "bold yellow"
-        if found[0].check.severity is Severity.NOTE
-        else "bold red"
-    )
+    style = "bold red" if found else ""
+    if found and found[0].check.severity is Severity.NOTE:
+        style = "bold yellow"
     to.print(Text(one_line(diagnosis.headline), style))
     for verdict in CheckVerdict:
         outcomes = diagnosis.of(verdict)
@@ -71,13 +67,11 @@ def _lines(outcome: CheckOutcome) -> Iterator[Text]:
     why = one_line(outcome.why)
     match outcome.verdict:
         case CheckVerdict.FOUND:
-            yield Text.assemble(
-                f"  {check.id} ", (f"({check.severity}; seen in {check.how})", "dim")
-            )
+            seen = f"({check.severity}; seen in {check.how})"
+            yield Text.assemble(f"  {check.id} ", (seen, "dim"))
             for finding in outcome.findings:
-                yield Text.assemble(
-                    f"    {one_line(finding.what)}; ", (one_line(finding.remedy), "green")
-                )
+                remedy = (one_line(finding.remedy), "green")
+                yield Text.assemble(f"    {one_line(finding.what)}; ", remedy)
             if why:
                 yield Text(f"    and not known for the rest: {why}")
         case CheckVerdict.WELL:

@@ -135,9 +135,8 @@ class Diagnosis:
     def is_well(self) -> bool:
         """Whether everything could be determined and nothing was found but notes."""
         found = self.of(CheckVerdict.FOUND)
-        return not self.of(CheckVerdict.UNKNOWN) and all(
-            one.check.severity is Severity.NOTE for one in found
-        )
+        only_notes = all(one.check.severity is Severity.NOTE for one in found)
+        return only_notes and not self.of(CheckVerdict.UNKNOWN)
 
     @property
     def headline(self) -> str:
@@ -147,10 +146,8 @@ class Diagnosis:
         unknown = self.of(CheckVerdict.UNKNOWN)
         if unknown:
             more = f", and {len(unknown) - 1} more checks" if len(unknown) > 1 else ""
-            return (
-                f"nothing wrong was found, but not known is whether {unknown[0].check.well}:"
-                f" {unknown[0].why}{more}"
-            )
+            what = f"not known is whether {unknown[0].check.well}: {unknown[0].why}{more}"
+            return f"nothing wrong was found, but {what}"
         made = sum(outcome.verdict is not CheckVerdict.NOT_APPLICABLE for outcome in self.outcomes)
         return f"all is well: {made} checks"
 
@@ -176,13 +173,9 @@ def _outcome(check: Check[Facts], facts: Facts) -> CheckOutcome:
     except Unknown as missing:
         if findings:
             return CheckOutcome(check, CheckVerdict.FOUND, tuple(findings), missing.why)
-        is_unknown = not isinstance(missing, NotApplicable)
-        return CheckOutcome(
-            check,
-            CheckVerdict.UNKNOWN if is_unknown else CheckVerdict.NOT_APPLICABLE,
-            (),
-            missing.why,
-        )
-    return CheckOutcome(
-        check, CheckVerdict.FOUND if findings else CheckVerdict.WELL, tuple(findings)
-    )
+        verdict = CheckVerdict.UNKNOWN
+        if isinstance(missing, NotApplicable):
+            verdict = CheckVerdict.NOT_APPLICABLE
+        return CheckOutcome(check, verdict, (), missing.why)
+    verdict = CheckVerdict.FOUND if findings else CheckVerdict.WELL
+    return CheckOutcome(check, verdict, tuple(findings))

@@ -164,12 +164,9 @@ def seconds_behind(thing: Object) -> float | None:
     missing.
     """
     reported = seconds(inside(thing, "status", "reportedAt"))
-    written = [
-        one
-        for one in inside(thing, "metadata", "managedFields") or ()
-        if "f:status" in one.get("fieldsV1", {})
-    ]
-    times = [time for time in (seconds(one.get("time")) for one in written) if time is not None]
+    fields = inside(thing, "metadata", "managedFields") or ()
+    written = [seconds(one.get("time")) for one in fields if "f:status" in one.get("fieldsV1", {})]
+    times = [time for time in written if time is not None]
     return None if reported is None or not times else max(times) - reported
 
 
@@ -188,24 +185,18 @@ def read_user(
     """None where the pod has ended, or is exempt. namespaces: their labels, which choose the
     modes."""
     seen = read_pod_seen(thing, policy)
-    if (
-        seen.phase in ("Succeeded", "Failed")
-        or seen.name.namespace in policy.admission.exempt_namespaces
-    ):
+    is_exempt = seen.name.namespace in policy.admission.exempt_namespaces
+    if is_exempt or seen.phase in ("Succeeded", "Failed"):
         return None
     found = read_object({"kind": "Pod", **thing})
     if not found.pod:
         return PodFacts(seen, ())
-    context = RequestContext(
-        annotations_before=found.pod.annotations, is_placed=True, is_changed=True
-    )
+    before = found.pod.annotations
+    context = RequestContext(annotations_before=before, is_placed=True, is_changed=True)
     modes = modes_in(namespaces.get(seen.name.namespace, {}), policy.admission.rules).modes
     enforced = {rule for rule in _BYPASSES if modes.get(rule) is RuleMode.ENFORCE}
-    outside = [
-        str(one.problem.fault)
-        for one in judge(found, policy, facts, context)
-        if one.rule in enforced
-    ]
+    judged = judge(found, policy, facts, context)
+    outside = [one.problem.fault for one in judged if one.rule in enforced]
     wholes = [whole for one in found.pod.containers for whole in _whole_gpus(one.limits, policy)]
     outside += [f"another device plugin gave it {whole}" for whole in wholes]
     return PodFacts(seen, tuple(outside))
@@ -258,10 +249,8 @@ class ClusterFacts:
     @cached_property
     def is_injected(self) -> bool:
         """Whether cert-manager serves the webhook's certificates."""
-        return any(
-            "cert-manager.io/inject-ca-from" in str(one.get("metadata"))
-            for one in known(self.validating)
-        )
+        metadata = [str(one.get("metadata")) for one in known(self.validating)]
+        return any("cert-manager.io/inject-ca-from" in one for one in metadata)
 
     @cached_property
     def workloads(self) -> tuple[Workload, ...]:
@@ -270,10 +259,8 @@ class ClusterFacts:
 
     def of_agents(self, name: str) -> str:
         """A variable of the agents, by their DaemonSet; empty where that does not have it."""
-        pods = [
-            inside(one, "spec", "template", "spec", "containers") or ()
-            for one in known(self.daemon_sets)
-        ]
+        keys = ("spec", "template", "spec", "containers")
+        pods = [inside(one, *keys) or () for one in known(self.daemon_sets)]
         return variable([*chain(*pods)], name)
 
     @cached_property
@@ -304,21 +291,16 @@ class ClusterFacts:
         clocks = {str(one["metadata"]["name"]): seconds_behind(one) for one in things}
         found = {name: behind_s for name, behind_s in clocks.items() if behind_s is not None}
         if clocks and not found:
-            raise Unknown(
-                "the API server does not report when a node's status was written (managedFields)"
-            )
+            raise Unknown("the API server has no managedFields of a node's status")
         return found
 
     @cached_property
     def users(self) -> tuple[PodFacts, ...]:
         """The pods on mpsd's nodes, and those that have no node yet."""
-        labels = {
-            one["metadata"]["name"]: inside(one, "metadata", "labels") or {}
-            for one in known(self.namespaces)
-        }
+        namespaces = [one["metadata"] for one in known(self.namespaces)]
+        labels = {one["name"]: one.get("labels") or {} for one in namespaces}
         pods = known(self.pods)
         ours = {None, "", *(one.name for one in self.shared)}
         of_ours = [pod for pod in pods if inside(pod, "spec", "nodeName") in ours]
-        return tuple(
-            filter(None, (read_user(pod, self.policy, self.gpu_facts, labels) for pod in of_ours))
-        )
+        read = [read_user(pod, self.policy, self.gpu_facts, labels) for pod in of_ours]
+        return tuple(filter(None, read))
