@@ -64,7 +64,7 @@ async def changes(request: web.Request) -> web.StreamResponse:
 ROUTES: Mapping[str, Handler] = {
     "GET /metrics": metrics,
     "GET /v1/node": node,
-    "GET /v1/page/changes": changes,
+    "GET /v1/page/again": changes,
 }
 
 
@@ -284,7 +284,7 @@ def test_a_stop_waits_for_no_stream() -> None:
     async def main() -> None:
         async with aiohttp.ClientSession() as session:
             async with serving(HOME) as (port,):
-                answer = await session.get(f"http://127.0.0.1:{port}/v1/page/changes")
+                answer = await session.get(f"http://127.0.0.1:{port}/v1/page/again")
                 assert await answer.content.readline() == b"data: 1\n"
             with pytest.raises(aiohttp.ClientError):
                 async with asyncio.timeout(DEADLINE_S):
@@ -300,7 +300,7 @@ def test_a_stream_ends_so_that_who_may_read_is_asked_again(monkeypatch: pytest.M
     async def main() -> None:
         async with serving(AWAY, reviewer=Counting()) as (port,):
             with pytest.raises(aiohttp.ClientError):
-                await get(f"https://127.0.0.1:{port}/v1/page/changes", "a")
+                await get(f"https://127.0.0.1:{port}/v1/page/again", "a")
             assert (await get(f"https://127.0.0.1:{port}/metrics", "a"))[0] == 200
 
     asyncio.run(main())

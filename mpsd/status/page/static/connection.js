@@ -1,6 +1,6 @@
 // Asks for the view again and again for as long as the page is open, and says at once when no answer comes.
 
-const PAUSE_MS = 500, SHARE = 10, LONGEST_PAUSE_MS = 10_000, SILENT_MS = 30_000;
+const PAUSE_MS = 1000, SHARE = 10, LONGEST_PAUSE_MS = 10_000, SILENT_MS = 30_000;
 const link = { state: "connecting", lostAt: null, why: "" };
 let tag = ""; // of the view that was taken last
 
