@@ -37,6 +37,7 @@ _REASON = "mpsd stop"
 _LONGEST_GRACE_S = 3600.0
 _BESIDE_DRAIN_S = 0.5  # beyond the drain, for which a container's signal waits
 _FIRST_S = 0.2  # for a container's first process to end with its clients, if it does
+_DYING_S = 2.0  # for one that is killed: a machine that is overloaded takes its time
 _ROUNDS = 8  # of a program that starts others while it is ended
 _ROUND_S = 0.5  # for those that were killed, and their memory
 _RELEASED_S = 2.0  # for the grant of a program that is over
@@ -134,7 +135,9 @@ class RequestedEndsApi:
         )
         ended = await self._ends.until_killed(begun, self._ends.drain_s + _BESIDE_DRAIN_S)
         if ended:
-            await _until(lambda: not processes.is_alive(first), _FIRST_S)
+            is_killed = first in {one.record.process for one in begun}
+            first_s = _DYING_S if is_killed or processes.is_ending(first) else _FIRST_S
+            await _until(lambda: not processes.is_alive(first), first_s)
         return json_answer(ClientsEnded(ended, is_over=ended > 0 and not processes.is_alive(first)))
 
     def _container(self, wanted: HostContainerSignal) -> tuple[ProcessIdentity, list[Client]]:

@@ -116,7 +116,7 @@ def _found_state(root: str, container: str) -> _FoundState:
 
 # -- before a signal -----------------------------------------------------------------------------
 
-_LONGEST_END_S = 11.0  # of an mpsd that hangs: the longest drain of any policy, and a second
+_LONGEST_END_S = 13.0  # of an mpsd that hangs: the longest drain of any policy, and what follows
 
 
 def before_signal(line: CommandLine) -> bool:
