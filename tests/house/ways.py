@@ -1,7 +1,7 @@
 """The ways through the house: how many files run for one request, one review and one violation.
 
 Each is measured: mpsd's own programs run on the simulated machine of the tests, and a profiler in
-them (`trace/sitecustomize.py`) writes down every module of the product of which a function is
+them (`trace.py`) writes down every module of the product of which a function is
 called between the entry of the way and its return, in the tasks that it starts too. A generated
 method, such as the constructor of a dataclass, counts for the module of its class. Modules that
 only run while they are imported do not count, nor does the simulator.
@@ -54,7 +54,6 @@ ENTRIES = {
 }
 AIMS = {"request": 12, "review": 8, "violation": 10}
 _BELOW = frozenset({"model", "platform"})
-_TRACE = Path(__file__).parent / "trace"
 
 
 def ways() -> Mapping[str, list[str]]:
@@ -90,10 +89,10 @@ def way_figures(found: Mapping[str, list[str]]) -> list[Figure]:
 
 @contextmanager
 def _traced(folder: Path) -> Iterator[None]:
-    """Every Python that is started meanwhile writes into the folder."""
+    """Every program of mpsd that is forked meanwhile writes into the folder."""
     entries = ",".join(f"{way}={entry}" for way, entry in ENTRIES.items())
     before = dict(os.environ)
-    os.environ |= {"PYTHONPATH": str(_TRACE), "HOUSE_ENTRIES": entries, "HOUSE_FOLDER": str(folder)}
+    os.environ |= {"HOUSE_ENTRIES": entries, "HOUSE_FOLDER": str(folder)}
     try:
         yield
     finally:

@@ -1,5 +1,4 @@
-"""A profiler in every Python that starts with this folder on PYTHONPATH: the modules of mpsd that
-run for each way.
+"""A profiler in the program that imports this: the modules of mpsd that run for each way.
 
 HOUSE_ENTRIES: entries as `way=qualified.name`, with commas between. HOUSE_FOLDER: where each
 process writes its lines, `way module`. What an entry calls belongs to its way, and so do the tasks
@@ -11,17 +10,18 @@ import sys
 import threading
 from contextvars import ContextVar
 from pathlib import Path
+from types import FrameType
 
 _ENTRIES = {
     entry: way
     for way, _, entry in (one.partition("=") for one in os.environ["HOUSE_ENTRIES"].split(","))
 }
 _way = ContextVar("way", default="")
-_written = set()
+_written: set[tuple[str, str]] = set()
 _file = Path(os.environ["HOUSE_FOLDER"], str(os.getpid())).open("a", buffering=1)  # noqa: SIM115 - until its end
 
 
-def _profile(frame, event, _argument):
+def _profile(frame: FrameType, event: str, _argument: object) -> None:
     if event not in {"call", "return"}:
         return
     code = frame.f_code
