@@ -471,8 +471,10 @@ class Machine:
         eventually(are_listed, f"{pids} are listed")
 
     def kill(self, pid: int) -> None:
-        """SIGKILL for a process of this machine."""
+        """SIGKILL for a process of this machine, and waits for its end."""
+        killed = processes.identity_of(pid)
         os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not killed or not processes.is_alive(killed), f"pid {pid} has ended")
 
     def program(self, name: str) -> Path:
         """One of the simulation's programs."""

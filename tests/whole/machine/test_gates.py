@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.model.domain import State
+from mpsd.platform import run_directory
 from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import Machine, Program, eventually
 
@@ -71,6 +72,7 @@ def test_a_gate_is_closed_even_where_mpsd_cannot_start(served: Machine) -> None:
     served.part("up").kill()
     served.kill(served.recorded_daemon())
     served.write_policy("version: v2")
+    eventually(lambda: run_directory.holder(served.run_directory) is None, "nobody holds it")
     service = served.service("control")
     assert service.exit_code() != 0
     assert not is_open(served)
