@@ -265,8 +265,8 @@ class AgentRole:
             await self._pause(_CYCLE_S if quiet else _SOON_S, stop)
 
     async def _cycle(self) -> bool:
-        """Looks, decides and acts, stage after stage; after a failure the rest of that domain waits
-        for the next cycle. False where there was one."""
+        """Looks, decides and acts, stage after stage. False where an action failed; the rest of
+        that domain then waits for the next cycle."""
         with self._shortages.survived("follow the GPUs"):
             self._node.look()
             self.domains.follow(self._node.gpus)
@@ -340,7 +340,7 @@ class AgentRole:
         return is_open(now, time.time()) and now.allowed_mib >= memory_mib
 
     async def until_ended(self, grant_id: str, deadline_s: float) -> bool:
-        """Waits for the grant's end, with its holder and processes; whether it came."""
+        """Waits until the grant ends with its holder and processes. Whether it did."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
                 self._wake.set()
@@ -360,7 +360,7 @@ class AgentRole:
         return ""
 
     async def _pause(self, longest_s: float, stop: asyncio.Event) -> None:
-        """Until a program, a death or a domain's record asks for a cycle; at most `longest_s`."""
+        """Waits until a program, a death or a record asks for a cycle; `longest_s` at most."""
         until = time.monotonic() + longest_s
         while (
             not self._wake.is_set()

@@ -68,8 +68,8 @@ def domain_of(action: Action) -> str:
 
 
 def stages(actions: Iterable[Action]) -> Iterator[Mapping[str, Sequence[Action]]]:
-    """The actions in order, one by one; limits that follow each other at once in all domains, so
-    that a silent daemon holds up only its own."""
+    """The actions in order, one by one; consecutive limits are set in all domains at the same time,
+    so that a silent daemon holds up its own domain alone."""
     for are_limits, run in groupby(actions, key=lambda action: isinstance(action, SetLimit)):
         if not are_limits:
             yield from ({domain_of(action): [action]} for action in run)
@@ -81,8 +81,8 @@ def stages(actions: Iterable[Action]) -> Iterator[Mapping[str, Sequence[Action]]
 
 
 def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
-    """What to do now, in order. A grant lasts as long as its holder, a process in its cgroup or a
-    client, or as NVML cannot say."""
+    """What to do now, in order. A grant lasts as long as its holder, a process in its cgroup or one
+    of its clients, and while NVML cannot say whether it has any."""
     used = {client.grant for client in view.clients or ()}
     over = (held.grant for held in view.grants if not (held.holder_alive or held.others_alive))
     orphans = () if view.clients is None else tuple(over)
@@ -106,8 +106,8 @@ def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
 def _answers(
     view: NodeView, kept: Sequence[Grant], policy: Policy
 ) -> Iterator[Admit | Refuse | Forget]:
-    """First come, first served. After one for which domains change the others wait until they
-    have."""
+    """First come, first served. After a request for which domains change, the others wait until
+    they have changed."""
     grants = list(kept)
     queued = 0
     for waiting in view.waiting:

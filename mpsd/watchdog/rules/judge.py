@@ -163,8 +163,8 @@ def crowd(
     ending: Container[ProcessIdentity],
     short: Container[ProcessIdentity],
 ) -> Iterator[ProcessFinding]:
-    """The newest of a grant's processes where it has too many. ending: do not count. short: of
-    `crowding_out`."""
+    """The newest of a grant's processes where it has too many. ending: processes that do not
+    count. short: those that `crowding_out` found."""
     counted = [client for client in clients if client.process not in ending]
     if len(counted) > grant.clients:
         most = f"{grant.clients} process{'es' if grant.clients > 1 else ''}{_together(grant)}"
@@ -335,8 +335,8 @@ class _Judgement:
         self._shares[share] = JudgedShare(held, self._policy, clients, found, is_kept)
 
     def check_memory(self, grant: Grant, gpu: str, clients: list[Client]) -> bool:
-        """A grant whose processes use more than it, without those that are being ended. Whether all
-        keep it."""
+        """Notes who takes a grant's memory over its limit; those that are being ended do not count.
+        Whether all keep to it."""
         used: dict[ProcessIdentity, int] = {}
         counted = [client for client in clients if client.process not in self.ending]
         for client in counted:
