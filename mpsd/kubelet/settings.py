@@ -68,6 +68,7 @@ def _driver(text: str) -> str:
     return text
 
 
+_ANY_ADDRESS = "0.0.0.0"  # noqa: S104
 KUBELET_SETTINGS = {
     "node": Setting(
         "--node",
@@ -104,7 +105,7 @@ KUBELET_SETTINGS = {
         "Remove this taint of the Node once GPUs are served, such as mpsd.io/not-ready",
         _taint,
     ),
-    "address": Setting("--address", "IP", "Address of the probe port", address, "0.0.0.0"),  # noqa: S104
+    "address": Setting("--address", "IP", "Address of the probe port", address, _ANY_ADDRESS),
     "port": Setting("--metrics-port", "PORT", "Probes, without TLS", port, "9445"),
 }
 

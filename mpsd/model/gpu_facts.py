@@ -3,7 +3,7 @@
 A number about hardware lives in that file with its source, never here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -108,18 +108,6 @@ class MigProfile:
             measured=self.measured,
             source=self.source,
         )
-
-
-def why_not_together(profiles: Sequence[MigProfile]) -> str:
-    """Why one GPU cannot have all these instances; empty where it can. Where they lie on it is not
-    looked at."""
-    for what, parts in (
-        ("SMs", [row.compute for row in profiles]),
-        ("memory", [row.memory for row in profiles]),
-    ):
-        if sum(map(Fraction, parts)) > 1:
-            return f"they take {' + '.join(parts)} of its {what}"
-    return ""
 
 
 def _each_profile_once(profiles: list[MigProfile]) -> None:

@@ -24,7 +24,8 @@ _COUNTS: dict[str, Fraction | int] = {
 _COUNTS |= {"": 1, "k": 1000}
 
 _GRAMMAR = re.compile(
-    r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))(?:(?P<suffix>[KMGTPE]i|[numkMGTPE]?)|[eE](?P<exponent>[+-]?[0-9]+))"
+    r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
+    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE]?)|[eE](?P<exponent>[+-]?[0-9]+))"
 )
 # The number that a person had in mind, where one can be seen.
 _MEANT = re.compile(

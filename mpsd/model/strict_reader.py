@@ -130,7 +130,8 @@ class _Reader:
         if not isinstance(value, dict):
             return self._leaf(dict, (), value, where)
         own = kind if isinstance(kind, type) else dict
-        of_name, of_value = get_args(kind) or get_args(own.__orig_bases__[0])  # type: ignore[attr-defined]
+        bases: Any = getattr(own, "__orig_bases__", ())
+        of_name, of_value = get_args(kind) or get_args(bases[0])
         read = {}
         for name, one in value.items():
             place = at(where, str(name))

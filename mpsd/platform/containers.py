@@ -104,7 +104,7 @@ def _older(first: ProcessIdentity, cgroups: Collection[Cgroup]) -> Iterator[str]
     """The texts of /proc/PID/cgroup of processes that started before it and may be in one of these.
     Whoever ends meanwhile is left out."""
     paths = {f":{cgroup.path}" for cgroup in cgroups}
-    for pid in filter(str.isdecimal, os.listdir(_PROC)):  # noqa: PTH208  # a path each costs more than the rest
+    for pid in filter(str.isdecimal, os.listdir(_PROC)):  # noqa: PTH208
         theirs = _cgroup(int(pid))
         if any(path in theirs for path in paths):
             found = processes.identity_of(int(pid))
@@ -114,7 +114,7 @@ def _older(first: ProcessIdentity, cgroups: Collection[Cgroup]) -> Iterator[str]
 
 def _cgroup(pid: int) -> str:
     try:
-        with open(f"/proc/{pid}/cgroup", errors="surrogateescape") as file:  # noqa: PTH123  # as above
+        with open(f"/proc/{pid}/cgroup", errors="surrogateescape") as file:  # noqa: PTH123
             return file.read()
     except (FileNotFoundError, ProcessLookupError):
         return ""  # it is gone

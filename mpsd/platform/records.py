@@ -79,7 +79,8 @@ def read(path: Path, kind: type[Value]) -> Value | None:
 
 def _content(path: Path) -> bytes:
     """OSError; UnreadableRecord where it is no file, or others may have written it."""
-    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123 - no wait for a pipe
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC  # a pipe is not waited for
+    with open(os.open(path, flags), "rb") as file:  # noqa: PTH123
         found = os.fstat(file.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise UnreadableRecord(path, "is no regular file")

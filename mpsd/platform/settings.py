@@ -199,7 +199,7 @@ def settings(
     """From flags (None where not given) and the environment. InvalidInput with every problem."""
     asked = run_directory or environment.get(RUN_DIRECTORY.variable)
     own = environment.get("XDG_RUNTIME_DIR")
-    by_default = f"{own}/mpsd" if own else f"/tmp/mpsd-{os.geteuid()}"  # noqa: S108 - whose it is, is checked
+    by_default = f"{own}/mpsd" if own else f"/tmp/mpsd-{os.geteuid()}"  # noqa: S108
     flags = {
         "run_directory": asked or (str(SYSTEM_DIRECTORY) if os.geteuid() == 0 else by_default),
         "limits_directory": limits_directory,

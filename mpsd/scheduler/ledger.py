@@ -344,7 +344,7 @@ class ClusterLedger:
             tasks.create_task(self._settle_once_listed())
 
     async def _settle_once_listed(self) -> None:
-        while not all(mirror.synced for mirror in self.mirrors):  # noqa: ASYNC110 - they set no event
+        while not all(mirror.synced for mirror in self.mirrors):  # noqa: ASYNC110
             await asyncio.sleep(_SYNC_LOOK_S)
         self._is_listed = True
         self._rows.settle()

@@ -12,10 +12,11 @@ import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from fractions import Fraction
 from pathlib import Path
 
 import mpsd
-from mpsd.model.gpu_facts import Capability, Card, GpuFacts, MigProfile, why_not_together
+from mpsd.model.gpu_facts import Capability, Card, GpuFacts, MigProfile
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.simulator import card
 from mpsd.simulator.gpus import (
@@ -309,3 +310,15 @@ def _write_program(folder: Path, program: str, module: str) -> None:
         f'exec {shlex.quote(sys.executable)} -S -P {shlex.quote(str(script))} "$@"\n'
     )
     wrapper.chmod(0o755)
+
+
+def why_not_together(profiles: Sequence[MigProfile]) -> str:
+    """Why one GPU cannot have all these instances; empty where it can. Where they lie on it is not
+    looked at."""
+    for what, parts in (
+        ("SMs", [row.compute for row in profiles]),
+        ("memory", [row.memory for row in profiles]),
+    ):
+        if sum(map(Fraction, parts)) > 1:
+            return f"they take {' + '.join(parts)} of its {what}"
+    return ""

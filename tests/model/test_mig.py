@@ -16,8 +16,8 @@ from mpsd.kubelet.rules.allocation import (
 )
 from mpsd.kubelet.rules.gpu_choice import chosen_gpus
 from mpsd.model.domain import Domain, DomainKind, domains
-from mpsd.model.gpu_facts import why_not_together
 from mpsd.model.grants import Gpu, MigInstance, Request, gpu_named, is_instance, rooms
+from mpsd.simulator.node import why_not_together
 from mpsd.status.rules.mpsnode import node_labels
 from mpsd.status.rules.node_report import node_report
 from tests.model.manifests import FACTS

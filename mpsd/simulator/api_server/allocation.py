@@ -18,8 +18,10 @@ from mpsd.model.quantity import whole
 from mpsd.simulator.api_server.kinds import Object, tolerates
 
 _TERM = re.compile(
-    r"""device\.(?:driver\s*==\s*(?P<quote>['"])(?P<driver>[^'"]+)(?P=quote)|(?P<shared>allowMultipleAllocations)"""
-    r"""|attributes\[['"](?P<domain>[^'"]+)['"]\]\.(?P<name>\w+)\s*==\s*['"](?P<value>[^'"]*)['"])"""
+    r"""device\.(?:driver\s*==\s*(?P<quote>['"])(?P<driver>[^'"]+)(?P=quote)"""
+    r"""|(?P<shared>allowMultipleAllocations)"""
+    r"""|attributes\[['"](?P<domain>[^'"]+)['"]\]"""
+    r"""\.(?P<name>\w+)\s*==\s*['"](?P<value>[^'"]*)['"])"""
 )
 _SUFFIXES = ("", "Ki", "Mi", "Gi", "Ti")
 

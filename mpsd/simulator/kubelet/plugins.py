@@ -160,7 +160,9 @@ class PluginSocket(services.RegistrationServicer):
         if self._server is not None:
             await self._server.stop(None)
 
-    async def Register(self, request: wire.RegisterRequest, context: _Context) -> wire.Empty:  # noqa: N802
+    async def Register(  # noqa: N802
+        self, request: wire.RegisterRequest, context: _Context
+    ) -> wire.Empty:
         if request.version != _VERSION:
             await self._no(
                 context, f"requested API version {request.version!r} is not supported by kubelet"

@@ -53,7 +53,8 @@ def main(arguments: "Sequence[str] | None" = None) -> int:
 
 def _text(name: str) -> str:
     """What it says about itself (driver 580.159.04), its spelling included."""
-    with open(f"{os.path.dirname(__file__)}/{name}.txt", encoding="utf-8") as file:  # noqa: PTH120, PTH123
+    folder = os.path.dirname(__file__)  # noqa: PTH120
+    with open(f"{folder}/{name}.txt", encoding="utf-8") as file:  # noqa: PTH123
         return file.read()
 
 

@@ -198,7 +198,8 @@ def compute_mode_lost(facts: NodeFacts) -> Iterator[Finding]:
 @_check(_NOTE, "there is no /tmp/nvidia-mps", "the folder")
 def default_pipe(facts: NodeFacts) -> Iterator[Finding]:
     if known(facts.default_pipe):
-        what = "/tmp/nvidia-mps exists, which some runtimes mount into every GPU container"  # noqa: S108
+        folder = "/tmp/nvidia-mps"  # noqa: S108
+        what = f"{folder} exists, which some runtimes mount into every GPU container"
         yield Finding(f"{what}: that bypasses mpsd", "remove it once no daemon uses it")
 
 
