@@ -235,16 +235,17 @@ class DomainCanary(OwnContexts[Canary | None]):
     async def _clients(
         self, pipe: ControlPipe, trials: Sequence[Trial], deadline_s: float
     ) -> Mapping[str, Mapping[Trial, Outcome]]:
-        """The outcome of one client a GPU and trial, all at the same time."""
+        """The outcome of one client a GPU and trial, all at the same time; in the given order."""
+
+        async def one(gpu: Gpu, trial: Trial) -> Outcome:
+            limits = trial.environment(gpu.uuid, str(pipe.directory))
+            return await run(self._setup.program, {**self._environment, **limits}, deadline_s)
 
         found: dict[str, dict[Trial, Outcome]] = {gpu.uuid: {} for gpu in self._setup.gpus}
-
-        async def one(gpu: Gpu, trial: Trial) -> None:
-            limits = trial.environment(gpu.uuid, str(pipe.directory))
-            environment = {**self._environment, **limits}
-            found[gpu.uuid][trial] = await run(self._setup.program, environment, deadline_s)
-
-        await asyncio.gather(*(one(gpu, trial) for gpu in self._setup.gpus for trial in trials))
+        asked = [(gpu, trial) for gpu in self._setup.gpus for trial in trials]
+        outcomes = await asyncio.gather(*(one(gpu, trial) for gpu, trial in asked))
+        for (gpu, trial), outcome in zip(asked, outcomes, strict=True):
+            found[gpu.uuid][trial] = outcome
         return found
 
 
