@@ -49,10 +49,12 @@ def test_the_published_sample_runs_under_its_limit(
     assert inside["CUDA_MPS_PIPE_DIRECTORY"] == "/run/mpsd/client"
     assert inside["NVIDIA_VISIBLE_DEVICES"] == said[0]["uuid"]
 
-    annotations = eventually(
-        lambda: pods.get(name)["metadata"].get("annotations"), "its annotations"
-    )
-    assert annotations["mpsd.io/gpu"] == said[0]["uuid"]
+    def gpu() -> str:
+        annotations: dict[str, str] = pods.get(name)["metadata"].get("annotations") or {}
+        return annotations.get("mpsd.io/gpu", "")
+
+    assert eventually(gpu, "the agent writes its GPU") == said[0]["uuid"]
+    annotations = pods.get(name)["metadata"]["annotations"]
     assert annotations["ALIYUN_COM_GPU_MEM_POD"] == "7"
     eventually(
         lambda: mpsd.granted_mib(pods.namespace).get(name) == 7168,
