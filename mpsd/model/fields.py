@@ -180,8 +180,9 @@ class FieldReader:
         try:
             return msgspec.convert(found, kind)
         except msgspec.ValidationError as error:
-            name, remedy = _WORDS[wanted]
-            message = f"is not {name} as it must be ({error})"
+            # of the right type, so only a time can be of a wrong form
+            remedy = _WORDS[wanted][1] if wanted is Instant else "write a value within this bound"
+            message = f"is wrong: {error}"
             self.problems.append(
                 Problem("wrong-value", at(path, key), shown(found), message, remedy)
             )
