@@ -15,6 +15,8 @@ from tests.model.worlds import GPUS as SOME
 from tests.model.worlds import POLICY, identity, record, view
 
 GIB = 1024
+# the fields of a view whose entries have ids
+LISTS = ("notes", "nodes", "gpus", "waiting", "recent")
 
 
 def crowd(gpus: int, clients: int, used_mib: int | None = 400) -> NodeView:

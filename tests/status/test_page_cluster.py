@@ -29,7 +29,6 @@ from mpsd.status.page.rules.pages import (
     node_parts,
 )
 from mpsd.status.page.rules.view import (
-    LISTS,
     Level,
     NoteKind,
     PageHead,
@@ -42,6 +41,7 @@ from mpsd.status.rules.pods import Why, read_pod_seen
 from tests.model.worlds import POLICY
 from tests.mpsnodes import NOW as MPSNODES_NOW
 from tests.mpsnodes import damaged
+from tests.page_worlds import LISTS
 from tests.status.cluster_worlds import GIB, cluster_node, held, uuid
 from tests.status.test_pod_explanation import pod, scene
 

@@ -14,7 +14,6 @@ from mpsd.model.times import utc
 from mpsd.model.violations import Response, ViolationKind
 from mpsd.status.page.rules.pages import MOST_RECENT, MOST_WAITING, node_page
 from mpsd.status.page.rules.view import (
-    LISTS,
     Level,
     NoteKind,
     PageScope,
@@ -24,7 +23,7 @@ from mpsd.status.page.rules.view import (
 )
 from mpsd.status.rules.node_report import node_report
 from tests.model.worlds import GPUS, NOW, POLICY, grant, identity, view, waiting
-from tests.page_worlds import GIB, crowd, domain, granted, node, page_of
+from tests.page_worlds import GIB, LISTS, crowd, domain, granted, node, page_of
 from tests.status.pod_worlds import held_claim, pod
 
 

@@ -212,10 +212,6 @@ class PageView:
     recent: tuple[EventLine, ...]
 
 
-# the fields of a view whose entries have ids
-LISTS = ("notes", "nodes", "gpus", "waiting", "recent")
-
-
 def level_of(state: str | None) -> Level:
     """Of a domain in this state; None where there is no domain."""
     passing = state in {State.STARTING, *DRAINS}
