@@ -12,6 +12,7 @@ from mpsd.model.problem import Problem
 from mpsd.platform import settings
 from mpsd.platform.rules.certificates import Lives
 from mpsd.platform.settings import (
+    ANYWHERE,
     KUBECONFIG,
     LIMITS_DIRECTORY,
     LOG_FORMAT,
@@ -83,7 +84,6 @@ def _failure_policy(text: str) -> FailurePolicy:
 
 # MPSD_HTTPS_PORT and not MPSD_PORT: a Service named `mpsd` puts MPSD_PORT=tcp://… into every pod of
 # its namespace.
-_ANY_ADDRESS = "0.0.0.0"  # noqa: S104
 WEBHOOK_SETTINGS = {
     "port": Setting(
         "--port", "PORT", "Reviews, over TLS", port, "9443", other_variable="MPSD_HTTPS_PORT"
@@ -91,7 +91,7 @@ WEBHOOK_SETTINGS = {
     "metrics_port": Setting(
         "--metrics-port", "PORT", "Probes and metrics, without TLS", port, "9444"
     ),
-    "address": Setting("--address", "IP", "The address to listen on", address, _ANY_ADDRESS),
+    "address": Setting("--address", "IP", "The address to listen on", address, ANYWHERE),
     "limits_directory": LIMITS_DIRECTORY,
     "namespace": Setting(
         "--namespace", "NAME", "The namespace of the Service and the Secret", name, NAMESPACE

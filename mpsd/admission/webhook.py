@@ -34,7 +34,7 @@ from mpsd.platform.listener import (
     trouble_reaching,
 )
 from mpsd.platform.logs import logger
-from mpsd.platform.settings import ListenAddress
+from mpsd.platform.settings import ANYWHERE, ListenAddress
 
 _FIRST_RETRY_S = 0.5
 _CHECK_S = 2.0
@@ -160,7 +160,7 @@ class WebhookRole:
         self._said = troubles
 
     async def _reach(self, bundle: str) -> str:
-        anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
+        anywhere = {ANYWHERE: "127.0.0.1", "::": "::1"}
         address = anywhere.get(self._settings.address, self._settings.address)
         return await trouble_reaching(
             address, self.server.port, self._settings.host_name, bundle, _CHECK_S

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpsd.kubelet.rules.allocation import DeviceListStrategy
+from mpsd.platform import settings
 from mpsd.platform.settings import KUBECONFIG, Setting, address, path, port, read_settings, refuse
 
 _DRIVER = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*")
@@ -68,7 +69,6 @@ def _driver(text: str) -> str:
     return text
 
 
-_ANY_ADDRESS = "0.0.0.0"  # noqa: S104
 KUBELET_SETTINGS = {
     "node": Setting(
         "--node",
@@ -105,7 +105,7 @@ KUBELET_SETTINGS = {
         "Remove this taint of the Node once GPUs are served, such as mpsd.io/not-ready",
         _taint,
     ),
-    "address": Setting("--address", "IP", "Address of the probe port", address, _ANY_ADDRESS),
+    "address": Setting("--address", "IP", "Address of the probe port", address, settings.ANYWHERE),
     "port": Setting("--metrics-port", "PORT", "Probes, without TLS", port, "9445"),
 }
 

@@ -18,6 +18,7 @@ from mpsd.model.times import DAY_S, HOUR_S, MINUTE_S
 from mpsd.platform.run_directory import LONGEST_SOCKET_PATH, DomainFolder
 
 SYSTEM_DIRECTORY = Path("/run/mpsd")
+ANYWHERE = "0.0.0.0"  # noqa: S104
 ENGINES = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"))
 GRANT = "MPSD_GRANT"  # set by mpsd in every program under `mpsd run`: the id of its grant
 _UNIX = "unix://"  # how docker writes a socket

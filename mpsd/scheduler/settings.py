@@ -54,11 +54,7 @@ SCHEDULER_SETTINGS = {
     "certificate_directory": Setting("--cert-dir", "DIR", "Folder of tls.crt and tls.key", path),
     "client_authority": Setting("--client-ca", "FILE", "CA of the accepted clients", path),
     "metrics_address": Setting(
-        "--metrics-address",
-        "IP",
-        "The address for probes and metrics",
-        address,
-        "0.0.0.0",  # noqa: S104
+        "--metrics-address", "IP", "The address for probes and metrics", address, settings.ANYWHERE
     ),
     "metrics_port": Setting("--metrics-port", "PORT", "Their port, without TLS", port, "9446"),
     "limits_directory": settings.LIMITS_DIRECTORY,
