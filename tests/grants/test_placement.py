@@ -92,11 +92,6 @@ def test_every_gpu_has_a_domain_of_its_own_unless_the_policy_groups_it() -> None
     assert [(one.name, one.gpus) for one in grouped] == [("gpu0-1", UUIDS)]
 
 
-def test_gpus_that_lack_threads_would_not_do_together_either() -> None:
-    held = [grant("a", 20, 0, reserved_percent=100), grant("b", 20, 1, reserved_percent=100)]
-    assert "together" not in refusal(Request(5 * 1024, 5, 1), *held).reason
-
-
 def test_gpus_that_nobody_uses_are_had_together_and_one_in_use_is_not() -> None:
     two = Request(7 * 1024, None, 2)
     free = rooms(GPUS, APART, (), POLICY, UUIDS)
