@@ -11,7 +11,6 @@ from mpsd.kubelet.dra.rules.claims import (
     ClaimGrant,
     ClaimNode,
     claim_holders,
-    config_problems,
     other_claim_of,
     read_claim,
     refreshed,
@@ -19,6 +18,7 @@ from mpsd.kubelet.dra.rules.claims import (
     why_no_room,
     with_priority,
 )
+from mpsd.kubelet.dra.rules.config import config_problems
 from mpsd.kubelet.rules.allocation import Answer, DeviceListStrategy, NodeConditions, memory_answer
 from mpsd.kubelet.rules.node_pods import NodePod
 from mpsd.model.grants import DeviceNode, Grant, HostMount, evenly, promised_mib
