@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from tempfile import TemporaryDirectory
 
-from mpsd.kubelet.rules.plugin_calls import PluginCalls
 from mpsd.model.grants import Gpu, Grant, evenly
 from mpsd.model.identity import PodName
-from mpsd.model.metrics import CommandTimes
+from mpsd.model.metrics import CommandTimes, PluginCalls
 from mpsd.model.node_report import SeenViolations, ViolationsReport
 from mpsd.model.node_view import Client, DomainView, HeldGrant, NodeView
 from mpsd.mps.control_daemon import command_times

@@ -14,7 +14,6 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
-from mpsd.kubelet.rules.plugin_calls import Call, CallOutcome, PluginCalls
 from mpsd.model.domain import State
 from mpsd.model.grants import Grant
 from mpsd.model.identity import HostContainer, PodName
@@ -22,11 +21,14 @@ from mpsd.model.metrics import (
     CALL_BOUNDS_S,
     COMMAND_BOUNDS_S,
     METRICS,
+    Call,
+    CallOutcome,
     CommandTimes,
     Durations,
     Exporter,
     Metric,
     MetricUnit,
+    PluginCalls,
     Type,
     exported_by,
     no_durations,
