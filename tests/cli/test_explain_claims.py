@@ -71,7 +71,7 @@ def test_a_claim_without_room_is_explained_as_a_request_is(cluster: GpuCluster) 
     said = explain(cluster, "train")
     assert said.code == 1
     assert said.output.startswith(
-        "pod default/train waits: no GPU of node1 has 7 GiB free: the most is 4 GiB, gpu0;"
+        "pod default/train waits: no room on node1 (gpu0 has 4 of 7 GiB free);"
     )
     read = json.loads(explain(cluster, "train", "-o", "json").output)
     assert (read["why"], read["request"]) == (
@@ -180,7 +180,7 @@ def test_the_clients_that_a_claim_asks_for_count(cluster: GpuCluster) -> None:
     cluster.pod(claimed())
     read = json.loads(explain(cluster, "train", "-o", "json").output)
     assert read["why"] == "no-room"
-    assert "takes 47 more clients" in read["sentence"]
+    assert "gpu0 has 46 of 47 clients free" in read["sentence"]
 
 
 def test_more_clients_than_any_gpu_serves_never_fit(cluster: GpuCluster) -> None:

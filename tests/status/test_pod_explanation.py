@@ -122,27 +122,28 @@ def test_a_request_over_the_largest_gpu_never_fits() -> None:
     assert "4, gpu1 of node1" in found.sentence
 
 
-def test_the_most_that_is_free_is_named_with_its_gpu() -> None:
+def test_the_node_with_the_most_free_is_named_first() -> None:
     full = [
         cluster_node(f"node{n}", (23,), held=(held("x", 16 + n, node=f"node{n}"),))
         for n in (3, 4, 5)
     ]
     found = told(pod(), scene(*full, cluster_node("node9", (23,), cordoned=(0,))))
     assert found.why is Why.NO_ROOM
-    assert "4 GiB, gpu0 of node3" in found.sentence
-    assert "gpu0 of node9 (cordoned)" in found.sentence
+    nearest = re.findall(r"(\w+) \(gpu0 has (\d)", found.sentence)
+    assert nearest == [("node3", "4"), ("node4", "3"), ("node5", "2")]
+    assert "and 1 more" in found.sentence
 
 
-def test_threads_and_clients_that_lack_are_said_with_who_is_nearest() -> None:
+def test_threads_and_clients_that_lack_are_said() -> None:
     node = cluster_node(held=(held("a", 1, 0, percent=80), held("b", 20, 1)))
     slow = told(pod(percent=30), scene(node))
     assert slow.why is Why.NO_ROOM
-    assert "gpu0 has the memory and 20 %" in slow.sentence
+    assert "gpu0 has 20 of 30 % of the threads" in slow.sentence
     crowded = told(
         pod(), scene(cluster_node(gib=(23,), held=tuple(held(f"p{n}", 1) for n in range(6))))
     )
     assert crowded.why is Why.NO_ROOM
-    assert "8 more clients: gpu0 takes 0" in crowded.sentence
+    assert "gpu0 has 0 of 8 clients free" in crowded.sentence
 
 
 def test_several_gpus_must_be_of_one_domain() -> None:
@@ -153,7 +154,7 @@ def test_several_gpus_must_be_of_one_domain() -> None:
     never, later = told(pod(gpus=2), scene(apart)), told(pod(gpus=2), scene(beside))
     assert (never.why, later.why) == (Why.NO_ROOM, Why.NO_ROOM)
     assert "domain of 2 GPUs" in never.sentence
-    assert later.sentence.split("; ")[0].endswith("the most is 1")
+    assert "node1 (needs 2 GPUs of one domain: gpu0 has 3 of 7 GiB free)" in later.sentence
     joined = told(
         pod(gpus=2), scene(cluster_node(gib=(23, 23), held=(held("a", 2),), on_demand=True))
     )
@@ -183,7 +184,7 @@ def unready() -> ExplanationContext:
 def test_silent_and_unready_nodes_are_counted_and_named_while_they_are_few() -> None:
     found = told(pod(), unready())
     assert found.why is Why.NO_ROOM
-    assert re.findall(r"(\w+|\d nodes) \(", found.sentence) == ["new", "5 nodes", "unready"]
+    assert re.findall(r"(\w+|\d nodes) \(", found.sentence) == ["full", "new", "5 nodes", "unready"]
 
 
 def test_nodes_that_mpsd_shares_are_named_before_those_without_the_label() -> None:

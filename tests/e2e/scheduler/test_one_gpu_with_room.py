@@ -51,7 +51,7 @@ def test_the_tables_and_the_sentence_say_the_same(
     (line,) = [line for line in table.out.splitlines() if line.startswith(mpsd.node)]
     assert line.split()[2:] == ["19/23", "20/23", "39/46"], table
     why = kubectl_mps(cluster, "explain", "seven", "-n", pods.namespace)
-    assert f"no GPU of {mpsd.node} has {_GIB} GiB free: the most is 4 GiB, gpu0" in why.out, why
+    assert f"no room on {mpsd.node} (gpu0 has 4 of {_GIB} GiB free, gpu1 3)" in why.out, why
     print(f"\n{table.out}{why.out}")
 
 
