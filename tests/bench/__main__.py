@@ -16,7 +16,7 @@ from pathlib import Path
 
 from mpsd.bench.rules.claims import ClaimVerdict
 from mpsd.platform.limits_files import shipped_folder
-from mpsd.simulator.demo.machine import DemoMachine
+from mpsd.simulator.own_mpsd import OwnMpsd
 from tests.bench.agent import agent
 from tests.bench.claims import claims
 from tests.bench.decisions import decisions
@@ -65,10 +65,11 @@ ON_A_MACHINE = {reactions: "H200×2", first_output: "H200×2", idle: "H200×8"}
 
 
 def _on_a_machine(
-    gpus: str, measure: Callable[[DemoMachine], Iterable[tuple[str, Row]]]
+    gpus: str, measure: Callable[[OwnMpsd], Iterable[tuple[str, Row]]]
 ) -> Iterator[tuple[str, Row]]:
     with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
-        machine = DemoMachine(Path(folder), gpus, _limits(Path(folder) / "limits"))
+        limits = _limits(Path(folder) / "limits")
+        machine = OwnMpsd(Path(folder), ["--simulate", gpus, "--limits", str(limits)])
         try:
             machine.wait_until_ready()
             for name, row in measure(machine):

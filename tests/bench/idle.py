@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import psutil
 
-from mpsd.simulator.demo.machine import DemoMachine
+from mpsd.simulator.own_mpsd import OwnMpsd
 from mpsd.simulator.programs import wait_until
 from tests.bench.rows import Row, median_row
 
@@ -16,7 +16,7 @@ _CLIENTS_OF_A_GRANT = " & ".join(["sim-cuda hold"] * (CLIENTS_A_GRANT - 1) + ["e
 _CLIENTS = GPUS * GRANTS_A_GPU * CLIENTS_A_GRANT
 
 
-def idle(machine: DemoMachine) -> Iterator[tuple[str, Row]]:
+def idle(machine: OwnMpsd) -> Iterator[tuple[str, Row]]:
     """The share of a core and the memory of the one process, medians over windows."""
     for _grant in range(GPUS * GRANTS_A_GPU):
         machine.run_command(["--gpu-mem", "24"], ["sh", "-c", _CLIENTS_OF_A_GRANT])
@@ -63,7 +63,7 @@ def idle(machine: DemoMachine) -> Iterator[tuple[str, Row]]:
     yield "idle_commands_cpu", Row(statistics.median(commands), "of a core", None, None, about)
 
 
-def _nvml_s(machine: DemoMachine) -> float:
+def _nvml_s(machine: OwnMpsd) -> float:
     """What mpsd has spent in simulated NVML so far."""
     violations = machine.node().violations
     assert violations is not None
