@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
+from mpsd.admission.review_api import WebhookMetrics
 from mpsd.model.domain import State
 from mpsd.model.grants import Grant
 from mpsd.model.identity import HostContainer, PodName
@@ -48,6 +50,8 @@ from mpsd.model.node_view import Client, HeldGrant, NodeView
 from mpsd.model.policy import Response
 from mpsd.model.times import utc
 from mpsd.model.violations import ViolationKind
+from mpsd.platform.server_metrics import ServerMetrics
+from mpsd.scheduler.api import SchedulerMetrics
 from mpsd.status.rules.metrics import Sample, command_samples, plugin_samples, samples, text
 from mpsd.status.rules.node_report import node_report
 from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity, view
@@ -515,6 +519,26 @@ def test_a_name_that_would_end_its_line_or_its_quotes_does_not() -> None:
     for read, ending in ((read_text, ""), (read_openmetrics, "# EOF\n")):
         (family,) = read(text([sample], openmetrics=bool(ending)) + ending)
         assert [one.labels for one in family.samples] == [{"version": odd}]
+
+
+def _registering() -> WebhookMetrics:
+    made = WebhookMetrics()
+    made.registered(well=True)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("exporter", "served"),
+    [(Exporter.WEBHOOK, _registering()), (Exporter.SCHEDULER, SchedulerMetrics())],
+)
+def test_what_servers_of_a_cluster_tell_is_all_that_the_table_has_of_them(
+    exporter: Exporter, served: ServerMetrics
+) -> None:
+    families = read_openmetrics(generate_latest(served.registry).decode())
+    ours = {(one.family, one.type.value, one.help) for one in exported_by(exporter)}
+    assert ours == {
+        (one.name, one.type, one.documentation) for one in families if one.name.startswith("mpsd_")
+    }
 
 
 def some_of(metric: Metric) -> Sequence[Sample]:
