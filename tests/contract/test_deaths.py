@@ -103,11 +103,7 @@ class TestADaemonThatDies:
         assert outside.line("pid")["meminfo_free_MiB"] > world.gpu.memory_mib / 2
         (part / "new").hardlink_to(successor.pipe / "control")
         (part / "new").rename(part / "control")
-        assert (
-            successor.client(environment=LIMITED, directory=part)
-            .finished()
-            .saw(world.gpu.seen(memory="0=2G"))
-        )
+        assert successor.shows(world.gpu.seen(memory="0=2G"), environment=LIMITED, directory=part)
 
 
 class TestAServerThatIsKilled:
