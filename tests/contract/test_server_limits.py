@@ -124,15 +124,13 @@ class TestChangingALimit:
         daemon.command(f"set_device_pinned_mem_limit {server} 0 5G")
         assert daemon.shows(world.gpu.seen(server_mib=5120))
 
-    def test_zero_is_no_limit(self, daemon: Daemon, server: int, world: World) -> None:
-        daemon.command(f"set_device_pinned_mem_limit {server} 0 0")
-        assert daemon.shows(world.gpu.seen())
-
-    def test_a_limit_near_the_whole_card_is_the_card(
+    def test_zero_is_no_limit_and_one_near_the_whole_card_is_the_card(
         self, daemon: Daemon, server: int, world: World
     ) -> None:
-        daemon.command(f"set_device_pinned_mem_limit {server} 0 {world.gpu.memory_mib}M")
-        assert daemon.shows(world.gpu.seen(server_mib=world.gpu.memory_mib))
+        gpu = world.gpu
+        for limit, server_mib in (("0", None), (f"{gpu.memory_mib}M", gpu.memory_mib)):
+            daemon.command(f"set_device_pinned_mem_limit {server} 0 {limit}")
+            assert daemon.shows(gpu.seen(server_mib=server_mib))
 
     @pytest.mark.parametrize("mib", [1, DENY_MIB, 64])
     def test_a_tiny_limit_turns_every_new_client_away(

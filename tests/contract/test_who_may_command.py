@@ -14,7 +14,7 @@ import pytest
 
 from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
 from tests.contract.platforms import Program
-from tests.contract.processes import Answer, Client, eventually
+from tests.contract.processes import Answer, Client
 from tests.contract.results import SERVER_GONE, SUCCESS, TERMINATED
 from tests.contract.tenants import ReadOnlyMount
 from tests.contract.world import OTHER_UID, Daemon, Directory, World, child_of
@@ -210,13 +210,6 @@ class TestRootOnTheServer:
         assert own.others.broke(SERVER_GONE)
         assert own.daemon.client().finished().line("end")["end"] == SUCCESS
         assert own.daemon.server != own.server
-
-
-class TestRootInTheWholeDirectory:
-    def test_quits(self, world: World) -> None:
-        daemon = world.daemon()
-        assert daemon.command("quit", uid=0).text == ""
-        eventually(lambda: not daemon.running)
 
 
 class TestADirectoryWithOnlyControl:
