@@ -12,7 +12,6 @@ import yaml
 from mpsd.status.rules.mpsnode import UPGRADE_LABEL
 from tests.e2e.cluster import Cluster, Object, Said
 from tests.e2e.installation import AGENT, CONTROL
-from tests.e2e.plugins import kubectl_mps
 from tests.e2e.waiting import eventually
 from tests.e2e.webhook import Webhook
 from tests.manifests.rendering import OLD, PLAIN, SINCE, VALUES, named, rendered
@@ -141,27 +140,6 @@ def test_todays_control_daemons_find_their_cgroup_over_those_whose_variable_stoo
         after = _container(cluster.get("daemonset", CONTROL, "-n", name))
     assert after["args"] == wanted["args"] == ["control", "--daemon-cgroup=/host/sys/fs/cgroup"]
     assert sorted(after["env"], key=str) == sorted(wanted["env"], key=str)
-
-
-def _verdict_on_rights(cluster: Cluster) -> Object:
-    """The doctor's: well, found or unknown, with all that it says."""
-    checks = json.loads(kubectl_mps(cluster, "doctor", "-o", "json").out)["checks"]
-    found: Object = next(one for one in checks if one["id"] == "rights-missing")
-    return found
-
-
-def test_the_doctor_misses_no_rights_of_a_scheduler_that_is_not_installed(
-    cluster: Cluster, webhook: Webhook
-) -> None:
-    before = _verdict_on_rights(cluster)
-    assert before["verdict"] == "well", before
-    cluster.do("delete", "clusterrolebinding", "mpsd-agent")
-    try:
-        without = _verdict_on_rights(cluster)
-        assert ["mpsd-agent" in one["what"] for one in without["wrong"]] == [True]
-    finally:
-        webhook.apply()
-        webhook.wait_until_registered()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import urllib3
 
 from mpsd.operations.doctor.rules.checks import CheckVerdict
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
-from mpsd.platform.kube import NODES, PODS, RESOURCE_SLICES, Access, Ask, Resource
+from mpsd.platform.kube import NODES, PODS, RESOURCE_SLICES, Access, Ask
 from tests.cli.cluster_world import ClusterWorld, Said
 from tests.cli.doctored_cluster import (
     CRDS,
@@ -49,7 +49,7 @@ def test_what_is_broken_is_found_in_each_kind_of_object_that_is_read(
     broken_everywhere(cluster)
     found = [one for one in checks(cluster) if one["verdict"] == CheckVerdict.FOUND]
     assert {
-        *("definition-old", "rights-missing", "pods-not-ready", "node-not-ready", "clocks-apart"),
+        *("definition-old", "pods-not-ready", "node-not-ready", "clocks-apart"),
         *("webhook-unregistered", "webhook-certificate", "webhook-unreachable", "policy-missing"),
         *("slice-stale", "outside-ledger"),
     } <= {one["id"] for one in found}
@@ -66,7 +66,6 @@ def broken_everywhere(cluster: DoctoredCluster) -> None:
     versions = definition["spec"]["versions"]
     del versions[0]["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]["version"]
     cluster.change(CRDS, "mpsnodes.mpsd.io", {"spec": {"versions": versions}})
-    cluster.delete(Resource("rbac.authorization.k8s.io/v1", "clusterrolebindings"), "mpsd-agent")
     waiting = {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
     container = {"name": "mpsd-agent", "restartCount": 0, "state": waiting}
     cluster.of_pod("mpsd-agent", containerStatuses=[container])
@@ -144,7 +143,7 @@ def test_what_may_not_be_read_is_not_known_each_with_the_right_that_is_missing(
 
     def refuse(access: Access, asked: Ask, deadline_s: float) -> urllib3.BaseHTTPResponse:
         """As an API server does for who lacks these rights."""
-        if asked.resource.plural in {"nodes", "subjectaccessreviews", "pods"} and not asked.place:
+        if asked.resource.plural in {"nodes", "pods"} and not asked.place:
             return urllib3.HTTPResponse(
                 json.dumps({"message": "forbidden: no such right"}).encode(), status=403
             )
@@ -159,9 +158,8 @@ def test_what_may_not_be_read_is_not_known_each_with_the_right_that_is_missing(
         if check["verdict"] == CheckVerdict.UNKNOWN
     }
     assert said.output.startswith(
-        "nothing wrong was found, but not known is whether every part has its rights: "
+        "nothing wrong was found, but not known is whether mpsd's pods are ready: "
     )
-    assert "lacks the right to create subjectaccessreviews" in unknown["rights-missing"]
     assert "lacks the right to list nodes" in unknown["no-node-labelled"]
     assert {"pods-not-ready", "outside-ledger", "not-asked"} < unknown.keys()
     assert said.code == 1
