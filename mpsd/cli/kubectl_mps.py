@@ -16,7 +16,7 @@ with starting():
 # Options with a word after them.
 _VALUED = frozenset(
     {"-o", "--output", "--kubeconfig", "--context", "-n", "--namespace"}
-    | {"--gpu", "--timeout", "-l", "--selector", "--image", "--sort", "--interval", "--iterations"}
+    | {"--gpu", "--timeout", "-l", "--selector", "--sort", "--interval", "--iterations"}
 )
 # of the program itself
 _ALONE = frozenset({"-h", "--help", "--version", "--show-completion"})

@@ -8,13 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.agent.rules.decide import Refuse
-from mpsd.containers.dialects.parsing import read_dialect
-from mpsd.containers.dialects.request import InvalidDialect
 from mpsd.model.domain import State
 from mpsd.model.grants import Grant, promised_mib, rooms
 from mpsd.model.policy import CardCompute, Compute
 from tests.containers.dialect_machine import T4_MIB, V100_MIB
-from tests.grants.card_worlds import SERVER_MIB, Node, apart, cards, egpu, one_domain
+from tests.grants.card_worlds import Node, apart, cards, egpu, one_domain
 from tests.model.worlds import POLICY
 
 FIRST = egpu((0, 20480, 10), (1, 20480, 10), (2, 10240, 10))
@@ -33,18 +31,6 @@ def granted(node: Node, environment: dict[str, str]) -> Grant:
     return answer
 
 
-def test_d4_memory_over_one_of_three_cards_is_refused_and_the_others_stay_free() -> None:
-    node = Node(cards())
-    reading = read_dialect(
-        egpu((0, 20480, 10), (1, 20480, 10), (2, 40960, 10)), node.gpus, POLICY.compute
-    )
-    assert isinstance(reading, InvalidDialect)
-    assert [(one.where, one.value) for one in reading.problems] == [
-        ("EGPU MEM on gpu2", "40960 MiB")
-    ]
-    assert granted(node, egpu(*((gpu, V100_MIB, 10) for gpu in range(3))))
-
-
 def test_d4_the_fourth_container_is_refused_and_nothing_stays_reserved() -> None:
     node = Node(cards())
     for environment in (FIRST, SECOND, egpu(*((gpu, 2048, 10) for gpu in range(3)))):
@@ -53,21 +39,6 @@ def test_d4_the_fourth_container_is_refused_and_nothing_stays_reserved() -> None
     assert all(f"gpu{n} has 0 of 32768 MiB" in answer.reason for n in range(3))
     assert not answer.for_ever
     assert len(node.grants) == 3
-
-
-def test_d4_the_third_is_refused_since_the_mps_server_takes_memory_too() -> None:
-    node = Node(cards(V100_MIB))
-    granted(node, FIRST)
-    granted(node, SECOND)
-    answer = refused(node, egpu(*((gpu, 2048, 10) for gpu in range(3))))
-    assert f"gpu0 has {2048 - SERVER_MIB} of {V100_MIB - SERVER_MIB} MiB free" in answer.reason
-
-
-def test_d4_a_weight_over_100_is_refused_before_the_ledger_is_asked() -> None:
-    environment = egpu((0, 20480, 10), (1, 20480, 10), (2, 10240, 110))
-    reading = read_dialect(environment, cards(), POLICY.compute)
-    assert isinstance(reading, InvalidDialect)
-    assert [problem.rule for problem in reading.problems] == ["percent-range"]
 
 
 def test_d4_the_sum_of_weights_over_100_is_refused_on_every_card_that_lacks_it() -> None:
@@ -157,13 +128,6 @@ def test_cards_whose_domain_does_not_serve_are_named_with_why_and_others_are_not
     assert not answer.for_ever
     granted(node, egpu((0, 20480, 60)))
     assert "gpu2" not in refused(node, egpu((0, 20480, 60))).reason
-
-
-def test_a_card_without_a_control_daemon_yet_is_said_to_have_none() -> None:
-    gpus = cards()
-    answer = refused(Node(gpus, (one_domain(gpus[:2]),)), egpu((0, 1024, 10), (2, 1024, 10)))
-    assert answer.reason.startswith("gpu2 ")
-    assert not answer.for_ever
 
 
 ORDINALS = st.lists(st.sampled_from([0, 1, 2]), min_size=1, max_size=3, unique=True)

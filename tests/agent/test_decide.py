@@ -35,31 +35,22 @@ def limits_of(actions: tuple[Action, ...], domain: str) -> list[int]:
     ]
 
 
+def refused(seen: NodeView) -> list[Refuse]:
+    return [one for one in decide(seen, POLICY) if isinstance(one, Refuse)]
+
+
+def admitted(seen: NodeView) -> list[Grant]:
+    return [one.grant for one in decide(seen, POLICY) if isinstance(one, Admit)]
+
+
+def ends_one(seen: NodeView) -> bool:
+    return any(isinstance(one, EndGrant) for one in decide(seen, POLICY))
+
+
 def client_of(grant_id: str | None, gpu: int = 0) -> Client:
     return Client(
         ProcessIdentity(900, 1, "boot"), UUIDS[gpu], 600, True, "python train.py", grant_id
     )
-
-
-def test_a_request_that_fits_is_admitted_on_one_gpu() -> None:
-    (admit,) = [
-        action
-        for action in decide(view(waits=(waiting("a", 7),)), POLICY)
-        if isinstance(action, Admit)
-    ]
-    assert (admit.grant.id, admit.grant.gpus, admit.grant.memory_mib) == ("a", (UUIDS[0],), 7168)
-
-
-def test_the_server_limit_is_raised_before_the_program_is_answered() -> None:
-    actions = decide(view(waits=(waiting("a", 7),)), POLICY)
-    admitted = next(n for n, action in enumerate(actions) if isinstance(action, Admit))
-    raised = [
-        n
-        for n, action in enumerate(actions)
-        if isinstance(action, SetLimit) and action.limit.memory_mib == 7168
-    ]
-    assert raised
-    assert max(raised) < admitted
 
 
 def test_a_domain_without_a_grant_denies_new_clients() -> None:
@@ -81,70 +72,46 @@ def test_the_limit_is_lowered_after_the_largest_grant_has_ended() -> None:
 
 def test_a_grant_outlives_its_holder_while_a_client_of_it_lives() -> None:
     held = (HeldGrant(grant("a", 7), False),)
-    assert not [
-        a
-        for a in decide(view(grants=held, clients=(client_of("a"),)), POLICY)
-        if isinstance(a, EndGrant)
-    ]
-    assert EndGrant(held[0].grant) in decide(view(grants=held, clients=(client_of("b"),)), POLICY)
+    assert not ends_one(view(grants=held, clients=(client_of("a"),)))
+    assert ends_one(view(grants=held, clients=(client_of("b"),)))
+    assert not ends_one(view(grants=held, clients=None)), "NVML cannot say who is there"
+    assert not ends_one(view(grants=(replace(held[0], others_alive=True),))), "of its cgroup"
 
 
-def test_a_grant_outlives_its_holder_while_its_cgroup_has_a_process() -> None:
-    held = (HeldGrant(grant("a", 7), holder_alive=False, others_alive=True),)
-    assert not [a for a in decide(view(grants=held), POLICY) if isinstance(a, EndGrant)]
-
-
-def test_no_grant_ends_while_nvml_cannot_say_who_is_there() -> None:
-    held = (HeldGrant(grant("a", 7), False),)
-    assert not [
-        a for a in decide(view(grants=held, clients=None), POLICY) if isinstance(a, EndGrant)
-    ]
+FULL = (HeldGrant(grant("a", 23), True), HeldGrant(grant("b", 23, gpu=1), True))
 
 
 def test_what_fits_no_single_gpu_is_refused_though_the_sum_would_do() -> None:
     held = (HeldGrant(grant("a", 15), True), HeldGrant(grant("b", 15, gpu=1), True))
-    (refused,) = [
-        a
-        for a in decide(view(grants=held, waits=(waiting("c", 10),)), POLICY)
-        if isinstance(a, Refuse)
-    ]
-    assert refused == Refuse("c", refused.reason, for_ever=False)
-    assert "together they have enough" in refused.reason
+    (found,) = refused(view(grants=held, waits=(waiting("c", 10),)))
+    assert (found.id, found.for_ever) == ("c", False)
+    assert "together they have enough" in found.reason
 
 
-def test_a_request_that_waits_is_neither_admitted_nor_refused_before_its_deadline() -> None:
-    held = (HeldGrant(grant("a", 23), True), HeldGrant(grant("b", 23, gpu=1), True))
-    actions = decide(view(grants=held, waits=(waiting("c", 1, deadline=NOW + 1),)), POLICY)
-    assert not [action for action in actions if isinstance(action, Admit | Refuse)]
-
-
-def test_a_request_that_waited_too_long_is_refused_with_the_reason() -> None:
-    held = (HeldGrant(grant("a", 23), True), HeldGrant(grant("b", 23, gpu=1), True))
-    actions = decide(view(grants=held, waits=(waiting("c", 1, deadline=NOW),)), POLICY)
-    assert [action.for_ever for action in actions if isinstance(action, Refuse)] == [False]
+def test_a_request_waits_until_its_deadline_and_is_refused_then() -> None:
+    waits = view(grants=FULL, waits=(waiting("c", 1, deadline=NOW + 1),))
+    assert (refused(waits), admitted(waits)) == ([], [])
+    late = view(grants=FULL, waits=(waiting("c", 1, deadline=NOW),))
+    assert [one.for_ever for one in refused(late)] == [False]
 
 
 def test_what_no_gpu_here_could_ever_hold_is_refused_at_once_even_when_it_would_wait() -> None:
-    actions = decide(view(waits=(waiting("c", 24, deadline=NOW + 60),)), POLICY)
-    assert [action.for_ever for action in actions if isinstance(action, Refuse)] == [True]
+    (found,) = refused(view(waits=(waiting("c", 24, deadline=NOW + 60),)))
+    assert found.for_ever
 
 
 def test_nobody_overtakes_a_request_that_waits() -> None:
     held = (HeldGrant(grant("a", 20), True), HeldGrant(grant("b", 20, gpu=1), True))
     waits = (waiting("large", 10, deadline=NOW + 60), waiting("small", 1))
-    actions = decide(view(grants=held, waits=waits), POLICY)
-    answers = [action for action in actions if isinstance(action, Admit | Refuse)]
-    assert [(one.id, one.for_ever) for one in answers if isinstance(one, Refuse)] == [
-        ("small", False)
-    ]
-    assert len(answers) == 1
+    seen = view(grants=held, waits=waits)
+    assert [(one.id, one.for_ever) for one in refused(seen)] == [("small", False)]
+    assert admitted(seen) == []
 
 
-def test_two_requests_at_once_are_admitted_in_their_order_and_never_over_the_card() -> None:
-    actions = decide(view(waits=(waiting("a", 20), waiting("b", 20), waiting("c", 20))), POLICY)
-    admitted = [action.grant for action in actions if isinstance(action, Admit)]
-    assert [(one.id, one.domain) for one in admitted] == [("a", "gpu0"), ("b", "gpu1")]
-    assert [action.id for action in actions if isinstance(action, Refuse)] == ["c"]
+def test_requests_at_once_are_admitted_in_their_order_and_never_over_the_card() -> None:
+    seen = view(waits=(waiting("a", 20), waiting("b", 20), waiting("c", 20)))
+    assert [(one.id, one.domain) for one in admitted(seen)] == [("a", "gpu0"), ("b", "gpu1")]
+    assert [one.id for one in refused(seen)] == ["c"]
 
 
 def test_a_request_whose_program_is_gone_is_forgotten() -> None:
@@ -155,15 +122,9 @@ def test_a_request_whose_program_is_gone_is_forgotten() -> None:
 @pytest.mark.parametrize("state", [state for state in State if state is not State.READY])
 def test_only_a_ready_domain_takes_new_programs(state: State) -> None:
     records = (record(0, state, reason="because"), record(1, state))
-    (refused,) = [
-        a
-        for a in decide(view(records=records, waits=(waiting("a", 1),)), POLICY)
-        if isinstance(a, Refuse)
-    ]
-    assert refused.reason.endswith(
-        f"; gpu0 is {after_is(state)}: because; gpu1 is {after_is(state)}"
-    )
-    assert not refused.for_ever
+    (found,) = refused(view(records=records, waits=(waiting("a", 1),)))
+    assert found.reason.endswith(f"; gpu0 is {after_is(state)}: because; gpu1 is {after_is(state)}")
+    assert not found.for_ever
 
 
 @pytest.mark.parametrize(
@@ -175,11 +136,9 @@ def test_a_daemon_that_may_not_answer_is_told_nothing(state: State) -> None:
 
 def test_a_grant_too_small_for_a_context_is_refused_for_ever() -> None:
     tiny = replace(waiting("a", 1), request=replace(waiting("a", 1).request, memory_mib=100))
-    (refused,) = [
-        action for action in decide(view(waits=(tiny,)), POLICY) if isinstance(action, Refuse)
-    ]
-    assert refused.for_ever
-    assert "234 MiB" in refused.reason
+    (found,) = refused(view(waits=(tiny,)))
+    assert found.for_ever
+    assert "234 MiB" in found.reason
 
 
 def small_worlds() -> Iterator[NodeView]:
@@ -226,8 +185,8 @@ def test_after_every_action_of_every_list_the_ledger_holds(policy: object) -> No
             match action:
                 case EndGrant(ended):
                     del ledger[ended.id]
-                case Admit(admitted):
-                    ledger[admitted.id] = admitted
+                case Admit(new):
+                    ledger[new.id] = new
                 case SetLimit(domain, limit):
                     in_force[domain, limit.server, limit.ordinal] = limit.memory_mib
             assert_no_gpu_is_promised_twice(tuple(ledger.values()))
@@ -254,7 +213,7 @@ def test_once_everything_was_done_there_is_nothing_left_to_do() -> None:
     for world in small_worlds():
         actions = decide(world, POLICY)
         ended = {action.grant.id for action in actions if isinstance(action, EndGrant)}
-        admitted = tuple(
+        new = tuple(
             HeldGrant(action.grant, True) for action in actions if isinstance(action, Admit)
         )
         kept = tuple(held for held in world.grants if held.grant.id not in ended)
@@ -269,7 +228,7 @@ def test_once_everything_was_done_there_is_nothing_left_to_do() -> None:
             replace(domain, limits=frozenset(after[domain.name].values()))
             for domain in world.domains
         )
-        settled = replace(world, grants=(*kept, *admitted), waiting=(), domains=domains)
+        settled = replace(world, grants=(*kept, *new), waiting=(), domains=domains)
         assert decide(settled, POLICY) == ()
 
 
@@ -306,7 +265,7 @@ def test_whoever_goes_on_waiting_has_a_reason_and_nobody_else(
         waiting(f"w{place}", wanted, deadline=NOW + 60) for place, wanted in enumerate(gib)
     )
     seen = view(grants=held, waits=queue)
-    answered = {a.grant.id for a in decide(seen, POLICY) if isinstance(a, Admit)}
+    answered = {one.id for one in admitted(seen)}
     assert why_waiting(seen, POLICY).keys() == {one.id for one in queue} - answered
     assert all(why_waiting(seen, POLICY).values())
 
@@ -317,20 +276,13 @@ def test_who_is_gone_waits_for_nothing() -> None:
     assert why_waiting(view(grants=held, waits=(gone,)), POLICY) == {}
 
 
-def test_while_mpsd_tries_a_gpu_a_request_for_it_waits_and_one_that_fits_elsewhere_does_not() -> (
-    None
-):
+def test_a_request_waits_for_a_gpu_that_mpsd_tries_unless_it_fits_elsewhere() -> None:
     tried = replace(record(0), held_until=NOW + 1)
     alone = view(waits=(waiting("a", 7),), records=(tried,))
-    assert [one for one in decide(alone, POLICY) if isinstance(one, (Admit, Refuse))] == []
-    for seen in (replace(alone, now=NOW + 1), replace(alone, domains=view().domains)):
-        assert any(isinstance(one, Admit) for one in decide(seen, POLICY))
-    both = view(waits=(waiting("a", 7),), records=(tried, record(1)))
-    (admit,) = [one for one in decide(both, POLICY) if isinstance(one, Admit)]
-    assert admit.grant.gpus == (UUIDS[1],)
-
-
-def test_a_gpu_that_is_tried_does_not_let_a_request_wait_while_its_domain_does_not_serve() -> None:
-    faulty = replace(record(0, State.FAULT), held_until=NOW + 1)
-    seen = view(waits=(waiting("a", 7),), records=(faulty,))
-    assert any(isinstance(one, Refuse) for one in decide(seen, POLICY))
+    assert (admitted(alone), refused(alone)) == ([], [])
+    assert admitted(replace(alone, now=NOW + 1))
+    assert admitted(replace(alone, domains=view().domains))
+    (elsewhere,) = admitted(view(waits=(waiting("a", 7),), records=(tried, record(1))))
+    assert elsewhere.gpus == (UUIDS[1],)
+    faulty = replace(tried, state=State.FAULT)
+    assert refused(view(waits=(waiting("a", 7),), records=(faulty,)))

@@ -82,12 +82,6 @@ def test_a_daemon_that_goes_down_is_told_on_the_node_and_on_each_pod_that_had_cl
     ]
 
 
-def test_the_pod_hears_how_many_processes_it_lost_and_what_to_do() -> None:
-    before = replace(BUSY, clients=(client("a", 1), client("a", 2)))
-    _node, pod = node_events(before, like(before, **DOWN), "node1")
-    assert "2 GPU processes of this pod" in pod.message
-
-
 def test_a_daemon_that_ended_and_came_back_between_two_looks_is_told_all_the_same() -> None:
     back = like(BUSY, restarts_total=1)
     assert told(BUSY, back) == [
@@ -130,15 +124,6 @@ def test_a_wedged_daemon_is_told_on_the_node_and_on_each_pod_that_may_lose_clien
     assert "1 GPU process of this pod" in on_pod.message
 
 
-def test_a_daemon_that_is_restarted_because_it_was_wedged_says_who_lost_clients() -> None:
-    wedged = like(BUSY, state=State.WEDGED)
-    assert told(wedged, wedged) == []
-    assert told(wedged, replace(like(BUSY, **DOWN), clients=())) == [
-        ("Node node1", Reason.DAEMON_DOWN),
-        ("Pod default/a", Reason.DAEMON_DOWN),
-    ]
-
-
 def test_where_nobody_knows_the_clients_every_pod_there_may_have_lost_some() -> None:
     blind = replace(BUSY, clients=None)
     pods = [
@@ -161,13 +146,6 @@ def test_every_state_that_is_reached_is_told_on_the_node(state: State) -> None:
 def test_a_first_look_tells_of_troubles_alone_and_takes_nothing_for_lost() -> None:
     assert told(None, BUSY) == []
     assert told(None, like(BUSY, **DOWN)) == [("Node node1", Reason.DAEMON_DOWN)]
-
-
-def test_the_same_change_is_the_same_happening_so_that_it_can_be_counted() -> None:
-    def changes() -> tuple[Event, ...]:
-        return node_events(BUSY, like(BUSY, **DOWN), "node1")
-
-    assert changes() == changes()
 
 
 # What is told of a fault: to the node and to every pod that was hit, once, by what is written down
@@ -337,16 +315,6 @@ def test_what_kubelet_tries_again_and_again_pushes_nothing_out_and_is_as_of_the_
         ("default/other", 1.0),
         ("default/train", 999.0),
     ]
-
-
-def test_a_tenant_who_breaks_limits_all_the_time_pushes_nothing_else_out() -> None:
-    book = EventHistory()
-    book.add(held_back("train", 1.0))
-    for pid in range(1000):
-        book.add(Event(pod_subject(pod("thief")), Reason.OUTSIDE_MPS, f"pid {pid} runs beside MPS"))
-    seen = book.all()
-    assert seen[0].where == "default/train"
-    assert seen[-1].text == "pid 999 runs beside MPS"
 
 
 def test_many_pods_and_one_with_many_events_push_out_neither_the_nodes_events_nor_each_others() -> (

@@ -16,21 +16,14 @@ from pathlib import Path
 
 from mpsd.bench.rules.claims import ClaimVerdict
 from mpsd.platform.limits_files import shipped_folder
-from mpsd.simulator.demo.machine import DemoMachine
+from mpsd.simulator.own_mpsd import OwnMpsd
 from tests.bench.agent import agent
-from tests.bench.claims import claims
-from tests.bench.decisions import decisions
 from tests.bench.extender import extender
 from tests.bench.first_output import first_output
 from tests.bench.fragmentation import fragmentation
-from tests.bench.growth import growth
-from tests.bench.idle import idle
-from tests.bench.metrics import metrics
-from tests.bench.page import page
 from tests.bench.reactions import reactions
 from tests.bench.rows import Row, read, show, write
 from tests.bench.runtime import runtime
-from tests.bench.scheduler import scheduler
 from tests.bench.watchdog import watchdog
 from tests.bench.webhook import webhook
 
@@ -47,28 +40,16 @@ def _limits(folder: Path) -> Path:
     return folder
 
 
-ALONE = (
-    decisions,
-    scheduler,
-    fragmentation,
-    extender,
-    webhook,
-    agent,
-    claims,
-    watchdog,
-    growth,
-    metrics,
-    runtime,
-    page,
-)
-ON_A_MACHINE = {reactions: "H200×2", first_output: "H200×2", idle: "H200×8"}
+ALONE = (fragmentation, extender, webhook, agent, watchdog, runtime)
+ON_A_MACHINE = {reactions: "H200×2", first_output: "H200×2"}
 
 
 def _on_a_machine(
-    gpus: str, measure: Callable[[DemoMachine], Iterable[tuple[str, Row]]]
+    gpus: str, measure: Callable[[OwnMpsd], Iterable[tuple[str, Row]]]
 ) -> Iterator[tuple[str, Row]]:
     with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
-        machine = DemoMachine(Path(folder), gpus, _limits(Path(folder) / "limits"))
+        limits = _limits(Path(folder) / "limits")
+        machine = OwnMpsd(Path(folder), ["--simulate", gpus, "--limits", str(limits)])
         try:
             machine.wait_until_ready()
             for name, row in measure(machine):

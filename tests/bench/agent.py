@@ -30,7 +30,7 @@ from mpsd.model.node_report import NodeReport
 from mpsd.platform import local_api
 from mpsd.platform.event_loop import until
 from mpsd.platform.limits_files import shipped_folder
-from tests.bench.api_load import after_roll, after_server, counting, herd, steadily
+from tests.bench.api_load import after_roll, after_server, counting, steadily
 from tests.bench.cluster import MEMORY, NODE, PERCENT, OneNode, one_node, pod
 from tests.bench.rows import Row
 
@@ -41,30 +41,31 @@ _HOLDERS = GPUS * PODS_A_GPU
 _CLIENTS = _HOLDERS * CLIENTS_A_POD
 _SETTLE_S = 12.0  # by then what was allocated just now has been told and written down
 _GUESTS = 3  # pods that come and go, at a time
-DEADLINE_S = 240.0
+_DEADLINE_S = 240.0
+_RESOURCES = 2  # that the agent registers
 
 
 def agent() -> Iterator[tuple[str, Row]]:
     """The agent's share of a core, its memory and what it asks of the API server, with everything
     there and nothing changing, then with changes."""
     with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
-        yield from asyncio.run(measured(Path(folder))).items()
+        yield from asyncio.run(_measured(Path(folder))).items()
 
 
-async def measured(folder: Path) -> dict[str, Row]:
+async def _measured(folder: Path) -> dict[str, Row]:
     async with (
         one_node(folder) as simulated,
         counting(folder, simulated) as (cluster, server),
-        serving(folder, cluster) as node,
+        _serving(folder, cluster) as node,
     ):
         await until(
             node.is_ready,
-            DEADLINE_S,
+            _DEADLINE_S,
             f"every domain serves and is registered; see {folder}/*.log",
             0.2,
         )
         empty = await _cost(node, EMPTY_S)
-        await fill(cluster, node)
+        await _fill(cluster, node)
         await asyncio.sleep(_SETTLE_S)
         control, before, began = node.control, node.control.cpu_times(), time.monotonic()
         traffic = server.traffic.now()
@@ -119,14 +120,13 @@ async def measured(folder: Path) -> dict[str, Row]:
             busy.resident_mib, "MiB", None, steady.resident_mib, "the same, resident"
         ),
         **of_api,
-        "api_herd": herd(),
     }
 
 
 async def _roll(node: "_Node") -> None:
     node.agent.kill()
     node.start_agent_again()
-    await until(node.is_ready, DEADLINE_S, "the next agent has registered", 0.2)
+    await until(node.is_ready, _DEADLINE_S, "the next agent has registered", 0.2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,11 +157,11 @@ def _spent_s(before: Any, after: Any) -> float:
     return float(after.user - before.user + after.system - before.system)
 
 
-async def fill(cluster: OneNode, node: "_Node") -> None:
+async def _fill(cluster: OneNode, node: "_Node") -> None:
     """160 pods with two clients each, and 90 that ask for no GPU."""
     await until(
         lambda: cluster.is_offered(MEMORY, PERCENT),
-        DEADLINE_S,
+        _DEADLINE_S,
         "kubelet has every device to give",
         0.1,
     )
@@ -175,7 +175,7 @@ async def fill(cluster: OneNode, node: "_Node") -> None:
     for number in range(PODS - _HOLDERS):
         await cluster.create(pod(f"other-{number}", ["sleep", "infinity"], {}))
     await until(
-        lambda: set(cluster.phases().values()) == {"Running"}, DEADLINE_S, "every pod runs", 0.5
+        lambda: set(cluster.phases().values()) == {"Running"}, _DEADLINE_S, "every pod runs", 0.5
     )
 
     def all_seen() -> bool:
@@ -183,7 +183,7 @@ async def fill(cluster: OneNode, node: "_Node") -> None:
         return len(clients) == _CLIENTS and all(client.grant for client in clients)
 
     await until(
-        all_seen, DEADLINE_S, f"{_CLIENTS} clients are seen, each under the grant of its pod", 0.5
+        all_seen, _DEADLINE_S, f"{_CLIENTS} clients are seen, each under the grant of its pod", 0.5
     )
 
 
@@ -197,14 +197,11 @@ async def _let_guests_come_and_go(cluster: OneNode) -> None:
 
 
 class _Node:
-    """`mpsd control` and `mpsd agent`; their logs are in `folder`. client: the command of one.
-    resources: how many of the agent's kubelet has to register."""
+    """`mpsd control` and `mpsd agent`; their logs are in `folder`. client: the command of one."""
 
-    def __init__(
-        self, folder: Path, programs: dict[str, subprocess.Popen[bytes]], resources: int
-    ) -> None:
+    def __init__(self, folder: Path, programs: dict[str, subprocess.Popen[bytes]]) -> None:
         self._folder = folder
-        self._programs, self._resources = programs, resources
+        self._programs = programs
         self._before = 0  # how many resources earlier agents have registered
         self.agent, self.control = (
             psutil.Process(programs[name].pid) for name in ("agent", "control")
@@ -230,7 +227,7 @@ class _Node:
         except local_api.NotRunning:
             return False
         return (
-            self.logged("registered") - self._before == self._resources
+            self.logged("registered") - self._before == _RESOURCES
             and [domain.state for domain in domains] == ["ready"] * GPUS
         )
 
@@ -252,11 +249,8 @@ class _Node:
 
 
 @asynccontextmanager
-async def serving(
-    folder: Path, cluster: OneNode, *words: str, resources: int = 2
-) -> AsyncIterator[_Node]:
-    """Both programs of the node. words: on the agent's command line. resources: how many kubelet
-    has to register."""
+async def _serving(folder: Path, cluster: OneNode) -> AsyncIterator[_Node]:
+    """Both programs of the node."""
     limits = _limits(folder / "limits")
     common = [
         "--simulate",
@@ -279,15 +273,15 @@ async def serving(
     try:
         # Where both start at once, both make the simulated machine.
         await until(
-            (folder / "run/simulation/gpus.json").exists, DEADLINE_S, "the GPUs are there", 0.05
+            (folder / "run/simulation/gpus.json").exists, _DEADLINE_S, "the GPUs are there", 0.05
         )
-        programs["agent"] = _start("agent", [*common, *of_cluster, *probes, *words], folder)
-        yield _Node(folder, programs, resources)
+        programs["agent"] = _start("agent", [*common, *of_cluster, *probes], folder)
+        yield _Node(folder, programs)
     finally:
         for program in reversed(programs.values()):
             # from the second signal on `mpsd control` waits for no client any more
             with suppress(TimeoutError):
-                await until(partial(_has_ended, program), DEADLINE_S, "it has ended", 0.5)
+                await until(partial(_has_ended, program), _DEADLINE_S, "it has ended", 0.5)
             program.kill()
             program.wait()
 

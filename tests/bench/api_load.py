@@ -7,8 +7,6 @@ that nothing here is its own. An agent has no other traffic to the API server th
 """
 
 import asyncio
-import random
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -16,42 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from aiohttp import web
-from tenacity import AsyncRetrying, RetryCallState
 
-from mpsd.platform.kube_mirror import BACK_OFF
 from mpsd.simulator.api_server.server import ApiServer, write_kubeconfig
 from tests.bench.cluster import OneNode
 from tests.bench.rows import Row
 
 AGENTS = 1000
-WATCHES = 3  # of an agent: its pods, its MPSNode, its Node
-AWAY_S = 10.0
 SETTLE_S = 20.0
 # how often a kubelet renews its Node's lease: nodeLeaseDurationSeconds 40 of its configuration, by
 # 4
 _LEASE_S = 10.0
-
-
-def herd() -> Row:
-    every = AGENTS * WATCHES
-    about = (
-        f"of {AGENTS} agents' {every} watches, in the busiest second once a server is back after"
-        f" {AWAY_S:g} s"
-    )
-    return Row(_herd(every) / every, "of them", 0.25, 1.0, f"{about}; baseline: all at once")
-
-
-def _herd(watches: int) -> int:
-    """How many try again in the same second, the first time that there is a server, by the pauses
-    of the mirrors."""
-    found = Counter[int]()
-    for _watch in range(watches):
-        state, at_s = RetryCallState(AsyncRetrying(), None, (), {}), random.uniform(0, 1)
-        while at_s < AWAY_S:
-            at_s += BACK_OFF(state)
-            state.attempt_number += 1
-        found[int(at_s)] += 1
-    return max(found.values())
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from mpsd.simulator.api_server.cluster import SimulatedCluster
-from mpsd.simulator.api_server.kinds import CLAIMS, CRDS, NODES, PODS, Object
+from mpsd.simulator.api_server.kinds import CRDS, NODES, PODS, Object
 from mpsd.simulator.api_server.server import ApiServer, write_kubeconfig
 from mpsd.simulator.kubelet.kubelet import Kubelet, SimulatedKubeletSettings
 from mpsd.simulator.kubelet.pods import NEWEST, KubeletPace
@@ -39,31 +39,6 @@ class OneNode:
     def delete(self, name: str) -> None:
         """As `kubectl delete`: it is gone once kubelet has ended it."""
         self._cluster.objects.delete(PODS, "default", name, {})
-
-    def allocate(self, name: str, driver: str, device: str, gib: int) -> str:
-        """A claim that the scheduler has allocated and reserved for a pod; its uid."""
-        objects = self._cluster.objects
-        made = objects.create(CLAIMS, "default", {"metadata": {"name": name}, "spec": {}})
-        amounts = {"memory": f"{gib}Gi", "threads": "0", "clients": "2"}
-        result = {
-            "request": "gpu",
-            "driver": driver,
-            "pool": NODE,
-            "device": device,
-            "shareID": name,
-        }
-        status = {
-            "allocation": {"devices": {"results": [result | {"consumedCapacity": amounts}]}},
-            "reservedFor": [{"resource": "pods", "name": name, "uid": f"uid-of-{name}"}],
-        }
-        objects.change(
-            objects.key(CLAIMS, "default", name), lambda claim: claim.update(status=status)
-        )
-        return str(made["metadata"]["uid"])
-
-    def free(self, name: str) -> None:
-        """A claim that no pod has any more."""
-        self._cluster.objects.delete(CLAIMS, "default", name, {})
 
     def is_offered(self, *resources: str) -> bool:
         """Whether kubelet has all devices of these to give. Before that it refuses pods that ask

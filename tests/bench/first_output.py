@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpsd.bench.rules.claims import ClaimVerdict
-from mpsd.simulator.demo.machine import DemoMachine
+from mpsd.simulator.own_mpsd import OwnMpsd
 from tests.bench.rows import Row, median_row
 
 MOST_S = 0.3  # after `kubectl get mps`
@@ -45,7 +45,7 @@ class _Took:
     whole_s: float
 
 
-def first_output(machine: DemoMachine, rounds: int = ROUNDS) -> Iterator[tuple[str, Row]]:
+def first_output(machine: OwnMpsd, rounds: int = ROUNDS) -> Iterator[tuple[str, Row]]:
     """A row a program."""
     with _api() as kubeconfig:
         environment = {
@@ -115,7 +115,7 @@ def main() -> int:
     from tests.bench.rows import show
 
     with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder:
-        machine = DemoMachine(Path(folder), "H200×2", None)
+        machine = OwnMpsd(Path(folder), ["--simulate", "H200×2"])
         try:
             machine.wait_until_ready()
             rows = dict(first_output(machine))

@@ -16,9 +16,9 @@ from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, MEMORY_LIMIT, PIP
 from mpsd.model.identity import ProcessIdentity
 from mpsd.platform.limits_files import load_limits, shipped_folder
 from mpsd.platform.processes import identity_of, is_alive, is_stopped
-from mpsd.simulator.demo.machine import DemoMachine
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import cards_asked, create_node, open_node
+from mpsd.simulator.own_mpsd import OwnMpsd
 from mpsd.simulator.programs import wait_until
 from tests.bench.rows import Row, median_row
 
@@ -27,7 +27,7 @@ _DRAIN = "end_drain_s: 3"  # as shipped
 _DEADLINE_S = 20.0
 
 
-def reactions(machine: DemoMachine) -> Iterator[tuple[str, Row]]:
+def reactions(machine: OwnMpsd) -> Iterator[tuple[str, Row]]:
     """Rows about gpu0 of this machine, and about a bare daemon for its last GPU."""
     # keeps the server from denying every client
     holder = machine.run_command(["--gpu-mem", "1"], ["sleep", "1000"])
@@ -76,7 +76,7 @@ def _timed(what: Callable[[], object]) -> float:
     return time.monotonic() - began
 
 
-def _restart(machine: DemoMachine) -> float:
+def _restart(machine: OwnMpsd) -> float:
     """Seconds from the kill until a program that comes through the new client/ socket has its
     context."""
     socket = machine.run_directory / "gpu0" / "client" / "control"
@@ -100,10 +100,10 @@ def _restart(machine: DemoMachine) -> float:
     return time.monotonic() - began
 
 
-def _run(machine: DemoMachine) -> float:
+def _run(machine: OwnMpsd) -> float:
     """Seconds until a program under `mpsd run` has its context."""
     began = time.monotonic()
-    program = machine.run(1, ["hold"])
+    program = machine.run_command(["--gpu-mem", "1"], ["sim-cuda", "hold"])
     program.line()
     took_s = time.monotonic() - began
     program.end()
@@ -161,7 +161,7 @@ class BareDaemon:
         self._daemon.wait()
 
 
-def _escapes(machine: DemoMachine) -> Iterator[tuple[str, Row]]:
+def _escapes(machine: OwnMpsd) -> Iterator[tuple[str, Row]]:
     """Beside one whose policy has nobody stopped, in turns."""
     with _killing_at_once(machine.run_directory.parent / "at-once") as other:
         pairs = [(_escape(machine), _escape(other)) for _round in range(_ROUNDS)]
@@ -177,12 +177,12 @@ def _escapes(machine: DemoMachine) -> Iterator[tuple[str, Row]]:
 
 
 @contextmanager
-def _killing_at_once(folder: Path) -> Iterator[DemoMachine]:
+def _killing_at_once(folder: Path) -> Iterator[OwnMpsd]:
     limits = folder / "limits"
     shutil.copytree(shipped_folder(), limits)
     policy = limits / "policy.yaml"
     policy.write_text(policy.read_text().replace(_DRAIN, "end_drain_s: 0"))
-    machine = DemoMachine(folder, "H200", limits)
+    machine = OwnMpsd(folder, ["--simulate", "H200", "--limits", str(limits)])
     try:
         machine.wait_until_ready()
         yield machine
@@ -198,7 +198,7 @@ class _Escape:
     memory_back_s: float
 
 
-def _escape(machine: DemoMachine) -> _Escape:
+def _escape(machine: OwnMpsd) -> _Escape:
     """By a program which lifts its own limit of 1 GiB."""
     card = open_node(machine.run_directory / "simulation").card(0)
     script = f"{MEMORY_LIMIT}=garbage exec sim-cuda alloc=8000 hold"

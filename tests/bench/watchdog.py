@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,31 +81,22 @@ class _TimedLibrary:
         return timed
 
 
-class SimulatedGpus:
-    """So many H200, each with a domain that serves, in a folder of their own."""
-
-    def __init__(self, folder: Path, gpus: int, stack: ExitStack) -> None:
-        limits = load_limits(None)
-        self.policy = limits.policy
-        self.settings = settings(run_directory=str(folder), environment={})
-        cards = cards_asked(f"H200x{gpus}", limits.facts)
-        self.machine = create_node(folder / "simulation", cards, limits.facts.capabilities)
-        self.library = _TimedLibrary(SimulatedNvml(self.machine.folder))
-        nvml = Nvml(self.library)
-        nvml.open()
-        stack.callback(nvml.close)
-        self.node = Node(nvml, nvml.gpus(limits.facts), {}, (), {}, "")
-        for gpu in self.node.gpus:
-            _write_record(self.settings, gpu)
-
-
 class _World:
-    """320 processes on 8 GPUs."""
+    """320 processes on 8 GPUs, each with a domain that serves."""
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
-        gpus = SimulatedGpus(folder, GPUS, stack)
-        self._policy, self._settings = gpus.policy, gpus.settings
-        self._library, self._node, self._machine = gpus.library, gpus.node, gpus.machine
+        limits = load_limits(None)
+        self._policy = limits.policy
+        self._settings = settings(run_directory=str(folder), environment={})
+        cards = cards_asked(f"H200x{GPUS}", limits.facts)
+        self._machine = create_node(folder / "simulation", cards, limits.facts.capabilities)
+        self._library = _TimedLibrary(SimulatedNvml(self._machine.folder))
+        nvml = Nvml(self._library)
+        nvml.open()
+        stack.callback(nvml.close)
+        self._node = Node(nvml, nvml.gpus(limits.facts), {}, (), {}, "")
+        for gpu in self._node.gpus:
+            _write_record(self._settings, gpu)
         self._stack = stack
 
     async def measured(self) -> dict[str, Row]:
@@ -228,26 +219,20 @@ def _fill(machine: SimulatedNode, gpu: Gpu, ledger: LocalGrants, stack: ExitStac
     card = machine.card(gpu.ordinal)
     stack.callback(card.close)
     for number in range(CLIENTS_A_GPU):
+        name = f"{gpu.label}-{number}"
         manages = [sys.executable, "-c", _MANAGES, str(machine.folder), str(gpu.ordinal)]
         command = manages if number % MANAGING_OF == 0 else ["/bin/sleep", "600"]
-        process, grant = start_client(machine, gpu, ledger, f"{gpu.label}-{number}", command)
+        variables = environment(ClientLimit(GRANTED_MIB, 100), str(machine.folder)) | {GRANT: name}
+        process = subprocess.Popen(command, env=variables)
+        holder = processes.identity_of(process.pid)
+        assert holder is not None, name
+        parts = evenly((gpu.uuid,), GRANTED_MIB, 0)
+        grant = Grant(name, gpu.label, parts, 100, 8, holder, "sleep 600")
+        ledger.add(grant)
         stack.callback(ledger.end, grant)  # last, with the cgroup that was made for it
         stack.callback(process.wait)
         stack.callback(process.kill)
         card.claim(ContextClaim(process.pid, MPS_CLIENT, 1024 * MIB))
-
-
-def start_client(
-    machine: SimulatedNode, gpu: Gpu, ledger: LocalGrants, name: str, command: Sequence[str]
-) -> "tuple[subprocess.Popen[bytes], Grant]":
-    """A process under a grant of its own, by this name."""
-    variables = environment(ClientLimit(GRANTED_MIB, 100), str(machine.folder)) | {GRANT: name}
-    process = subprocess.Popen(command, env=variables)
-    holder = processes.identity_of(process.pid)
-    assert holder is not None, name
-    grant = Grant(name, gpu.label, evenly((gpu.uuid,), GRANTED_MIB, 0), 100, 8, holder, "sleep 600")
-    ledger.add(grant)
-    return process, grant
 
 
 # As many mappings as a PyTorch program has, and managed memory that comes and goes from the moment

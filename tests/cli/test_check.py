@@ -39,18 +39,6 @@ def test_sound_files_say_in_a_line_each_what_is_in_force() -> None:
     assert "the largest is NVIDIA B300" in facts
 
 
-def test_how_clients_are_ended_is_said_as_the_policy_has_it(folder: Path) -> None:
-    assert "end_drain_s 3, pod_ends on" in check(str(folder)).stdout
-    change(folder / "policy.yaml", "end_drain_s: 3", "end_drain_s: 0.5")
-    change(folder / "policy.yaml", "pod_ends: true", "pod_ends: false")
-    assert "end_drain_s 0.5, pod_ends off" in check(str(folder)).stdout
-
-
-def test_without_a_folder_the_limits_in_use_are_checked(folder: Path) -> None:
-    assert "limits/policy.yaml: " in check().stdout
-    assert f"{folder}/policy.yaml: " in check(MPSD_LIMITS=str(folder)).stdout
-
-
 def test_every_fault_of_both_files_is_said_and_the_answer_is_no(folder: Path) -> None:
     change(folder / "policy.yaml", "placement: binpack", "placment: binpack")
     change(folder / "gpus.yaml", "clients: 48, cores_per_sm: 64", 'clients: "48", cores_per_sm: 0')
@@ -62,13 +50,6 @@ def test_every_fault_of_both_files_is_said_and_the_answer_is_no(folder: Path) ->
         "capabilities[0].cores_per_sm is 0",
     ):
         assert said in done.stderr
-
-
-def test_a_rule_of_admission_that_is_misspelt_is_named(folder: Path) -> None:
-    change(folder / "policy.yaml", "host-pid: warn", "host-pids: warn")
-    done = check(str(folder))
-    assert done.returncode == 1
-    assert "admission.rules.host-pids is" in done.stderr
 
 
 def test_rules_of_admission_that_are_left_out_are_listed_with_their_shipped_mode(
@@ -102,9 +83,3 @@ def test_machines_get_one_record_a_file(folder: Path) -> None:
     assert [problem["where"] for problem in policy["problems"]] == ["resources.memory_unit_mib"]
     assert facts["sound"]
     assert facts["problems"] == []
-
-
-def test_a_folder_without_the_files_is_misuse(tmp_path: Path) -> None:
-    done = check(str(tmp_path))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("there is no such file") == 2

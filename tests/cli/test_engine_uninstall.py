@@ -18,29 +18,13 @@ import pytest
 from mpsd.model.node_report import GrantReport, NodeReport
 from mpsd.platform.processes import identity_of
 from tests.cli.asking import Done, ask
-from tests.cli.test_install import (
-    CONFIG_TOML,
-    CONTAINERD,
-    DAEMON_JSON,
-    DOCKER,
-    ENGINES,
-    LAUNCHER,
-    install,
-    tree,
-    write,
-)
+from tests.cli.test_install import ENGINES, LAUNCHER, install, tree, write
+from tests.cli.test_install import root as root
 from tests.host.bundle import make_bundle
 
 
 def uninstall(root: Path, *words: str) -> Done:
     return ask("uninstall", *words, "--root", str(root))
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    write(tmp_path / DOCKER, DAEMON_JSON)
-    write(tmp_path / CONTAINERD, CONFIG_TOML)
-    return tmp_path
 
 
 @contextmanager
@@ -101,13 +85,6 @@ def test_a_dry_run_shows_the_difference_and_changes_nothing(root: Path) -> None:
     assert tree(root) == before
 
 
-def test_a_runtime_of_another_path_is_not_taken_out(root: Path) -> None:
-    install(root, "docker", "--to", "/opt/mpsd-runtime")
-    assert "--to /opt/mpsd-runtime" in uninstall(root, "docker").stderr
-    assert uninstall(root, "docker", "--to", "/opt/mpsd-runtime").returncode == 0
-    assert tree(root).keys() == {DOCKER, CONTAINERD}
-
-
 def grant(name: str, command: str, container: str = "", container_name: str = "") -> GrantReport:
     return GrantReport(id=name, command=command, container=container, container_name=container_name)
 
@@ -131,33 +108,14 @@ def test_d5_while_containers_use_it_nothing_is_changed_and_they_are_named(root: 
     assert tree(root) == before
 
 
-def test_an_mpsd_that_names_no_containers_has_none(root: Path) -> None:
-    install(root, "docker")
-    with mpsd_up(root / "run/mpsd/mpsd.sock", OF_PROGRAM):
-        assert uninstall(root, "docker").returncode == 0
-
-
-def test_while_the_launcher_stays_it_costs_less(root: Path) -> None:
-    install(root, "docker")
-    install(root, "podman")
-    with mpsd_up(root / "run/mpsd/mpsd.sock", *HELD):
-        assert "because the launcher stays for other engines" in uninstall(root, "docker").stderr
-        assert uninstall(root, "docker", "--force").returncode == 0
-        assert "until a link to runc is put in its place" in uninstall(root, "podman").stderr
-
-
 def test_force_says_what_it_costs_and_does_it(root: Path) -> None:
     before = tree(root)
     install(root, "docker")
     with mpsd_up(root / "run/mpsd/mpsd.sock", *HELD):
         done = uninstall(root, "docker", "--force")
     assert done.returncode == 0
-    for said in (
-        "they keep running with their limits",
-        "cannot be started again (docker start fails)",
-        "(train)",
-    ):
-        assert said in done.stderr
+    assert "they keep running with their limits" in done.stderr
+    assert "(train)" in done.stderr
     assert tree(root) == before
 
 
@@ -165,16 +123,12 @@ def test_force_says_what_it_costs_and_does_it(root: Path) -> None:
     "place",
     [
         "run/containerd/io.containerd.runtime.v2.task/default/c1/config.json",
-        "run/containerd/io.containerd.runtime.v2.task/moby/c1/config.json",
         "run/docker/containerd/daemon/io.containerd.runtime.v2.task/moby/c1/config.json",
     ],
 )
 def test_without_mpsd_up_they_are_known_by_the_hook_in_their_bundle(root: Path, place: str) -> None:
     install(root, "docker")
-    hook = {
-        "path": "/usr/local/bin/mpsd-runtime",
-        "args": ["mpsd-runtime", "--root", "/run", "over"],
-    }
+    hook = {"path": "/usr/local/bin/mpsd-runtime", "args": ["mpsd-runtime", "over"]}
     write(root / place, json.dumps({"hooks": {"poststop": [hook]}}))
     write(
         root / "run/containerd/io.containerd.runtime.v2.task/default/c2/config.json",

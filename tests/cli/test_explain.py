@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from mpsd.platform.command_line import TAB
 from tests.cli.asking import ask
 
 MANIFESTS = Path(__file__).parents[1] / "data" / "manifests"
@@ -45,56 +44,13 @@ def explained(*arguments: str, given: str = "", code: int = 0) -> list[dict[str,
 
 
 def test_the_published_sample_is_admitted_with_its_limits_and_environment() -> None:
-    answer = explained("-f", SAMPLE)
-    warnings = answer[0]["warnings"]
-    assert [warning["rule"] for warning in warnings] == ["host-pid", "host-root"]
-    assert answer == [
-        {
-            "object": "Job default/mps-sample",
-            "admitted": True,
-            "remark": "",
-            "problems": [],
-            "warnings": warnings,
-            "noted": [],
-            "requests": [
-                {
-                    "container": "mps-sample",
-                    "role": "main",
-                    "memory_units": 7,
-                    "memory_mib": 7168,
-                    "thread_percent": None,
-                    "gpus": 1,
-                    "thread_cap": None,
-                    "below_normal": False,
-                }
-            ],
-            "limits": [{"container": "mps-sample", "memory_mib": 7168, "thread_percent": 100}],
-            "priority": None,
-            "grace_added_s": 5,
-            "environment": {
-                "mps-sample": {
-                    "CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client",
-                    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=7168M",
-                    "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
-                    "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING": "0",
-                }
-            },
-        }
-    ]
-
-
-def test_the_sample_without_host_ipc_is_refused_in_words_that_name_it() -> None:
-    without = "".join(
-        line for line in Path(SAMPLE).read_text().splitlines(keepends=True) if "hostIPC" not in line
-    )
-    (verdict,) = explained("-f", "-", given=without, code=1)
-    assert not verdict["admitted"]
-    (problem,) = verdict["problems"]
-    assert problem.keys() == {"rule", "where", "value", "message", "remedy"}
-    assert problem["rule"] == "host-ipc-missing"
-    assert "hostIPC: true" in problem["remedy"]
-    assert verdict["requests"] == verdict["limits"] == []
-    assert verdict["environment"] == {}
+    (job,) = explained("-f", SAMPLE)
+    assert (job["object"], job["admitted"], job["problems"]) == ("Job default/mps-sample", True, [])
+    assert [warning["rule"] for warning in job["warnings"]] == ["host-pid", "host-root"]
+    assert job["limits"] == [{"container": "mps-sample", "memory_mib": 7168, "thread_percent": 100}]
+    environment = job["environment"]["mps-sample"]
+    assert environment["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=7168M"
+    assert environment["CUDA_MPS_PIPE_DIRECTORY"] == "/run/mpsd/client"
 
 
 def test_every_object_of_every_file_is_said_and_one_refusal_is_a_no() -> None:
@@ -120,17 +76,9 @@ def test_every_object_of_every_file_is_said_and_one_refusal_is_a_no() -> None:
 
 def test_a_gpu_model_says_how_many_sms_and_what_the_context_leaves() -> None:
     (verdict,) = explained("-f", SAMPLE, "--gpu", "h200")
-    assert verdict["limits"] == [
-        {
-            "container": "mps-sample",
-            "memory_mib": 7168,
-            "thread_percent": 100,
-            "gpu": "NVIDIA H200",
-            "sms": 132,
-            "context_mib": 514,
-            "left_mib": 6654,
-        }
-    ]
+    (limit,) = verdict["limits"]
+    assert (limit["gpu"], limit["sms"]) == ("NVIDIA H200", 132)
+    assert (limit["context_mib"], limit["left_mib"]) == (514, 6654)
 
 
 def test_a_request_is_refused_that_the_named_gpu_cannot_hold() -> None:
@@ -199,62 +147,19 @@ def test_what_a_manifest_says_reaches_the_terminal_as_text_only() -> None:
     [
         (
             ["-f", SAMPLE, "--gpu", "H1000"],
-            '"H1000": is not a card in gpus.yaml; write one of V100',
+            '"H1000": is not a card in gpus.yaml; write one of',
         ),
         (["-f", SAMPLE, "--limits", "nowhere"], "nowhere/policy.yaml"),
         ([], "-f or --env: one of them is needed, and not both"),
-        (["-f", SAMPLE, "-o", "xml"], "'xml' is none of text, json"),
-        (["-f", SAMPLE, "--what"], "--what"),
+        (["-f", "-"], "holds no object"),
     ],
 )
-@pytest.mark.parametrize("output", ["text", "json"])
 def test_misuse_exits_with_2_and_says_why_on_standard_error_alone(
-    output: str, arguments: list[str], said: str, tmp_path: Path
+    arguments: list[str], said: str
 ) -> None:
-    done = ask("explain", "-o", output, *arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert said in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a: b: c", "standard input: 1 problem\n  line 1, column 5: "),
-        ("a: &a [*a]", "refers to a value that contains it"),
-        ("", "holds no object"),
-        ("a: 1\na: 2\n", "is written twice in one mapping"),
-    ],
-)
-def test_a_file_that_is_no_yaml_exits_with_2(text: str, said: str) -> None:
-    done = ask("explain", "-f", "-", given=text)
+    done = ask("explain", *arguments)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("file", "said"),
-    [
-        (
-            "missing.yaml",
-            "missing.yaml: 1 problem\n  the file: there is no such file; check the path",
-        ),
-        (".", "is a directory"),
-    ],
-)
-def test_a_file_that_cannot_be_opened_exits_with_2_and_says_why(file: str, said: str) -> None:
-    done = ask("explain", "-f", file)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr
-
-
-def test_all_unreadable_files_are_named_at_once_and_the_others_are_explained() -> None:
-    done = ask("explain", "-f", "one.yaml", "-f", SAMPLE, "-f", "two.yaml")
-    assert done.returncode == 2
-    assert done.stdout.startswith("Job default/mps-sample is admitted\n")
-    assert "one.yaml" in done.stderr
-    assert "two.yaml" in done.stderr
 
 
 def test_machines_read_of_unreadable_files_beside_the_verdicts_on_the_others() -> None:
@@ -293,30 +198,13 @@ def asking_pod(metadata: str, spec: str = "") -> str:
     )
 
 
+BELOW = "annotations: {mpsd.io/gpu-priority: below-normal}"
+
+
 @pytest.mark.parametrize(
     ("how", "metadata", "spec", "priority", "said"),
     [
-        (
-            "annotation",
-            "annotations: {mpsd.io/gpu-priority: below-normal}",
-            "",
-            1,
-            "is below normal: its annotation",
-        ),
-        (
-            "annotation",
-            "labels: {}",
-            "",
-            0,
-            "is normal: its annotation mpsd.io/gpu-priority is not set",
-        ),
-        (
-            "priority-class",
-            "labels: {}",
-            "priority: -1,",
-            1,
-            "is below normal: its priority -1 is under 0",
-        ),
+        ("annotation", BELOW, "", 1, "is below normal: its annotation"),
         ("priority-class", "labels: {}", "", 0, "is normal: its priority 0 is not under 0"),
         (
             "priority-class",
@@ -325,7 +213,7 @@ def asking_pod(metadata: str, spec: str = "") -> str:
             None,
             "the value of its PriorityClass batch: ",
         ),
-        ("none", "annotations: {mpsd.io/gpu-priority: below-normal}", "priority: -1,", None, ""),
+        ("none", BELOW, "priority: -1,", None, ""),
     ],
 )
 def test_a_pod_gets_the_priority_that_the_policy_gives_it_with_the_reason(
@@ -359,23 +247,6 @@ def test_an_exempt_namespace_and_a_rule_that_only_notes_are_said(tmp_path: Path)
     )
 
 
-def test_an_empty_list_is_admitted_without_a_word() -> None:
-    assert explained("-f", "-", given="{kind: List, items: []}") == []
-
-
-def test_explain_does_without_the_nodes_libraries() -> None:
-    heavy = ["aiohttp", "psutil", "tenacity", "pynvml", "asyncio"]
-    code = (
-        "import sys\nfrom mpsd.cli.main import main\nsys.argv = ['mpsd', 'explain', '-f',"
-        f" {SAMPLE!r}]\ntry: main()\nexcept SystemExit: print(*[name for name in {heavy} if name in"
-        " sys.modules], 'end')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
-    )
-    assert done.stdout.splitlines()[-1].strip() == "end"
-
-
 def test_help_teaches_by_example_without_loading_any_verb() -> None:
     overview = ask("--help")
     assert overview.returncode == 0
@@ -384,22 +255,10 @@ def test_help_teaches_by_example_without_loading_any_verb() -> None:
     assert "kubectl get pods -A -o yaml | mpsd explain -f - -o json" in verb.stdout
 
 
-def test_the_version_is_said() -> None:
-    done = program("--version")
-    assert done.returncode == 0
-    assert done.stdout.startswith("mpsd 0.")
-
-
 def test_a_mistyped_verb_is_recognised() -> None:
     done = ask("explan")
     assert done.returncode == 2
     assert "'explain'" in done.stderr
-
-
-def test_a_shell_completes_verbs_and_their_options() -> None:
-    assert "explain\t" in ask(TAB, "").stdout
-    assert ask(TAB, "explain", "--g").stdout.startswith("--gpu\t")
-    assert ask(TAB, "explain", "-o", "").stdout == "text\njson\n"
 
 
 def test_a_closed_standard_input_is_an_unreadable_file() -> None:

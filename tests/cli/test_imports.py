@@ -31,14 +31,6 @@ def test_what_is_imported_is_looked_at_no_more_and_what_comes_later_is(module: s
     assert gc.isenabled()
 
 
-def test_where_nothing_new_is_imported_everything_is_looked_at_as_before() -> None:
-    frozen = gc.get_freeze_count()
-    with lasting():
-        import_module("mpsd")
-    assert gc.get_freeze_count() <= frozen, "frozen things may end, and none was added"
-    assert gc.isenabled()
-
-
 @pytest.mark.parametrize("program", ["mpsd", "kubectl-mps"])
 def test_ctrl_c_while_a_program_starts_ends_it_without_a_traceback(
     program: str, tmp_path: Path
@@ -60,19 +52,6 @@ def test_who_closes_standard_output_gets_no_answer_and_no_traceback() -> None:
     command = ["bash", "-c", 'exec "$0" doctor --run-dir /nonexistent >&-', str(BIN / "mpsd")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (1, "")
-
-
-def test_kubectl_is_asked_before_what_shows_its_answer_is_loaded() -> None:
-    code = (
-        "import sys, subprocess\nfrom mpsd.cli.kubectl_mps import main\n"
-        "def asks(*words, **how): print(*sys.modules); sys.exit(7)\n"
-        "subprocess.Popen = asks\nsys.argv = ['kubectl-mps']\nmain()\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=False
-    )
-    assert done.returncode == 7, done.stderr
-    assert not {"msgspec", "rich", "asyncio", "yaml"} & {*done.stdout.split()}
 
 
 @pytest.mark.parametrize(

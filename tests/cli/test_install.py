@@ -60,48 +60,14 @@ def test_a_dry_run_shows_every_difference_and_changes_nothing(root: Path, engine
     done = install(root, engine, "--dry-run")
     assert (done.returncode, done.stderr) == (0, "")
     assert tree(root) == before
-    for said in (
-        (
-            f"{root / LAUNCHER} (the launcher): would be written\n--- /dev/null\n+++"
-            f" {root / LAUNCHER}\n@@ "
-        ),
-        f"{root / ENGINES[engine]} ({engine}'s configuration): would be ",
-        f"+++ {root / ENGINES[engine]}\n",
-        "from mpsd.runtime.main import main",
-    ):
-        assert said in done.stdout
+    assert f"{root / LAUNCHER} (the launcher): would be written\n--- /dev/null\n" in done.stdout
+    assert f"+++ {root / ENGINES[engine]}\n" in done.stdout
 
 
 def test_what_is_to_be_run_then_is_said(root: Path) -> None:
     assert "now run: systemctl reload docker\n" in install(root, "docker").stdout
-    containerd = install(root, "containerd").stdout
-    assert "now run: systemctl restart containerd\n" in containerd
-    assert "running containers are not affected" in containerd
-    assert "`ctr run --runc-binary /usr/local/bin/mpsd-runtime` and nerdctl's" in containerd
+    assert "now run: systemctl restart containerd\n" in install(root, "containerd").stdout
     assert "nothing needs a restart" in install(root, "podman").stdout
-
-
-def test_the_way_back_names_what_was_chosen(root: Path) -> None:
-    chosen = ("--to", "/opt/mpsd-runtime", "--run-dir", "/run/other")
-    assert f"uninstall docker {' '.join(chosen)}\n" in install(root, "docker", *chosen).stdout
-
-
-def test_a_root_that_is_not_there_is_misuse(root: Path) -> None:
-    done = install(root / "nowhere", "docker")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "nowhere" in done.stderr
-    assert "is not an existing folder" in done.stderr
-    assert not (root / "nowhere").exists()
-
-
-def test_a_file_that_cannot_be_written_is_named_with_the_reason(root: Path) -> None:
-    shutil.rmtree(root / "etc/containers", ignore_errors=True)
-    write(root / "etc/containers", "")
-    done = install(root, "podman")
-    assert done.returncode == 1
-    assert "etc/containers" in done.stderr
-    assert "cannot be used: Not a directory" in done.stderr
-    assert "Errno" not in done.stderr
 
 
 def test_the_file_as_it_was_lies_beside_it_with_its_owner_and_mode(root: Path) -> None:
@@ -145,15 +111,6 @@ def test_the_launcher_is_a_program_that_knows_what_was_chosen(root: Path) -> Non
         assert said in shown.stdout
 
 
-def test_another_choice_writes_the_launcher_anew_and_leaves_the_engine_alone(root: Path) -> None:
-    install(root, "docker")
-    done = install(root, "docker", "--next", "/usr/bin/crun")
-    assert f"{root / LAUNCHER} (the launcher): changed" in done.stdout
-    assert f"{root / DOCKER} (docker's configuration): unchanged" in done.stdout
-    assert "systemctl" not in done.stdout
-    assert "/usr/bin/crun" in (root / LAUNCHER).read_text()
-
-
 def test_a_link_is_followed_and_stays_one(root: Path) -> None:
     real = write(root / "srv/daemon.json", DAEMON_JSON)
     (root / DOCKER).unlink()
@@ -179,9 +136,7 @@ def test_a_link_that_leads_out_or_nowhere_is_refused(root: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "text", "engine", "said"),
     [
-        (DOCKER, '{"runtimes": {', "docker", "is not JSON"),
         (DOCKER, '{"runtimes": {"mpsd": {"path": "/opt/x"}}}', "docker", "or name it: --to /opt/x"),
-        (CONTAINERD, "version = 7\n", "containerd", "version is 7"),
         (PODMAN, "[engine.runtimes]\nmpsd = ['/opt/x']\n", "podman", "--to /opt/x"),
         (LAUNCHER, "#!/bin/sh\nexec runc\n", "docker", "is not a launcher of mpsd; move it away"),
     ],
@@ -207,17 +162,9 @@ def test_a_launcher_that_others_could_replace_is_refused(root: Path) -> None:
     assert not (root / LAUNCHER).exists()
 
 
-@pytest.mark.parametrize(
-    "words", [("--to", "mpsd-runtime"), ("--to", "/a/../b"), ("--next", "runc"), ("--log", "x")]
-)
+@pytest.mark.parametrize("words", [("--to", "/a/../b"), ("--next", "runc")])
 def test_a_path_that_is_not_whole_is_misuse(root: Path, words: tuple[str, str]) -> None:
-    done = install(root, "docker", *words)
-    assert done.returncode == 2
-    assert words[0] in done.stderr
-
-
-def test_an_engine_that_is_none_is_misuse(root: Path) -> None:
-    assert install(root, "kubernetes").returncode == 2
+    assert install(root, "docker", *words).returncode == 2
 
 
 def test_machines_get_what_would_be_done_and_what_was(root: Path) -> None:
@@ -257,10 +204,8 @@ def dumped(config: Path) -> str:
         CONFIG_TOML,
         None,
         '[plugins.cri.containerd.runtimes.kata]\nruntime_type = "io.containerd.kata.v2"\n',
-        CONFIG_TOML
-        + '[plugins."io.containerd.grpc.v1.cri".containerd]\ndefault_runtime_name = "runc"\n',
     ],
-    ids=["comments", "no-file", "version-1", "default-named"],
+    ids=["comments", "no-file", "version-1"],
 )
 def test_containerd_knows_the_runtime_and_no_other_is_lost(root: Path, text: str | None) -> None:
     if text is None:
@@ -291,18 +236,11 @@ def test_podman_knows_the_runtime(tmp_path: Path) -> None:
     assert f"mpsd uninstall podman --to {to} --config {config}" in done.stdout
     # nothing is left in /dev/shm
     write(tmp_path / "all.conf", config.read_text() + '[engine]\nlock_type = "file"\n')
-    asked = [
-        "--runtime",
-        "mpsd",
-        "info",
-        "--format",
-        "{{.Host.OCIRuntime.Name}} {{.Host.OCIRuntime.Path}}",
-    ]
+    shown = "{{.Host.OCIRuntime.Name}} {{.Host.OCIRuntime.Path}}"
+    asked = ["--runtime", "mpsd", "info", "--format", shown]
     environment = os.environ | {
         "CONTAINERS_CONF": str(tmp_path / "all.conf"),
         "HOME": str(tmp_path),
-    }
-    environment |= {
         "LD_LIBRARY_PATH": libraries_of(podman),
         "PATH": f"{os.environ['PATH']}:{Path(runc).parent}",
     }

@@ -5,13 +5,11 @@ import json
 import stat
 import tarfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 import urllib3
 
-from mpsd.operations.bundle import cluster as cluster_bundle
-from mpsd.platform.kube import MPS_NODES, NODES, PODS, Access, Ask, Kube, Resource
+from mpsd.platform.kube import MPS_NODES, NODES, PODS, Access, Ask, Resource
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.doctored_cluster import DAEMON_SETS, NODE, SYSTEM, DoctoredCluster
 from tests.operations.test_bundle import PEM
@@ -134,14 +132,3 @@ def test_a_cluster_that_cannot_be_asked_leaves_no_file(
     cluster.world.api.start()
     assert (said.code, said.output) == (1, "")
     assert not list(tmp_path.glob("*sub*"))
-
-
-def test_an_interrupt_leaves_no_file(
-    cluster: DoctoredCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def interrupted(kube: Kube, *_rest: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cluster_bundle, "_gather", interrupted)
-    said = cluster.world.kubectl_mps("bundle", "-o", str(tmp_path / "sub.tar.gz"))
-    assert (said.code, said.output, list(tmp_path.glob("*sub*"))) == (130, "", [])

@@ -4,8 +4,6 @@ can do."""
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,20 +40,6 @@ class Machine:
         for process in mps_processes():
             subprocess.run(["kill", "-KILL", str(process)], check=False)
         shutil.rmtree(_RUN)
-
-    @contextmanager
-    def swap(self) -> Iterator[None]:
-        """64 MiB of it are on."""
-        file = self.state / "swap"
-        file.write_bytes(bytes(64 * 1024**2))
-        file.chmod(0o600)
-        for command in ("mkswap", "swapon"):
-            subprocess.run([command, str(file)], check=True, capture_output=True)
-        try:
-            yield
-        finally:
-            subprocess.run(["swapoff", str(file)], check=True)
-            file.unlink()
 
     def _up(self, *words: str) -> None:
         kubeconfig = {"KUBECONFIG": str(self.state / "kubeconfig")}

@@ -1,4 +1,4 @@
-"""kubectl's plugins that this project installs, as kubectl starts them: beside this Python, else on
+"""kubectl's plugin that this project installs, as kubectl starts it: beside this Python, else on
 PATH."""
 
 import shutil
@@ -10,17 +10,9 @@ from tests.e2e.cluster import Cluster, Said
 
 
 def kubectl_mps(cluster: Cluster, *words: str) -> Said:
-    return _plugin(cluster, "kubectl-mps", *words)
-
-
-def inspect_cgpu(cluster: Cluster, *words: str) -> Said:
-    return _plugin(cluster, "kubectl-inspect-cgpu", *words)
-
-
-def _plugin(cluster: Cluster, name: str, *words: str) -> Said:
-    beside = Path(sys.executable).with_name(name)
-    program = str(beside) if beside.exists() else shutil.which(name)
-    assert program, f"{name} is neither beside {sys.executable} nor on PATH"
+    beside = Path(sys.executable).with_name("kubectl-mps")
+    program = str(beside) if beside.exists() else shutil.which("kubectl-mps")
+    assert program, f"kubectl-mps is neither beside {sys.executable} nor on PATH"
     command = [program, *words, "--kubeconfig", str(cluster.kubeconfig)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     return Said(done.returncode, done.stdout, done.stderr)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.e2e.claims import Claims, claims_for_requests, claims_instead_of_plugins, pod_with
+from tests.e2e.claims import Claims, claims_instead_of_plugins, pod_with
 from tests.e2e.cluster import Cluster
-from tests.e2e.installation import MEMORY
 from tests.e2e.machine import this_machine
 from tests.e2e.shares import Pods, refused_at
 from tests.e2e.versions import needs
@@ -60,23 +59,6 @@ def test_two_pods_in_two_namespaces_share_a_gpu_and_each_holds_to_its_claim(
     claims.end("seven")
 
 
-def test_a_claim_that_fits_nowhere_waits_and_gets_what_is_given_back(
-    mpsd: GpuInstallation, pods: Pods, claims: Claims
-) -> None:
-    gpus = mpsd.gpus()
-    gib = gpus[0]["memoryMiB"] // 1024 * 2 // 3
-    names = [f"first-{number}" for number in range(len(gpus))]
-    for name in names:
-        claims.start(name, gib)
-    claims.create("waiting", gib)
-    pods.create(pod_with(pods, "waiting", "waiting", "hold"))
-    print(f"\n{pods.event('waiting', 'FailedScheduling')}")
-    assert pods.phase("waiting") == "Pending"
-    claims.end(names[0])
-    pods.wait_until_holding("waiting")
-    claims.end(*names[1:], "waiting")
-
-
 def test_a_program_that_takes_more_than_its_claim_is_ended_and_its_pod_hears_why(
     pods: Pods, claims: Claims
 ) -> None:
@@ -86,30 +68,6 @@ def test_a_program_that_takes_more_than_its_claim_is_ended_and_its_pod_hears_why
     assert pods.exit_code("greedy") == 137
     print(f"\n{pods.event('greedy', 'GPUMemoryExceeded')}")
     claims.end("greedy")
-
-
-def test_a_claim_shared_by_two_pods_is_one_grant(pods: Pods, claims: Claims) -> None:
-    claims.create("ours", 6)
-    for name in ("left", "right"):
-        pods.create(pod_with(pods, name, "ours", "alloc=2000", "hold"))
-    for name in ("left", "right"):
-        pods.wait_until_holding(name)
-    eventually(lambda: [grant["memoryMiB"] for grant in claims.grants()] == [6144], "one grant")
-    claims.end("left", "right", "ours")
-
-
-def test_a_pod_with_the_extended_resource_runs_unchanged_by_a_claim(
-    cluster: Cluster, pods: Pods, claims: Claims
-) -> None:
-    with claims_for_requests(cluster, pods):
-        pods.start("unchanged", 7, "alloc=9000")
-        assert MEMORY not in json.dumps(pods.get("unchanged")["spec"])
-        assert 7168 - CONTEXT_MIB < refused_at(pods.said("unchanged")) <= 7168
-        pods.delete("unchanged")
-        eventually(
-            lambda: not cluster.get("resourceclaims", "-n", pods.namespace)["items"],
-            "its claim gone with it",
-        )
 
 
 def test_a_fault_taints_the_gpu_and_shows_in_the_status_of_its_pods_until_it_is_healed(

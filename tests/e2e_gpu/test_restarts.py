@@ -27,16 +27,6 @@ def _assert_noticed_nothing(pods: Pods, mpsd: GpuInstallation) -> None:
     eventually(lambda: mpsd.granted_mib(pods.namespace).get(_WITNESS) == _GIB * 1024, "its grant")
 
 
-def test_the_agent_deleted_costs_no_program_anything(
-    cluster: Cluster, mpsd: GpuInstallation, pods: Pods
-) -> None:
-    agent = mpsd.agent()
-    cluster.do("delete", "pod", agent, "-n", SYSTEM, "--grace-period=0", "--force")
-    mpsd.wait_for_another_agent(agent)
-    pods.start("after-delete", 2)
-    _assert_noticed_nothing(pods, mpsd)
-
-
 def test_the_agent_rolled_costs_no_program_anything(
     cluster: Cluster, mpsd: GpuInstallation, pods: Pods
 ) -> None:

@@ -27,19 +27,6 @@ def seen(mpsd: GpuInstallation, pods: Pods) -> str:
     return "seen"
 
 
-def test_kubectl_mps_shows_the_node_its_gpus_and_the_pod(
-    cluster: Cluster, mpsd: GpuInstallation, pods: Pods, seen: str
-) -> None:
-    def shown() -> str:
-        said = kubectl_mps(cluster)
-        assert said.code == 0, said
-        assert mpsd.node in said.out
-        assert seen in said.out
-        return said.out
-
-    print(f"\n{eventually(shown, 'node and pod')}")
-
-
 def test_top_shows_what_each_program_uses(
     cluster: Cluster, mpsd: GpuInstallation, pods: Pods, seen: str
 ) -> None:

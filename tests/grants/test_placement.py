@@ -3,9 +3,7 @@
 from itertools import permutations
 
 from mpsd.grants.rules.placement import InsufficientResources, Placed, find_gpus, place
-from mpsd.model.domain import domains
 from mpsd.model.grants import GpuCapacity, Grant, Request, rooms
-from mpsd.model.quantity import gib
 from tests.model.worlds import GPUS, POLICY, SPREAD, UUIDS, grant
 
 APART = {UUIDS[0]: "gpu0", UUIDS[1]: "gpu1"}
@@ -75,21 +73,6 @@ def test_threads_that_are_reserved_are_not_promised_again() -> None:
 
 def test_a_gpu_that_has_its_clients_takes_no_more() -> None:
     assert refusal(SEVEN, *CROWD, gpus=1).ever
-
-
-def test_gib_for_people_are_never_rounded_up() -> None:
-    assert [gib(mib) for mib in (0, 1024, 1023, 143079, 7168)] == ["0", "1", "0.9", "139.7", "7"]
-
-
-def test_every_gpu_has_a_domain_of_its_own_unless_the_policy_groups_it() -> None:
-    from dataclasses import replace
-
-    assert [(one.name, one.gpus) for one in domains(GPUS, POLICY)] == [
-        ("gpu0", UUIDS[:1]),
-        ("gpu1", UUIDS[1:]),
-    ]
-    grouped = domains(GPUS, replace(POLICY, domains=[[1, 0]]))
-    assert [(one.name, one.gpus) for one in grouped] == [("gpu0-1", UUIDS)]
 
 
 def test_gpus_that_lack_threads_would_not_do_together_either() -> None:

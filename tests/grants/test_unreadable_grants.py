@@ -17,7 +17,6 @@ from mpsd.agent.rules.decide import Admit, Refuse, SetLimit, decide
 from mpsd.grants.ledger import GrantableGpus, LocalGrants, ProgramGrant, living
 from mpsd.model.client_limits import ClientLimit, environment
 from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, MEMORY_LIMIT
-from mpsd.model.domain import domains
 from mpsd.model.grants import evenly
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import LedgerView, NodeView, UnreadableGrant
@@ -258,10 +257,3 @@ def test_whatever_is_cut_off_or_flipped_no_card_is_granted_twice_and_no_limit_fa
     finally:  # while it lives it would prove this grant to the next example
         os.kill(holder.pid, signal.SIGKILL)
         wait_until(lambda: not processes.is_alive(holder), 20, "it has ended")
-
-
-def test_the_domains_of_these_tests_are_those_of_the_policy() -> None:
-    assert [(one.name, one.gpus) for one in domains(GPUS, POLICY)] == [
-        ("gpu0", UUIDS[:1]),
-        ("gpu1", UUIDS[1:]),
-    ]

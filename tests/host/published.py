@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.host.container import Ended
-from tests.host.host import Host
 
 SERVER_MIB = 76  # what MPS itself holds of a card
 _ROW = {"measured": False, "source": "the document"}
@@ -46,30 +45,6 @@ CARDS = (T4, A10, V100_16, V100_32)
 
 OUT_OF_MEMORY = "2:CUDA_ERROR_OUT_OF_MEMORY"
 SUCCESS = "0:CUDA_SUCCESS"
-
-
-def context_mib(host: Host, sms: int) -> int:
-    """What CUDA's own context takes of a limit."""
-    capability = host.facts.capability(host.simulation.gpus[0].compute_capability)
-    assert capability is not None
-    return capability.context_cost_mib(sms)
-
-
-def largest(host: Host, environment: Mapping[str, str], device: int = 0) -> int:
-    """MiB that a container with this environment can have of its device in all, CUDA's context
-    included."""
-    looked = host.ran(environment, "sim-cuda", f"device={device}", "info")
-    free_mib, cost_mib = looked.heard("meminfo_free_MiB"), context_mib(host, looked.heard("sms"))
-    tried = host.ran(
-        environment,
-        "sim-cuda",
-        f"device={device}",
-        f"alloc={free_mib}",
-        "free",
-        f"alloc={free_mib + 1}",
-    )
-    assert results(tried) == [SUCCESS, OUT_OF_MEMORY], tried
-    return int(free_mib) + cost_mib
 
 
 def results(done: Ended) -> list[str]:

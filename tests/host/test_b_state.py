@@ -10,8 +10,8 @@ import pytest
 from tests.host.container import Container, Ended, ended
 from tests.host.engines import Docker
 from tests.host.host import Host, host_of
-from tests.host.published import CARDS, OUT_OF_MEMORY, SUCCESS, results
-from tests.whole.machine.machine import MPSD, eventually
+from tests.host.published import CARDS, SUCCESS, results
+from tests.whole.machine.machine import MPSD
 
 A10_MIB = 23028
 MAX_INST = 20
@@ -42,18 +42,6 @@ def use(host: Host) -> Mapping[str, Any]:
     return found
 
 
-def used_by(host: Host, container: Container) -> Mapping[str, Any]:
-    (found,) = (grant for grant in use(host)["grants"] if grant["container"] == container.name)
-    assert isinstance(found, dict)
-    return found
-
-
-def is_busy(used: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same, or nothing: between two of the simulator's measurements it does nothing for a
-    moment."""
-    return used if used["cards"][0].get("smPercent") else {}
-
-
 def set_to(host: Host, container: Container, *words: str) -> Mapping[str, Any]:
     """What `mpsd set` says, which must be yes."""
     done = host.asked("set", container.name, "-o", "json", *words)
@@ -77,47 +65,6 @@ def entered(container: Container, *command: str) -> Ended:
 def variables(done: Ended) -> dict[str, str]:
     assert done.code == 0, done
     return dict(line.split("=", 1) for line in done.output.splitlines() if "=" in line)
-
-
-def row(host: Host, container: Container) -> list[str]:
-    """Of this container in `mpsd smi`."""
-    done = host.asked("smi")
-    assert done.code == 0, done
-    (found,) = (line.split() for line in done.output.splitlines() if container.name in line)
-    return found
-
-
-def test_b4_smi_shows_id_utilisation_limit_memory_used_and_granted_of_each_container(
-    host: Host,
-) -> None:
-    idle = host.holding(cgpu(6), "alloc=3000", name="gpu_test1")
-    busy = host.container(cgpu(8, 1, weight=5), "sim-cuda", "alloc=1000", "work", name="gpu_test2")
-    assert (busy.create().code, busy.start().code) == (0, 0)
-    busy.heard("launches")
-    of_idle, of_busy = (
-        used_by(host, idle),
-        eventually(lambda: is_busy(used_by(host, busy)), "it computes"),
-    )
-    assert of_idle["cards"][0]["smPercent"] == 0
-    assert (of_busy["cards"][0]["smPercent"], of_busy["threadPercent"]) == (100, 25)
-    assert 3000 < of_idle["cards"][0]["usedMiB"] <= share_mib(6)
-    granted = f"{share_mib(6)}"
-    used = str(of_idle["cards"][0]["usedMiB"])
-    assert row(host, idle) == [
-        "gpu0",
-        idle.name,
-        "-",
-        "0",
-        "%",
-        "-",
-        "1",
-        used,
-        "MiB",
-        granted,
-        "MiB",
-    ]
-    assert row(host, busy)[:3] == ["gpu1", busy.name, "-"]
-    assert row(host, busy)[5:8] == ["25", "%", "5"]
 
 
 def test_b3_a_weight_is_set_while_the_container_runs_up_to_what_is_free(host: Host) -> None:
@@ -148,15 +95,6 @@ def test_b3_what_runs_keeps_its_limits_the_next_exec_has_the_new_ones_and_a_new_
     assert made.delete(force=True).code == 0
     again = host.holding(cgpu(6), name="again")
     assert again.variables()[LIMIT] == at_start[LIMIT]
-
-
-def test_b3_an_exec_after_less_memory_is_out_of_memory_where_it_fitted_before(host: Host) -> None:
-    made = host.holding(cgpu(12))
-    fits = entered(made, "sim-cuda", "alloc=6000")
-    assert results(fits) == [SUCCESS]
-    set_to(host, made, "--mem", "4GiB")
-    assert results(entered(made, "sim-cuda", "alloc=6000")) == [OUT_OF_MEMORY]
-    assert made.status == "running"
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 FILE`."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,8 @@ from uuid import uuid4
 import pytest
 
 from mpsd.platform.kube import PODS, Conflict, Kube, KubeError, Object, PatchKind, Resource
+from mpsd.platform.kube_access import open_kube
 from tests.simulated_api import simulated_api
-from tests.world.asking import answers
 
 NAMESPACES, NODES = Resource("v1", "namespaces"), Resource("v1", "nodes")
 CRDS = Resource("apiextensions.k8s.io/v1", "customresourcedefinitions")
@@ -24,13 +24,9 @@ _DEADLINE_S = 60.0
 class World:
     """A cluster, and names in it that nobody else uses."""
 
-    kubeconfig: Path
     namespace: str
     node: str
     is_real: bool
-
-    def run(self, questions: Callable[[Kube], Awaitable[Any]]) -> Any:
-        return answers(self.kubeconfig, questions)
 
 
 @pytest.fixture(scope="session")
@@ -46,31 +42,38 @@ def kubeconfig(
 
 
 @pytest.fixture
-def world(kubeconfig: Path, pytestconfig: pytest.Config) -> Iterator[World]:
-    mark = uuid4().hex[:8]
-    made = World(
-        kubeconfig,
-        f"contract-{mark}",
-        f"contract-node-{mark}",
-        bool(pytestconfig.getoption("--kubeconfig")),
-    )
+def kube(kubeconfig: Path) -> AbstractAsyncContextManager[Kube]:
+    return connected(kubeconfig)
 
-    async def begin(kube: Kube) -> None:
+
+@asynccontextmanager
+async def connected(kubeconfig: Path) -> AsyncIterator[Kube]:
+    kube = open_kube(kubeconfig)
+    try:
+        yield kube
+    finally:
+        kube.close()
+
+
+@pytest.fixture
+def world(kubeconfig: Path, pytestconfig: pytest.Config) -> AbstractAsyncContextManager[World]:
+    return _world(kubeconfig, bool(pytestconfig.getoption("--kubeconfig")))
+
+
+@asynccontextmanager
+async def _world(kubeconfig: Path, is_real: bool) -> AsyncIterator[World]:
+    mark = uuid4().hex[:8]
+    made = World(f"contract-{mark}", f"contract-node-{mark}", is_real)
+    async with connected(kubeconfig) as kube:
         await kube.create(NAMESPACES, {"metadata": {"name": made.namespace}})
         await eventually(lambda: ready_for_pods(kube, made), "a namespace that takes pods")
-
-    async def end(kube: Kube) -> None:
-        await kube.delete(NAMESPACES, made.namespace)
-        for resource, name in (
-            (NODES, made.node),
-            (Resource("mpsd.io/v1alpha1", "mpsnodes"), made.node),
-        ):
-            with suppress(KubeError):  # most tests make neither
-                await kube.delete(resource, name)
-
-    made.run(begin)
-    yield made
-    made.run(end)
+        try:
+            yield made
+        finally:
+            await kube.delete(NAMESPACES, made.namespace)
+            for resource in (NODES, Resource("mpsd.io/v1alpha1", "mpsnodes")):
+                with suppress(KubeError):  # most tests make neither
+                    await kube.delete(resource, made.node)
 
 
 async def ready_for_pods(kube: Kube, world: World) -> bool:

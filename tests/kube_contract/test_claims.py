@@ -1,9 +1,10 @@
 """What resource claims get of devices that several share, from the scheduler and from the
 controller of claims."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
 from typing import Any
 from uuid import uuid4
@@ -19,7 +20,7 @@ from mpsd.simulator.api_server.allocation import (
     offered,
     results_of,
 )
-from tests.kube_contract.conftest import NODES, World, eventually, make_node, pod
+from tests.kube_contract.conftest import NODES, World, connected, eventually, make_node, pod
 
 _API = "resource.k8s.io/v1"
 SLICES, CLASSES = Resource(_API, "resourceslices"), Resource(_API, "deviceclasses")
@@ -158,21 +159,29 @@ def _amounts(memory_gib: int, threads: int = 0, clients: int = 2) -> dict[str, i
     return {"memory": memory_gib * 1024**3, "threads": threads, "clients": clients}
 
 
-def _with_claims(world: World, questions: Callable[[Claims], Awaitable[None]]) -> None:
-    async def asked(kube: Kube) -> None:
-        if (
-            world.is_real
-            and int((await kube.read("/version"))["gitVersion"].split(".")[1]) < _MINOR
-        ):
-            pytest.skip(f"devices that several claims share: of Kubernetes 1.{_MINOR} and newer")
-        claims = Claims(kube, world)
-        await make_node(kube, world)
+@pytest.fixture
+def claims(
+    kubeconfig: Path, world: AbstractAsyncContextManager[World]
+) -> AbstractAsyncContextManager[Claims]:
+    return _claims(kubeconfig, world)
+
+
+@asynccontextmanager
+async def _claims(
+    kubeconfig: Path, world: AbstractAsyncContextManager[World]
+) -> AsyncIterator[Claims]:
+    async with world as here, connected(kubeconfig) as kube:
+        if here.is_real:
+            version = (await kube.read("/version"))["gitVersion"]
+            if int(version.split(".")[1]) < _MINOR:
+                pytest.skip(f"devices that several claims share: of Kubernetes 1.{_MINOR} on")
+        claims = Claims(kube, here)
+        await make_node(kube, here)
         expression = {"cel": {"expression": f"device.driver == '{claims.driver}'"}}
-        await kube.create(
-            CLASSES, {"metadata": {"name": claims.driver}, "spec": {"selectors": [expression]}}
-        )
+        metadata = {"name": claims.driver}
+        await kube.create(CLASSES, {"metadata": metadata, "spec": {"selectors": [expression]}})
         try:
-            await questions(claims)
+            yield claims
         finally:
             for one in await kube.list(SLICES):
                 if one["spec"]["driver"] == claims.driver:
@@ -182,61 +191,53 @@ def _with_claims(world: World, questions: Callable[[Claims], Awaitable[None]]) -
             with suppress(KubeError):
                 await kube.delete(CLASSES, claims.driver)
 
-    world.run(asked)
 
-
-def test_what_is_asked_is_rounded_up_and_what_is_not_asked_is_the_default(world: World) -> None:
+async def test_what_is_asked_is_rounded_up_and_what_is_not_asked_is_the_default(
+    claims: Claims,
+) -> None:
     asked = {
         "whole": ({"memory": "3Gi", "threads": "30"}, _amounts(3, 30)),
         "steps": ({"memory": "2500Mi", "threads": "31"}, _amounts(3, 35)),
         "least": ({"memory": "1Mi", "clients": "0"}, _amounts(1, 0, 1)),
     }
-
-    async def questions(claims: Claims) -> None:
-        await claims.offer(gpu("gpu0"))
-        for name, (amounts, wanted) in asked.items():
-            assert await claims.try_one(name, request(amounts)) == [("gpu0", wanted)], name
-        await claims.offer(gpu("gpu0"), gpu("gpu1", 10), generation=2)
-        assert await claims.try_one("default", request()) == [("gpu1", _amounts(10))]
-
-    _with_claims(world, questions)
+    await claims.offer(gpu("gpu0"))
+    for name, (amounts, wanted) in asked.items():
+        assert await claims.try_one(name, request(amounts)) == [("gpu0", wanted)], name
+    await claims.offer(gpu("gpu0"), gpu("gpu1", 10), generation=2)
+    assert await claims.try_one("default", request()) == [("gpu1", _amounts(10))]
 
 
-def test_a_share_has_an_id_of_its_own_and_is_of_the_first_device_with_room(world: World) -> None:
-    async def questions(claims: Claims) -> None:
-        await claims.offer(gpu("gpu0"), gpu("gpu1"))
-        found = [await claims.try_one(f"c{n}", request({"memory": "9Gi"})) for n in range(4)]
-        assert [device for one in found for device, _amounts in one] == [
-            "gpu0",
-            "gpu0",
-            "gpu1",
-            "gpu1",
-        ]
-        results = [
-            results_of(await claims.kube.get(CLAIMS, f"c{n}", claims.space))[0] for n in range(4)
-        ]
-        assert len({one["shareID"] for one in results}) == 4
-        assert {(one["driver"], one["pool"], one["request"]) for one in results} == {
-            (claims.driver, claims.world.node, "r0")
-        }
+async def test_a_share_has_an_id_of_its_own_and_is_of_the_first_device_with_room(
+    claims: Claims,
+) -> None:
+    await claims.offer(gpu("gpu0"), gpu("gpu1"))
+    found = [await claims.try_one(f"c{n}", request({"memory": "9Gi"})) for n in range(4)]
+    assert [device for one in found for device, _amounts in one] == [
+        "gpu0",
+        "gpu0",
+        "gpu1",
+        "gpu1",
+    ]
+    results = [
+        results_of(await claims.kube.get(CLAIMS, f"c{n}", claims.space))[0] for n in range(4)
+    ]
+    assert len({one["shareID"] for one in results}) == 4
+    assert {(one["driver"], one["pool"], one["request"]) for one in results} == {
+        (claims.driver, claims.world.node, "r0")
+    }
 
-    _with_claims(world, questions)
 
-
-def test_what_does_not_fit_waits_and_gets_what_is_given_back(world: World) -> None:
-    async def questions(claims: Claims) -> None:
-        await claims.offer(gpu("gpu0"))
-        assert await claims.try_one("first", request({"memory": "20Gi"}))
-        assert await claims.try_one("second", request({"memory": "3Gi"})) == []
-        refused = await claims.kube.get(PODS, "second", claims.space)
-        (why,) = (one for one in refused["status"]["conditions"] if one["type"] == "PodScheduled")
-        assert why["reason"] == "Unschedulable"
-        assert "cannot allocate all claims" in why["message"]
-        await claims.end("first")
-        await eventually(lambda: claims.gotten("second"), "what was given back is given again")
-        assert not await claims.gotten("first")
-
-    _with_claims(world, questions)
+async def test_what_does_not_fit_waits_and_gets_what_is_given_back(claims: Claims) -> None:
+    await claims.offer(gpu("gpu0"))
+    assert await claims.try_one("first", request({"memory": "20Gi"}))
+    assert await claims.try_one("second", request({"memory": "3Gi"})) == []
+    refused = await claims.kube.get(PODS, "second", claims.space)
+    (why,) = (one for one in refused["status"]["conditions"] if one["type"] == "PodScheduled")
+    assert why["reason"] == "Unschedulable"
+    assert "cannot allocate all claims" in why["message"]
+    await claims.end("first")
+    await eventually(lambda: claims.gotten("second"), "what was given back is given again")
+    assert not await claims.gotten("first")
 
 
 _NEVER: dict[str, tuple[Object, tuple[Object, ...]]] = {
@@ -251,169 +252,128 @@ _NEVER: dict[str, tuple[Object, tuple[Object, ...]]] = {
 }
 
 
-def test_what_no_device_can_give_is_given_to_nobody(world: World) -> None:
-    async def questions(claims: Claims) -> None:
-        for generation, (about, (device, requests)) in enumerate(_NEVER.items(), 1):
-            await claims.offer(device, generation=generation)
-            assert await claims.try_one(f"c{generation}", *requests) == [], about
-
-    _with_claims(world, questions)
+async def test_what_no_device_can_give_is_given_to_nobody(claims: Claims) -> None:
+    for generation, (about, (device, requests)) in enumerate(_NEVER.items(), 1):
+        await claims.offer(device, generation=generation)
+        assert await claims.try_one(f"c{generation}", *requests) == [], about
 
 
-def test_a_taint_may_be_tolerated_and_of_a_pool_only_the_newest_whole_generation_counts(
-    world: World,
+async def test_a_taint_may_be_tolerated_and_of_a_pool_only_the_newest_whole_generation_counts(
+    claims: Claims,
 ) -> None:
     tolerations = [{"key": "example.com/sick", "operator": "Exists"}]
-
-    async def questions(claims: Claims) -> None:
-        await claims.offer(gpu("gpu0", taints=[TAINT]))
-        assert await claims.try_one("brave", request({"memory": "1Gi"}, tolerations=tolerations))
-        await claims.offer(gpu("gpu1"), generation=2, slices=2)
-        assert await claims.try_one("early", request({"memory": "1Gi"})) == []
-        await claims.offer(gpu("gpu2"), generation=2, slices=2)
-        await eventually(lambda: claims.gotten("early"), "the pool is whole")
-
-    _with_claims(world, questions)
+    await claims.offer(gpu("gpu0", taints=[TAINT]))
+    assert await claims.try_one("brave", request({"memory": "1Gi"}, tolerations=tolerations))
+    await claims.offer(gpu("gpu1"), generation=2, slices=2)
+    assert await claims.try_one("early", request({"memory": "1Gi"})) == []
+    await claims.offer(gpu("gpu2"), generation=2, slices=2)
+    await eventually(lambda: claims.gotten("early"), "the pool is whole")
 
 
-def test_several_devices_of_one_claim_keep_its_constraints(world: World) -> None:
-    async def questions(claims: Claims) -> None:
-        await claims.offer(
-            gpu("gpu0", model="A30"), gpu("gpu1", model="H200"), gpu("gpu2", model="A30")
-        )
-        same = [
-            {"matchAttribute": f"{claims.driver}/model"},
-            {"distinctAttribute": f"{claims.driver}/uuid"},
-        ]
-        two = request({"memory": "2Gi"}, count=2)
-        found = await claims.try_one("apart", two, constraints=same)
-        assert [device for device, _amounts in found] == ["gpu0", "gpu2"]
-        assert (
-            await claims.try_one("three", request({"memory": "2Gi"}, count=3), constraints=same)
-            == []
-        )
-        expression = f'device.attributes["{claims.driver}"].model == "H200"'
-        chosen = request({"memory": "2Gi"}, selectors=[{"cel": {"expression": expression}}])
-        assert [device for device, _amounts in await claims.try_one("model", chosen)] == ["gpu1"]
-
-    _with_claims(world, questions)
-
-
-def test_a_request_gets_each_device_once_and_another_request_may_get_it_too(world: World) -> None:
+async def test_several_devices_of_one_claim_keep_its_constraints(claims: Claims) -> None:
+    await claims.offer(
+        gpu("gpu0", model="A30"), gpu("gpu1", model="H200"), gpu("gpu2", model="A30")
+    )
+    same = [
+        {"matchAttribute": f"{claims.driver}/model"},
+        {"distinctAttribute": f"{claims.driver}/uuid"},
+    ]
     two = request({"memory": "2Gi"}, count=2)
-    one = request({"memory": "2Gi"})
-
-    async def questions(claims: Claims) -> None:
-        await claims.offer(gpu("gpu0"))
-        assert await claims.try_one("twice", two) == []
-        assert [device for device, _amounts in await claims.try_one("both", one, one)] == [
-            "gpu0",
-            "gpu0",
-        ]
-
-    _with_claims(world, questions)
+    found = await claims.try_one("apart", two, constraints=same)
+    assert [device for device, _amounts in found] == ["gpu0", "gpu2"]
+    assert (
+        await claims.try_one("three", request({"memory": "2Gi"}, count=3), constraints=same) == []
+    )
+    expression = f'device.attributes["{claims.driver}"].model == "H200"'
+    chosen = request({"memory": "2Gi"}, selectors=[{"cel": {"expression": expression}}])
+    assert [device for device, _amounts in await claims.try_one("model", chosen)] == ["gpu1"]
 
 
-def test_parameters_of_class_and_claim_are_in_the_allocation(world: World) -> None:
-    async def questions(claims: Claims) -> None:
-        await claims.offer(gpu("gpu0"))
-        opaque = {"driver": claims.driver, "parameters": {"threadCap": 60}}
-        assert await claims.try_one(
-            "capped", request(), config=[{"requests": ["r0"], "opaque": opaque}]
-        )
-        devices = (await claims.kube.get(CLAIMS, "capped", claims.space))["status"]["allocation"][
-            "devices"
-        ]
-        assert devices["config"] == [{"source": "FromClaim", "requests": ["r0"], "opaque": opaque}]
-
-    _with_claims(world, questions)
+async def test_parameters_of_class_and_claim_are_in_the_allocation(claims: Claims) -> None:
+    await claims.offer(gpu("gpu0"))
+    opaque = {"driver": claims.driver, "parameters": {"threadCap": 60}}
+    assert await claims.try_one(
+        "capped", request(), config=[{"requests": ["r0"], "opaque": opaque}]
+    )
+    devices = (await claims.kube.get(CLAIMS, "capped", claims.space))["status"]["allocation"][
+        "devices"
+    ]
+    assert devices["config"] == [{"source": "FromClaim", "requests": ["r0"], "opaque": opaque}]
 
 
-def test_a_claim_is_reserved_for_its_pods_and_goes_with_the_last_of_them(world: World) -> None:
-    async def questions(claims: Claims) -> None:
-        await claims.offer(gpu("gpu0"))
-        await claims.claim("ours", request({"memory": "4Gi"}))
-        bound = [await claims.start(name, "ours") for name in ("left", "right")]
-        claim = await claims.kube.get(CLAIMS, "ours", claims.space)
-        consumers = [
-            (one["resource"], one["name"], one["uid"]) for one in claim["status"]["reservedFor"]
-        ]
-        assert sorted(consumers) == [
-            ("pods", one["metadata"]["name"], one["metadata"]["uid"]) for one in bound
-        ]
-        assert claim["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
-        await claims.kube.delete(CLAIMS, "ours", claims.space)
-        await claims.end("left")
-        assert await claims.gotten("ours")
-        await claims.end("right")
+async def test_a_claim_is_reserved_for_its_pods_and_goes_with_the_last_of_them(
+    claims: Claims,
+) -> None:
+    await claims.offer(gpu("gpu0"))
+    await claims.claim("ours", request({"memory": "4Gi"}))
+    bound = [await claims.start(name, "ours") for name in ("left", "right")]
+    claim = await claims.kube.get(CLAIMS, "ours", claims.space)
+    consumers = [
+        (one["resource"], one["name"], one["uid"]) for one in claim["status"]["reservedFor"]
+    ]
+    assert sorted(consumers) == [
+        ("pods", one["metadata"]["name"], one["metadata"]["uid"]) for one in bound
+    ]
+    assert claim["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
+    await claims.kube.delete(CLAIMS, "ours", claims.space)
+    await claims.end("left")
+    assert await claims.gotten("ours")
+    await claims.end("right")
 
-        async def is_gone() -> bool:
-            return not await claims.kube.list(CLAIMS, claims.space)
+    async def is_gone() -> bool:
+        return not await claims.kube.list(CLAIMS, claims.space)
 
-        await eventually(is_gone, "the claim is gone")
-
-    _with_claims(world, questions)
+    await eventually(is_gone, "the claim is gone")
 
 
-def test_a_claim_from_a_template_belongs_to_its_pod(world: World) -> None:
-    async def questions(claims: Claims) -> None:
-        await claims.offer(gpu("gpu0"))
-        template = {
-            "metadata": {"name": "share"},
-            "spec": {"spec": claims.spec(request({"memory": "4Gi"}))},
-        }
-        await claims.kube.create(TEMPLATES, template, claims.space)
-        await claims.start("train", resourceClaimTemplateName="share")
+async def test_a_claim_from_a_template_belongs_to_its_pod(claims: Claims) -> None:
+    await claims.offer(gpu("gpu0"))
+    template = {
+        "metadata": {"name": "share"},
+        "spec": {"spec": claims.spec(request({"memory": "4Gi"}))},
+    }
+    await claims.kube.create(TEMPLATES, template, claims.space)
+    await claims.start("train", resourceClaimTemplateName="share")
 
-        async def bound() -> bool:
-            return bool(
-                (await claims.kube.get(PODS, "train", claims.space))["spec"].get("nodeName")
-            )
+    async def bound() -> bool:
+        return bool((await claims.kube.get(PODS, "train", claims.space))["spec"].get("nodeName"))
 
-        await eventually(bound, "train has a node")
-        named = (await claims.kube.get(PODS, "train", claims.space))["status"][
-            "resourceClaimStatuses"
-        ]
-        (made,) = await claims.kube.list(CLAIMS, claims.space)
-        assert [(one["name"], one["resourceClaimName"]) for one in named] == [
-            ("gpu", made["metadata"]["name"])
-        ]
-        assert made["metadata"]["name"].startswith("train-gpu-")
-        assert [one["name"] for one in made["metadata"]["ownerReferences"]] == ["train"]
-        assert _gotten(results_of(made)) == [("gpu0", _amounts(4))]
-
-    _with_claims(world, questions)
+    await eventually(bound, "train has a node")
+    named = (await claims.kube.get(PODS, "train", claims.space))["status"]["resourceClaimStatuses"]
+    (made,) = await claims.kube.list(CLAIMS, claims.space)
+    assert [(one["name"], one["resourceClaimName"]) for one in named] == [
+        ("gpu", made["metadata"]["name"])
+    ]
+    assert made["metadata"]["name"].startswith("train-gpu-")
+    assert [one["name"] for one in made["metadata"]["ownerReferences"]] == ["train"]
+    assert _gotten(results_of(made)) == [("gpu0", _amounts(4))]
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_random_sequence_of_claims_is_allocated_as_the_simulated_scheduler_would(
-    world: World, seed: int
+async def test_a_random_sequence_of_claims_is_allocated_as_the_simulated_scheduler_would(
+    claims: Claims, seed: int
 ) -> None:
     random = Random(seed)
-
-    async def questions(claims: Claims) -> None:
-        devices = [gpu("gpu0"), gpu("gpu1", 10), gpu("gpu2", 40, taints=[TAINT]), gpu("gpu3", 22)]
-        await claims.offer(*devices)
-        living: list[str] = []
-        for number in range(25):
-            if living and random.random() < 0.3:
-                ended = living.pop(random.randrange(len(living)))
-                await claims.end(ended)
-                await eventually(lambda ended=ended: _is_free(claims, ended), f"{ended} is free")
-            name = f"c{number}"
-            await claims.claim(
-                name, *(_random_request(random) for _ in range(random.choice([1, 1, 1, 2])))
-            )
-            wanted = await _as_simulated(claims, name)
-            await claims.start(name)
-            assert await claims.gotten(name) == wanted, f"step {number}"
-            if wanted:
-                living.append(name)
-            else:
-                await claims.end(name)
-                await claims.kube.delete(CLAIMS, name, claims.space)
-
-    _with_claims(world, questions)
+    devices = [gpu("gpu0"), gpu("gpu1", 10), gpu("gpu2", 40, taints=[TAINT]), gpu("gpu3", 22)]
+    await claims.offer(*devices)
+    living: list[str] = []
+    for number in range(25):
+        if living and random.random() < 0.3:
+            ended = living.pop(random.randrange(len(living)))
+            await claims.end(ended)
+            await eventually(lambda ended=ended: _is_free(claims, ended), f"{ended} is free")
+        name = f"c{number}"
+        await claims.claim(
+            name, *(_random_request(random) for _ in range(random.choice([1, 1, 1, 2])))
+        )
+        wanted = await _as_simulated(claims, name)
+        await claims.start(name)
+        assert await claims.gotten(name) == wanted, f"step {number}"
+        if wanted:
+            living.append(name)
+        else:
+            await claims.end(name)
+            await claims.kube.delete(CLAIMS, name, claims.space)
 
 
 async def _is_free(claims: Claims, name: str) -> bool:

@@ -13,7 +13,6 @@ from mpsd.platform.kube import (
     NotFound,
     Object,
     PatchKind,
-    Rejected,
     Resource,
     Unavailable,
 )
@@ -27,112 +26,61 @@ BUDGETS = [Resource(api, "poddisruptionbudgets") for api in ("policy/v1", "polic
 RUNNING = {"status": {"phase": "Running"}}  # a budget says nothing of a pod that has not begun
 
 
-def test_a_created_object_has_a_uid_a_version_and_a_time(world: World) -> None:
-    async def questions(kube: Kube) -> None:
-        made = await kube.create(MAPS, config_map("a", key="1"), world.namespace)
-        metadata = made["metadata"]
-        assert len(metadata["uid"]) == 36
-        assert metadata["resourceVersion"].isdecimal()
-        assert metadata["creationTimestamp"].endswith("Z")
-        assert (metadata["namespace"], made["kind"], made["apiVersion"]) == (
-            world.namespace,
-            "ConfigMap",
-            "v1",
-        )
-        assert (await kube.get(MAPS, "a", world.namespace)) == made
-
-    world.run(questions)
-
-
-def test_a_name_is_taken_once_and_made_up_where_only_its_beginning_is_given(world: World) -> None:
-    async def questions(kube: Kube) -> None:
+async def test_a_name_is_taken_once_and_made_up_where_only_its_beginning_is_given(
+    world: World, kube: Kube
+) -> None:
+    await kube.create(MAPS, config_map("a"), world.namespace)
+    with pytest.raises(Conflict):
         await kube.create(MAPS, config_map("a"), world.namespace)
-        with pytest.raises(Conflict):
-            await kube.create(MAPS, config_map("a"), world.namespace)
-        made = await kube.create(MAPS, {"metadata": {"generateName": "b-"}}, world.namespace)
-        assert made["metadata"]["name"].startswith("b-")
-        assert len(made["metadata"]["name"]) == 7
-
-    world.run(questions)
+    made = await kube.create(MAPS, {"metadata": {"generateName": "b-"}}, world.namespace)
+    assert made["metadata"]["name"].startswith("b-")
+    assert len(made["metadata"]["name"]) == 7
 
 
-@pytest.mark.parametrize(
-    ("thing", "error"),
-    [
-        ({"metadata": {"name": "Not_A_Name"}}, Rejected),
-        ({"metadata": {}}, Rejected),
-        ({"metadata": {"name": "a", "namespace": "another"}}, Rejected),
-        ({"metadata": {"name": "a"}, "kind": "Secret", "apiVersion": "v1"}, Rejected),
-    ],
-)
-def test_what_cannot_be_an_object_is_rejected(
-    world: World, thing: Object, error: type[Exception]
+async def test_nothing_is_made_in_a_namespace_or_of_a_kind_that_does_not_exist(
+    world: World, kube: Kube
 ) -> None:
-    async def questions(kube: Kube) -> None:
-        with pytest.raises(error):
-            await kube.create(
-                MAPS, {"metadata": {"name": "", **thing["metadata"]}, **thing}, world.namespace
-            )
-
-    world.run(questions)
-
-
-def test_nothing_is_made_in_a_namespace_or_of_a_kind_that_does_not_exist(world: World) -> None:
-    async def questions(kube: Kube) -> None:
-        with pytest.raises(NotFound, match="namespaces"):
-            await kube.create(MAPS, config_map("a"), f"{world.namespace}-not")
-        with pytest.raises(NotFound):
-            await kube.list(Resource("example.com/v1", "things"))
-        with pytest.raises(NotFound):
-            await kube.get(MAPS, "not-there", world.namespace)
-
-    world.run(questions)
+    with pytest.raises(NotFound, match="namespaces"):
+        await kube.create(MAPS, config_map("a"), f"{world.namespace}-not")
+    with pytest.raises(NotFound):
+        await kube.list(Resource("example.com/v1", "things"))
+    with pytest.raises(NotFound):
+        await kube.get(MAPS, "not-there", world.namespace)
 
 
-def test_each_change_has_a_newer_version_and_no_change_has_none(world: World) -> None:
-    async def questions(kube: Kube) -> None:
-        made = await kube.create(MAPS, config_map("a", key="1"), world.namespace)
-        changed = await kube.replace(MAPS, made | {"data": {"key": "2"}}, world.namespace)
-        assert int(changed["metadata"]["resourceVersion"]) > int(
-            made["metadata"]["resourceVersion"]
-        )
-        again = await kube.patch(
-            MAPS, "a", {"data": {"key": "2"}}, PatchKind.MERGE, world.namespace
-        )
-        assert again["metadata"]["resourceVersion"] == changed["metadata"]["resourceVersion"]
-
-    world.run(questions)
-
-
-def test_who_changes_what_has_changed_hears_of_a_conflict(world: World) -> None:
-    async def questions(kube: Kube) -> None:
-        made = await kube.create(MAPS, config_map("a", key="1"), world.namespace)
-        await kube.patch(MAPS, "a", {"data": {"key": "2"}}, PatchKind.MERGE, world.namespace)
-        with pytest.raises(Conflict):
-            await kube.replace(MAPS, made | {"data": {"key": "3"}}, world.namespace)
-        stale = {
-            "metadata": {"resourceVersion": made["metadata"]["resourceVersion"]},
-            "data": {"key": "3"},
-        }
-        with pytest.raises(Conflict):
-            await kube.patch(MAPS, "a", stale, PatchKind.MERGE, world.namespace)
-
-    world.run(questions)
-
-
-def test_a_patch_or_a_deletion_meant_for_another_object_of_that_name_is_a_conflict(
-    world: World,
+async def test_each_change_has_a_newer_version_and_no_change_has_none(
+    world: World, kube: Kube
 ) -> None:
-    async def questions(kube: Kube) -> None:
-        await kube.create(PODS, pod("a"), world.namespace)
-        patch = {"metadata": {"uid": "another", "annotations": {"a": "b"}}}
-        with pytest.raises(Conflict):
-            await kube.patch(PODS, "a", patch, PatchKind.MERGE, world.namespace)
-        with pytest.raises(Conflict):
-            await kube.delete(PODS, "a", world.namespace, uid="another")
-        assert "annotations" not in (await kube.get(PODS, "a", world.namespace))["metadata"]
+    made = await kube.create(MAPS, config_map("a", key="1"), world.namespace)
+    changed = await kube.replace(MAPS, made | {"data": {"key": "2"}}, world.namespace)
+    assert int(changed["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
+    again = await kube.patch(MAPS, "a", {"data": {"key": "2"}}, PatchKind.MERGE, world.namespace)
+    assert again["metadata"]["resourceVersion"] == changed["metadata"]["resourceVersion"]
 
-    world.run(questions)
+
+async def test_who_changes_what_has_changed_hears_of_a_conflict(world: World, kube: Kube) -> None:
+    made = await kube.create(MAPS, config_map("a", key="1"), world.namespace)
+    await kube.patch(MAPS, "a", {"data": {"key": "2"}}, PatchKind.MERGE, world.namespace)
+    with pytest.raises(Conflict):
+        await kube.replace(MAPS, made | {"data": {"key": "3"}}, world.namespace)
+    stale = {
+        "metadata": {"resourceVersion": made["metadata"]["resourceVersion"]},
+        "data": {"key": "3"},
+    }
+    with pytest.raises(Conflict):
+        await kube.patch(MAPS, "a", stale, PatchKind.MERGE, world.namespace)
+
+
+async def test_a_patch_or_a_deletion_meant_for_another_object_of_that_name_is_a_conflict(
+    world: World, kube: Kube
+) -> None:
+    await kube.create(PODS, pod("a"), world.namespace)
+    patch = {"metadata": {"uid": "another", "annotations": {"a": "b"}}}
+    with pytest.raises(Conflict):
+        await kube.patch(PODS, "a", patch, PatchKind.MERGE, world.namespace)
+    with pytest.raises(Conflict):
+        await kube.delete(PODS, "a", world.namespace, uid="another")
+    assert "annotations" not in (await kube.get(PODS, "a", world.namespace))["metadata"]
 
 
 PATCHES: dict[str, tuple[PatchKind, Any, dict[str, str]]] = {
@@ -152,88 +100,64 @@ PATCHES: dict[str, tuple[PatchKind, Any, dict[str, str]]] = {
 
 
 @pytest.mark.parametrize(("kind", "patch", "data"), PATCHES.values(), ids=PATCHES.keys())
-def test_each_way_of_patching_changes_what_it_says(
-    world: World, kind: PatchKind, patch: Any, data: dict[str, str]
+async def test_each_way_of_patching_changes_what_it_says(
+    world: World, kube: Kube, kind: PatchKind, patch: Any, data: dict[str, str]
 ) -> None:
-    async def questions(kube: Kube) -> None:
-        await kube.create(MAPS, config_map("a", a="1"), world.namespace)
-        assert (await kube.patch(MAPS, "a", patch, kind, world.namespace))["data"] == data
-        assert (await kube.get(MAPS, "a", world.namespace))["data"] == data
-
-    world.run(questions)
+    await kube.create(MAPS, config_map("a", a="1"), world.namespace)
+    assert (await kube.patch(MAPS, "a", patch, kind, world.namespace))["data"] == data
+    assert (await kube.get(MAPS, "a", world.namespace))["data"] == data
 
 
-def test_a_json_patch_whose_test_fails_changes_nothing(world: World) -> None:
-    async def questions(kube: Kube) -> None:
-        await kube.create(MAPS, config_map("a", a="1"), world.namespace)
-        operations = [
-            {"op": "add", "path": "/data/b", "value": "2"},
-            {"op": "test", "path": "/data/a", "value": "another"},
-        ]
-        with pytest.raises(Rejected):
-            await kube.patch(MAPS, "a", operations, PatchKind.JSON, world.namespace)
-        assert (await kube.get(MAPS, "a", world.namespace))["data"] == {"a": "1"}
-
-    world.run(questions)
-
-
-def test_an_object_with_a_finalizer_goes_when_the_finalizer_does(world: World) -> None:
-    async def questions(kube: Kube) -> None:
-        metadata = {"name": "a", "finalizers": ["mpsd.io/contract"]}
-        await kube.create(MAPS, {"metadata": metadata}, world.namespace)
-        await kube.delete(MAPS, "a", world.namespace)
-        assert "deletionTimestamp" in (await kube.get(MAPS, "a", world.namespace))["metadata"]
-        await kube.patch(
-            MAPS, "a", {"metadata": {"finalizers": None}}, PatchKind.MERGE, world.namespace
-        )
-        with pytest.raises(NotFound):
-            await kube.get(MAPS, "a", world.namespace)
-
-    world.run(questions)
+async def test_an_object_with_a_finalizer_goes_when_the_finalizer_does(
+    world: World, kube: Kube
+) -> None:
+    metadata = {"name": "a", "finalizers": ["mpsd.io/contract"]}
+    await kube.create(MAPS, {"metadata": metadata}, world.namespace)
+    await kube.delete(MAPS, "a", world.namespace)
+    assert "deletionTimestamp" in (await kube.get(MAPS, "a", world.namespace))["metadata"]
+    await kube.patch(
+        MAPS, "a", {"metadata": {"finalizers": None}}, PatchKind.MERGE, world.namespace
+    )
+    with pytest.raises(NotFound):
+        await kube.get(MAPS, "a", world.namespace)
 
 
-def test_what_belongs_to_an_object_goes_with_it(world: World) -> None:
-    async def questions(kube: Kube) -> None:
-        owner = await kube.create(MAPS, config_map("owner"), world.namespace)
-        reference = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "name": "owner",
-            "uid": owner["metadata"]["uid"],
+async def test_what_belongs_to_an_object_goes_with_it(world: World, kube: Kube) -> None:
+    owner = await kube.create(MAPS, config_map("owner"), world.namespace)
+    reference = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": "owner",
+        "uid": owner["metadata"]["uid"],
+    }
+    await kube.create(
+        MAPS, {"metadata": {"name": "owned", "ownerReferences": [reference]}}, world.namespace
+    )
+    await kube.delete(MAPS, "owner", world.namespace)
+
+    async def is_gone() -> bool:
+        return "owned" not in {
+            one["metadata"]["name"] for one in await kube.list(MAPS, world.namespace)
         }
-        await kube.create(
-            MAPS, {"metadata": {"name": "owned", "ownerReferences": [reference]}}, world.namespace
-        )
-        await kube.delete(MAPS, "owner", world.namespace)
 
-        async def is_gone() -> bool:
-            return "owned" not in {
-                one["metadata"]["name"] for one in await kube.list(MAPS, world.namespace)
-            }
-
-        await eventually(is_gone, "the owned object gone")
-
-    world.run(questions)
+    await eventually(is_gone, "the owned object gone")
 
 
-def test_a_namespace_that_ends_takes_nothing_new_and_its_contents_with_it(world: World) -> None:
-    async def questions(kube: Kube) -> None:
-        name = f"{world.namespace}-ending"
-        await kube.create(NAMESPACES, {"metadata": {"name": name}})
-        await kube.create(
-            MAPS, {"metadata": {"name": "a", "finalizers": ["mpsd.io/contract"]}}, name
-        )
-        await kube.delete(NAMESPACES, name)
-        with pytest.raises(Forbidden, match="terminated"):
-            await kube.create(MAPS, config_map("b"), name)
-        await kube.patch(MAPS, "a", {"metadata": {"finalizers": None}}, PatchKind.MERGE, name)
+async def test_a_namespace_that_ends_takes_nothing_new_and_its_contents_with_it(
+    world: World, kube: Kube
+) -> None:
+    name = f"{world.namespace}-ending"
+    await kube.create(NAMESPACES, {"metadata": {"name": name}})
+    await kube.create(MAPS, {"metadata": {"name": "a", "finalizers": ["mpsd.io/contract"]}}, name)
+    await kube.delete(NAMESPACES, name)
+    with pytest.raises(Forbidden, match="terminated"):
+        await kube.create(MAPS, config_map("b"), name)
+    await kube.patch(MAPS, "a", {"metadata": {"finalizers": None}}, PatchKind.MERGE, name)
 
-        async def is_gone() -> bool:
-            return name not in {one["metadata"]["name"] for one in await kube.list(NAMESPACES)}
+    async def is_gone() -> bool:
+        return name not in {one["metadata"]["name"] for one in await kube.list(NAMESPACES)}
 
-        await eventually(is_gone, "the namespace gone")
-
-    world.run(questions)
+    await eventually(is_gone, "the namespace gone")
 
 
 async def _create_by_the_first_served(
@@ -247,26 +171,23 @@ async def _create_by_the_first_served(
     await kube.create(oldest, thing, namespace)
 
 
-def test_an_eviction_ends_a_pod_unless_a_budget_forbids_it(world: World) -> None:
-    async def questions(kube: Kube) -> None:
-        guarded = pod("guarded")
-        guarded["metadata"]["labels"] = {"guarded": "yes"}
-        for one in (guarded, pod("free")):
-            await kube.create(PODS, one, world.namespace)
-        budget = {
-            "metadata": {"name": "none"},
-            "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"guarded": "yes"}}},
-        }
-        await _create_by_the_first_served(kube, BUDGETS, budget, world.namespace)
-        with pytest.raises(Conflict):
-            await kube.evict("free", world.namespace, uid="another")
-        await kube.evict("free", world.namespace)
-        with pytest.raises(NotFound):
-            await kube.get(PODS, "free", world.namespace)
-        await kube.patch(PODS, "guarded", RUNNING, PatchKind.STRATEGIC, world.namespace, "status")
-        with pytest.raises(Unavailable, match="disruption budget"):
-            await kube.evict("guarded", world.namespace)
-        with pytest.raises(NotFound):
-            await kube.evict("not-there", world.namespace)
-
-    world.run(questions)
+async def test_an_eviction_ends_a_pod_unless_a_budget_forbids_it(world: World, kube: Kube) -> None:
+    guarded = pod("guarded")
+    guarded["metadata"]["labels"] = {"guarded": "yes"}
+    for one in (guarded, pod("free")):
+        await kube.create(PODS, one, world.namespace)
+    budget = {
+        "metadata": {"name": "none"},
+        "spec": {"maxUnavailable": 0, "selector": {"matchLabels": {"guarded": "yes"}}},
+    }
+    await _create_by_the_first_served(kube, BUDGETS, budget, world.namespace)
+    with pytest.raises(Conflict):
+        await kube.evict("free", world.namespace, uid="another")
+    await kube.evict("free", world.namespace)
+    with pytest.raises(NotFound):
+        await kube.get(PODS, "free", world.namespace)
+    await kube.patch(PODS, "guarded", RUNNING, PatchKind.STRATEGIC, world.namespace, "status")
+    with pytest.raises(Unavailable, match="disruption budget"):
+        await kube.evict("guarded", world.namespace)
+    with pytest.raises(NotFound):
+        await kube.evict("not-there", world.namespace)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mpsd.platform.kube import Kube, NotFound, Object, Resource
+from mpsd.platform.kube import Kube, Object, Resource
 from mpsd.platform.rules.readers import access_review, is_allowed, reviewed_user, token_review
 from tests.kube_contract.conftest import World, eventually
 
@@ -33,35 +33,19 @@ async def may_get(kube: Kube, token: str, path: str) -> bool:
     return is_allowed(await kube.create(ACCESS, access_review(user, path)))
 
 
-def test_a_token_is_known_as_its_service_account_while_that_is_there(world: World) -> None:
-    async def questions(kube: Kube) -> None:
-        token = await token_of(kube, world, "reader")
-        user = reviewed_user(await kube.create(TOKENS, token_review(token)))
-        assert user is not None
-        assert user.name == f"system:serviceaccount:{world.namespace}:reader"
-        assert {f"system:serviceaccounts:{world.namespace}", "system:authenticated"} <= set(
-            user.groups
-        )
-        for unknown in (token + "x", "nothing", "ü"):
-            assert reviewed_user(await kube.create(TOKENS, token_review(unknown))) is None
-
-    world.run(questions)
+async def test_a_token_is_known_as_its_service_account_while_that_is_there(
+    world: World, kube: Kube
+) -> None:
+    token = await token_of(kube, world, "reader")
+    user = reviewed_user(await kube.create(TOKENS, token_review(token)))
+    assert user is not None
+    assert user.name == f"system:serviceaccount:{world.namespace}:reader"
+    assert {f"system:serviceaccounts:{world.namespace}", "system:authenticated"} <= set(user.groups)
+    for unknown in (token + "x", "nothing", "ü"):
+        assert reviewed_user(await kube.create(TOKENS, token_review(unknown))) is None
 
 
-def test_no_token_is_given_for_an_account_that_is_not_there(world: World) -> None:
-    async def questions(kube: Kube) -> None:
-        try:
-            await kube.create(
-                ACCOUNTS, REQUEST | {"metadata": {"name": "nobody"}}, world.namespace, "token"
-            )
-        except NotFound:
-            return
-        raise AssertionError("a token was given")
-
-    world.run(questions)
-
-
-def test_a_role_that_is_bound_gives_its_paths_and_no_others(world: World) -> None:
+async def test_a_role_that_is_bound_gives_its_paths_and_no_others(world: World, kube: Kube) -> None:
     name = f"{world.namespace}-reader"
     role = {
         "metadata": {"name": name},
@@ -72,22 +56,16 @@ def test_a_role_that_is_bound_gives_its_paths_and_no_others(world: World) -> Non
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
         "subjects": [{"kind": "ServiceAccount", "name": "reader", "namespace": world.namespace}],
     }
-
-    async def questions(kube: Kube) -> None:
-        token, other = await token_of(kube, world, "reader"), await token_of(kube, world, "other")
-        assert not await may_get(kube, token, "/told")
-        try:
-            await kube.create(ROLES, role)
-            await kube.create(BINDINGS, binding)
-            await eventually(
-                lambda: may_get(kube, token, "/told"), "the role counts, a moment later"
-            )
-            assert await may_get(kube, token, "/v9/a/b")
-            assert not await may_get(kube, token, "/told/more")
-            assert not await may_get(kube, token, "/")
-            assert not await may_get(kube, other, "/told")
-        finally:
-            await kube.delete(BINDINGS, name)
-            await kube.delete(ROLES, name)
-
-    world.run(questions)
+    token, other = await token_of(kube, world, "reader"), await token_of(kube, world, "other")
+    assert not await may_get(kube, token, "/told")
+    try:
+        await kube.create(ROLES, role)
+        await kube.create(BINDINGS, binding)
+        await eventually(lambda: may_get(kube, token, "/told"), "the role counts, a moment later")
+        assert await may_get(kube, token, "/v9/a/b")
+        assert not await may_get(kube, token, "/told/more")
+        assert not await may_get(kube, token, "/")
+        assert not await may_get(kube, other, "/told")
+    finally:
+        await kube.delete(BINDINGS, name)
+        await kube.delete(ROLES, name)

@@ -35,13 +35,6 @@ def test_a_container_that_kubelet_asks_for_no_more_is_not_held_back() -> None:
     assert book.held_back == 0
 
 
-def test_other_calls_hold_nobody_back() -> None:
-    book = PluginCalls(Clock())
-    book.note(Call.ALLOCATE, ONE, CallOutcome.REFUSED, 0.1)
-    book.note(Call.PREFER, ONE, CallOutcome.LATE, 0.1)
-    assert book.held_back == 0
-
-
 def test_every_call_is_counted_by_what_came_of_it_and_timed() -> None:
     book = PluginCalls(Clock())
     for outcome in CallOutcome:

@@ -125,13 +125,6 @@ def allocate(*containers: tuple[str, ...]) -> wire.AllocateRequest:
     )
 
 
-def test_kubelet_is_told_to_ask_before_every_start_and_which_devices_are_best(folder: Path) -> None:
-    options = ask(folder, Told(), lambda stub: stub.GetDevicePluginOptions(wire.Empty()))
-    assert options == wire.DevicePluginOptions(
-        pre_start_required=True, get_preferred_allocation_available=True
-    )
-
-
 def test_every_list_of_devices_reaches_kubelet_with_their_health(folder: Path) -> None:
     plugin = Told()
 
@@ -181,57 +174,48 @@ class Restless(Told):
             yield self.listed
 
 
-def test_a_server_that_stops_lets_the_list_end_that_it_is_sending(folder: Path) -> None:
-    async def conversation() -> None:
-        plugin = Restless()
-        server = PluginServer(folder, "mem.sock", plugin, stop_within_s=20)
-        await server.start()
-        async with dial(folder / "mem.sock") as channel:
-            stream = DevicePluginStub(channel).ListAndWatch(wire.Empty())
-            await plugin.under_way.wait()
-            stopping = asyncio.create_task(server.stop())
-            assert len((await stream.read()).devices) == len(plugin.listed)
-            assert await stream.read() is grpc.aio.EOF
-            await stopping
-
-    asyncio.run(conversation())
+async def test_a_server_that_stops_lets_the_list_end_that_it_is_sending(folder: Path) -> None:
+    plugin = Restless()
+    server = PluginServer(folder, "mem.sock", plugin, stop_within_s=20)
+    await server.start()
+    async with dial(folder / "mem.sock") as channel:
+        stream = DevicePluginStub(channel).ListAndWatch(wire.Empty())
+        await plugin.under_way.wait()
+        stopping = asyncio.create_task(server.stop())
+        assert len((await stream.read()).devices) == len(plugin.listed)
+        assert await stream.read() is grpc.aio.EOF
+        await stopping
 
 
-def test_a_server_that_stops_does_not_wait_for_a_kubelet_that_reads_no_more(folder: Path) -> None:
-    async def conversation() -> None:
-        plugin = Restless()
-        server = PluginServer(folder, "mem.sock", plugin, stop_within_s=0.1)
-        await server.start()
-        async with dial(folder / "mem.sock") as channel:
-            stream = DevicePluginStub(channel).ListAndWatch(wire.Empty())
-            await plugin.under_way.wait()
-            async with asyncio.timeout(10):
-                await server.stop()
-            await until(lambda: not server.watchers, 5, "the stream has ended")
-            stream.cancel()
+async def test_a_server_that_stops_does_not_wait_for_a_kubelet_that_reads_no_more(
+    folder: Path,
+) -> None:
+    plugin = Restless()
+    server = PluginServer(folder, "mem.sock", plugin, stop_within_s=0.1)
+    await server.start()
+    async with dial(folder / "mem.sock") as channel:
+        stream = DevicePluginStub(channel).ListAndWatch(wire.Empty())
+        await plugin.under_way.wait()
+        async with asyncio.timeout(10):
+            await server.stop()
+        await until(lambda: not server.watchers, 5, "the stream has ended")
+        stream.cancel()
 
-    asyncio.run(conversation())
 
-
-def test_a_kubelet_that_hangs_up_ends_its_stream_alone(folder: Path) -> None:
-    async def conversation() -> None:
-        plugin = Told()
-        server = PluginServer(folder, "mem.sock", plugin)
-        await server.start()
-        async with dial(folder / "mem.sock") as stays:
-            staying = DevicePluginStub(stays).ListAndWatch(wire.Empty())
-            await staying.read()
-            async with dial(folder / "mem.sock") as leaves:
-                await DevicePluginStub(leaves).ListAndWatch(wire.Empty()).read()
-                assert server.watchers == 2
-            await until(
-                lambda: server.watchers == len(plugin.streams) == 1, 5, "one stream is left"
-            )
-            plugin.list(Device("b/0", True))
-            assert [each.ID for each in (await staying.read()).devices] == ["b/0"]
-        await server.stop()
-
-    asyncio.run(conversation())
+async def test_a_kubelet_that_hangs_up_ends_its_stream_alone(folder: Path) -> None:
+    plugin = Told()
+    server = PluginServer(folder, "mem.sock", plugin)
+    await server.start()
+    async with dial(folder / "mem.sock") as stays:
+        staying = DevicePluginStub(stays).ListAndWatch(wire.Empty())
+        await staying.read()
+        async with dial(folder / "mem.sock") as leaves:
+            await DevicePluginStub(leaves).ListAndWatch(wire.Empty()).read()
+            assert server.watchers == 2
+        await until(lambda: server.watchers == len(plugin.streams) == 1, 5, "one stream is left")
+        plugin.list(Device("b/0", True))
+        assert [each.ID for each in (await staying.read()).devices] == ["b/0"]
+    await server.stop()
 
 
 def test_each_container_of_one_call_is_answered_in_its_order_with_all_that_it_gets(
@@ -264,16 +248,6 @@ def test_preferred_devices_are_asked_with_all_that_kubelet_says(folder: Path) ->
     assert plugin.asked == [(("a/0", "a/1", "a/2"), ("a/2",), 2)]
     expected = wire.ContainerPreferredAllocationResponse(deviceIDs=["a/2", "a/0"])
     assert answer == wire.PreferredAllocationResponse(container_responses=[expected])
-
-
-def test_a_start_is_asked_for_with_the_container_s_devices(folder: Path) -> None:
-    plugin = Told()
-    ask(
-        folder,
-        plugin,
-        lambda stub: stub.PreStartContainer(wire.PreStartContainerRequest(devices_ids=["a/0"])),
-    )
-    assert plugin.asked == [("start", "a/0")]
 
 
 def test_a_refusal_is_told_in_its_own_words_on_one_line(folder: Path) -> None:
@@ -363,28 +337,25 @@ def test_the_socket_is_for_root_alone_and_replaces_a_stale_one(folder: Path) -> 
     assert [stat.S_ISSOCK(seen) and stat.S_IMODE(seen) for seen in mode] == [0o600]
 
 
-def test_a_socket_that_was_deleted_or_replaced_is_noticed_and_what_replaced_it_is_left_alone(
+async def test_a_socket_that_was_deleted_or_replaced_is_noticed_and_what_replaced_it_is_left_alone(
     folder: Path,
 ) -> None:
-    async def conversation() -> None:
-        first, second = (
-            PluginServer(folder, "mem.sock", Told()),
-            PluginServer(folder, "mem.sock", Told()),
-        )
-        assert not first.reachable
-        await first.start()
-        assert first.reachable
-        (folder / "mem.sock").unlink()
-        assert not first.reachable
-        await second.start()
-        assert not first.reachable
-        await first.stop()
-        assert second.reachable
-        async with dial(folder / "mem.sock") as channel:
-            await DevicePluginStub(channel).GetDevicePluginOptions(wire.Empty())
-        await second.stop()
-
-    asyncio.run(conversation())
+    first, second = (
+        PluginServer(folder, "mem.sock", Told()),
+        PluginServer(folder, "mem.sock", Told()),
+    )
+    assert not first.reachable
+    await first.start()
+    assert first.reachable
+    (folder / "mem.sock").unlink()
+    assert not first.reachable
+    await second.start()
+    assert not first.reachable
+    await first.stop()
+    assert second.reachable
+    async with dial(folder / "mem.sock") as channel:
+        await DevicePluginStub(channel).GetDevicePluginOptions(wire.Empty())
+    await second.stop()
 
 
 def test_a_folder_that_is_not_there_means_that_kubelet_is_away(folder: Path) -> None:

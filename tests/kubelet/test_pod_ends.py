@@ -2,7 +2,7 @@
 else's ever are."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -73,12 +73,6 @@ def test_a_grace_that_is_shorter_than_a_drain_is_none(grace_s: int, at_once: boo
     assert (due(SEEN_S, client(1), end=end)[0] == [1]) is at_once
 
 
-def test_a_grace_can_only_become_shorter() -> None:
-    shorter = deleted(END, POD, PodDeletion(10), SEEN_S + 1, was_running=False)
-    assert shorter == replace(END, grace_s=10)
-    assert deleted(shorter, POD, PodDeletion(600), SEEN_S + 2, was_running=False) == shorter
-
-
 def test_of_a_pod_that_nobody_saw_running_no_grace_is_known_to_be_left() -> None:
     end = deleted(None, POD, PodDeletion(30), SEEN_S, was_running=False)
     assert due(SEEN_S, client(1), end=end)[0] == [1]
@@ -96,11 +90,6 @@ def test_an_end_is_over_some_time_after_its_pod_was_removed() -> None:
     end = removed(END, POD, SEEN_S)
     assert not is_over(end, SEEN_S + REMOVED_S - 0.001)
     assert is_over(end, SEEN_S + REMOVED_S)
-
-
-def test_who_is_beside_mps_or_in_no_deleted_pod_is_left_alone() -> None:
-    others = (client(1, on_mps=False), client(2, "another"), client(3, None))
-    assert due(BEFORE_KILL_S, *others, mortal=others) == ([], float("inf"))
 
 
 # -- any order of events -------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from mpsd.kubelet.rules.ledger import (
     ContainerDevices,
     JournalEntry,
     by_cgroup,
-    by_devices,
     corrected,
     pod_grants,
     served,
@@ -114,16 +113,6 @@ def test_a_pod_one_of_whose_containers_is_normal_is_normal() -> None:
     assert priority(*both, journal=(first, replace(second, priority=1))) == 1
 
 
-def test_a_pod_that_nobody_knows_has_its_grant_by_name() -> None:
-    (grant,) = grants(devices(named(), mem_ids(2)))
-    assert (grant.id, grant.holder, grant.thread_percent) == (
-        "default/train-0",
-        PodName("default", "train-0", ""),
-        100,
-    )
-    assert grant.reserved_percent == 0
-
-
 def test_an_init_container_holds_its_devices_as_long_as_its_pod_lives() -> None:
     """kubelet gives them to later containers, keeps what is over, and lists only what those
     have."""
@@ -134,12 +123,6 @@ def test_an_init_container_holds_its_devices_as_long_as_its_pod_lives() -> None:
         devices(named(), mem_ids(3), percent_ids(20)), journal=(first, main), pods=pods
     )
     assert (grant.memory_mib, grant.thread_percent, grant.reserved_percent) == (8 * 1024, 100, 20)
-
-
-def test_what_was_allocated_since_kubelet_was_asked_counts() -> None:
-    pods = (node_pod(),)
-    (grant,) = grants(journal=(entry(mem_ids(7), named(), 100, 1.0, UID),), pods=pods)
-    assert (grant.id, grant.memory_mib) == (UID, 7 * 1024)
 
 
 def test_what_a_pod_that_ended_was_given_counts_no_more() -> None:
@@ -187,12 +170,6 @@ def test_a_wrong_guess_adds_nothing_to_a_pod_that_has_its_own() -> None:
     for held in ((), (devices(named(), mem_ids(7, gpu=1)),)):
         (grant,) = grants(*held, journal=journal, pods=(node_pod(),))
         assert (grant.gpus, grant.memory_mib) == (UUIDS[1:], 7 * 1024)
-
-
-def test_the_journal_is_enough_while_the_api_is_away() -> None:
-    journal = (entry(mem_ids(8), named(container_name="first"), 100, 1.0, UID),)
-    (grant,) = grants(devices(named(), mem_ids(3)), journal=journal)
-    assert grant.memory_mib == 8 * 1024
 
 
 def test_whose_grant_it_is_outlives_the_api_where_the_journal_agrees_with_kubelet() -> None:
@@ -322,16 +299,6 @@ def test_a_pod_that_was_guessed_wrongly_has_not_been_served() -> None:
     noted = (entry(mem_ids(7), named("a"), 100, 1.0),)
     assert served("memory", (), noted, pods) == {named("a")}
     assert served("memory", (devices(named("b"), mem_ids(7)),), noted, pods) == {named("b")}
-
-
-def test_the_newest_answer_for_exactly_these_devices_is_found() -> None:
-    old, new, other = (
-        entry(mem_ids(2), at=1.0),
-        entry(mem_ids(2)[::-1], at=2.0),
-        entry(mem_ids(3), at=3.0),
-    )
-    assert by_devices([new, old, other])[frozenset(mem_ids(2))] is new
-    assert frozenset(mem_ids(1)) not in by_devices([new, old, other])
 
 
 def test_the_journal_forgets_what_says_nothing_any_more() -> None:

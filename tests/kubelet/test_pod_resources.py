@@ -75,29 +75,17 @@ def test_an_entry_a_resource_and_an_entry_a_device_say_the_same(socket: Path) ->
     assert ask(socket, lambda: as_1_20) == ask(socket, lambda: as_1_36) == (expected,)
 
 
-def test_a_device_that_is_listed_for_each_numa_node_counts_once(socket: Path) -> None:
-    [held] = ask(
-        socket, lambda: answer("train", "main", (MEMORY, ["GPU-0/0"]), (MEMORY, ["GPU-0/0"]))
-    )
-    assert held.memory == ("GPU-0/0",)
-
-
-def test_the_order_that_kubelet_happens_to_say_things_in_makes_no_difference(socket: Path) -> None:
-    pods = [
-        answer(pod, "main", (MEMORY, [f"GPU-0/{n}"])).pod_resources[0]
-        for n, pod in enumerate("abc")
-    ]
+def test_each_device_of_ours_counts_once_in_whatever_order_it_is_listed(socket: Path) -> None:
+    """A device is listed for each of its NUMA nodes."""
+    entries = [(MEMORY, ["GPU-0/0"]), (MEMORY, ["GPU-0/0"]), ("example.com/nic", ["nic/0"])]
+    pods = [answer(pod, "main", *entries).pod_resources[0] for pod in "abc"]
+    pods.append(answer("other", "main", entries[-1], (MEMORY, [])).pod_resources[0])
     there = ask(socket, lambda: wire.ListPodResourcesResponse(pod_resources=pods))
     back = ask(socket, lambda: wire.ListPodResourcesResponse(pod_resources=pods[::-1]))
     assert there == back
-    assert [one.container.pod for one in there] == ["a", "b", "c"]
-
-
-def test_containers_with_nothing_of_ours_are_left_out(socket: Path) -> None:
-    assert (
-        ask(socket, lambda: answer("train", "main", ("example.com/nic", ["nic/0"]), (MEMORY, [])))
-        == ()
-    )
+    assert [(one.container.pod, one.memory) for one in there] == [
+        (pod, ("GPU-0/0",)) for pod in "abc"
+    ]
 
 
 def test_500_pods_with_all_devices_of_a_gpu_are_read_an_entry_a_device(socket: Path) -> None:

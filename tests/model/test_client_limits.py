@@ -47,11 +47,6 @@ def problems(memory_mib: int, thread_percent: int) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(("percent", "rules"), [(0, ["percent-range"]), (1, []), (100, [])])
-def test_one_percent_is_the_least_of_the_threads(percent: int, rules: list[str]) -> None:
-    assert problems(7168, percent) == rules
-
-
 def test_the_environment_holds_a_client_to_its_grant() -> None:
     assert environment(ClientLimit(memory_mib=7168, thread_percent=30), "/run/mpsd/client") == {
         PIPE_DIRECTORY: "/run/mpsd/client",
@@ -75,6 +70,7 @@ def test_libcuda_reads_what_mpsd_writes_as_it_was_meant(limit: ClientLimit, visi
     ("memory_mib", "thread_percent", "rules"),
     [
         (7168, 30, []),
+        (7168, 1, []),
         (515, 100, []),
         (514, 100, ["memory-below-context"]),
         (300, 100, ["memory-below-context"]),

@@ -110,13 +110,6 @@ def test_two_heartbeats_of_silence_are_said_and_are_not_ready() -> None:
     assert sentence == silence(late, last + STALE_S + 1)
 
 
-def test_a_node_of_which_nothing_was_told_is_said_to_be_one() -> None:
-    unborn = read("gpu-b2")
-    assert (unborn.ready, unborn.reported_at, unborn.gpus, unborn.pods) == (False, None, (), None)
-    (sentence,) = troubles(unborn, NOW)
-    assert sentence == silence(unborn, NOW)
-
-
 def test_what_is_cordoned_is_said_by_label_and_marked_on_every_gpu_of_the_domain() -> None:
     drains = read("gpu-a2")
     assert drains.cordoned_labels == "gpu0"
@@ -184,17 +177,6 @@ def test_of_whom_a_node_does_not_tell_it_is_not_known_what_he_did() -> None:
     found = read_mpsnode(damaged_count, NOW).violations
     assert found
     assert total(one.count for one in found.counts) is None
-
-
-def test_a_field_of_a_wrong_type_is_said_and_the_rest_is_read() -> None:
-    wrong = mpsnode("gpu-a1")
-    wrong["status"]["gpus"][0]["usedMiB"] = "much"
-    wrong["status"]["gpus"][1]["clients"] = -1
-    read_all_the_same = read_mpsnode(wrong, NOW)
-    assert [(gpu.used_mib, gpu.clients) for gpu in read_all_the_same.gpus] == [(None, 3), (0, None)]
-    first, second = read_all_the_same.unreadable
-    assert 'status.gpus[0].usedMiB is "much": is not a whole number' in first
-    assert "status.gpus[1].clients is -1" in second
 
 
 def test_an_object_of_endless_fields_is_not_believed() -> None:

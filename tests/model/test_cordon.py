@@ -15,11 +15,6 @@ def cordoned(*names: Any) -> frozenset[str]:
     return read_cordoned({"spec": {"cordoned": list(names)}})
 
 
-def test_nothing_cordoned_drains_nothing() -> None:
-    assert drains(cordoned(), DOMAINS) == {}
-    assert read_cordoned({}) == read_cordoned({"spec": {}}) == frozenset()
-
-
 def test_all_drains_every_domain() -> None:
     assert list(drains(cordoned("all"), DOMAINS)) == ["gpu0", "gpu1-2"]
 

@@ -6,7 +6,6 @@ from mpsd.model.events import (
     Event,
     EventCount,
     Reason,
-    count_in,
     event_object,
     event_patch,
     node_subject,
@@ -57,17 +56,3 @@ def test_counting_up_changes_the_count_and_the_last_time() -> None:
         "count": 3,
         "lastTimestamp": "1970-01-01T00:00:02Z",
     }
-
-
-def test_reasons_are_camel_case_and_each_its_own() -> None:
-    assert len({reason.value for reason in Reason}) == len(Reason)
-    assert all(reason.value[0].isupper() and reason.value.isalnum() for reason in Reason)
-
-
-def test_a_count_that_an_event_does_not_say_is_none() -> None:
-    assert [count_in(event) for event in ({"count": 3}, {}, {"count": None}, {"count": -1})] == [
-        3,
-        0,
-        0,
-        0,
-    ]

@@ -1,7 +1,5 @@
 """The arithmetic that follows from facts about GPUs, against what was measured."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,16 +48,6 @@ def test_no_percentage_gives_more_sms_than_there_are_or_fewer_than_a_smaller_one
     assert 1 <= given_sms <= sms
     assert given_sms >= MEASURED.sms_given(max(1, percent - 1), sms)
     assert MEASURED.sms_given(100, sms) == sms
-
-
-def test_what_the_file_does_not_name_is_not_known() -> None:
-    assert FACTS.card("H200000") is None
-    assert FACTS.capability("1.0") is None
-
-
-def test_the_largest_card_is_the_one_with_most_memory() -> None:
-    assert FACTS.largest_room.card.short == "B300"
-    assert replace(FACTS, cards=FACTS.cards[:4]).largest_room.card.short == "A100-40"
 
 
 def test_every_fact_has_a_source_and_every_measured_card_a_measured_capability() -> None:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from mpsd.model.conditions import (
     Truth,
-    condition_in,
     condition_object,
     is_to_be_left,
     mps_ready,
@@ -37,10 +36,6 @@ from tests.status.pod_worlds import held, node
 def test_each_state_of_one_domain_of_two_says_so(state: State, truth: Truth, reason: str) -> None:
     found = mps_ready(node(state=state))
     assert (found.status, found.reason) == (truth, reason)
-
-
-def test_every_state_has_its_say() -> None:
-    assert all(mps_ready(node(state=state)).message for state in State)
 
 
 def test_the_worst_domain_gives_the_reason_and_its_own_is_quoted() -> None:
@@ -81,13 +76,6 @@ def test_since_when_it_is_so_changes_with_the_status_alone() -> None:
         condition_object(replace(well, message="other"), first, "t2")["lastTransitionTime"] == "t1"
     )
     assert condition_object(down, first, "t3")["lastTransitionTime"] == "t3"
-
-
-@pytest.mark.parametrize(
-    "thing", [{}, {"status": None}, {"status": {"conditions": [None, {"type": "Ready"}]}}]
-)
-def test_where_there_is_no_such_condition_none_is_found(thing: dict[str, object]) -> None:
-    assert condition_in(thing) is None
 
 
 def test_a_nodes_patch_names_our_condition_and_our_resource_alone() -> None:

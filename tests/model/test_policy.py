@@ -77,27 +77,15 @@ def test_fields_that_contradict_each_other_are_refused(
     [
         ("placement", "random"),
         ("exclusive_process", "yes"),
-        ("exclusive_process", 1),
-        ("requests.clients_per_grant", "8"),
         ("requests.clients_per_grant", 0),
-        ("requests.clients_per_grant", True),
         ("requests.default_thread_percent", 101),
-        ("requests.default_thread_percent", 99.5),
-        ("resources.memory", "gpu-mem"),
         ("resources.memory", "a..b/gpu-mem"),
-        ("resources.memory", "mpsd.io/gpu-mem\n"),
-        ("resources.memory", f"mpsd.io/{'g' * 64}"),
         ("resources.memory", "kubernetes.io/gpu-mem"),
         ("resources.percent", "node.kubernetes.io/gpu-core.percentage"),
-        ("resources.percent", "requests.mpsd.io/gpu-core.percentage"),
         ("resources.memory_unit_mib", 0),
-        ("admission.host_ipc", "maybe"),
         ("admission.blocked_environment", ["A B"]),
-        ("admission.blocked_environment", "A"),
         ("admission.blocked_environment", ["*"]),
-        ("admission.rules", []),
         ("admission.rules.host-pid", "off"),
-        ("admission.blocked_host_paths", ["dev"]),
         ("admission.blocked_host_paths", ["/dev/"]),
         ("admission.blocked_host_paths", ["/dev/*/x"]),
         ("admission.blocked_capabilities", ["cap_sys_admin"]),
@@ -109,22 +97,14 @@ def test_fields_that_contradict_each_other_are_refused(
         ("violations.memory_over_grant.tolerance_mib", -1),
         ("graces.drain_s", 0),
         ("graces.drain_s", float("inf")),
-        ("graces.end_drain_s", -1),
-        ("graces.end_drain_s", "3"),
         ("graces.end_drain_s", 11),
-        ("pod_ends", "no"),
         ("compute.policy", 6),
-        ("compute.policy", "5"),
-        ("compute.max_inst", 0),
         ("compute.max_inst", 101),
-        ("compute.cards", {"-1": {"policy": 5, "max_inst": None}}),
         ("compute.cards", {"01": {"policy": 5, "max_inst": None}}),
         ("compute.cards", {"0": {"policy": 5}}),
         ("compute.cards", {"0": {"policy": 5, "max_inst": None, "cards": {}}}),
-        ("compute.cards", [{"policy": 5, "max_inst": None}]),
         ("domains", [[0]]),
         ("domains", [[0, -1]]),
-        ("domains", "0-1"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused_by_its_path(path: str, value: object) -> None:
@@ -177,11 +157,6 @@ def test_the_shipped_policy_names_every_rule_with_its_default() -> None:
     assert POLICY.admission.rules.by_default == ()
 
 
-def test_a_rule_that_is_misspelt_is_refused_by_its_name() -> None:
-    problem = refused("admission.rules", {"host-pids": "warn"})
-    assert (problem.rule, problem.where) == ("field-unknown", "admission.rules.host-pids")
-
-
 def test_the_shipped_policy_warns_only_of_what_the_published_sample_or_a_daemon_has() -> None:
     relaxed = {
         rule for rule, mode in POLICY.admission.rules.items() if mode is not RuleMode.ENFORCE
@@ -222,7 +197,7 @@ def test_a_policy_that_is_older_than_memory_caps_is_as_shipped() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("by", "class"), ("below_normal_under", 2**31), ("below_normal_under", 0.5), ("under", 1)],
+    [("by", "class"), ("below_normal_under", 2**31), ("under", 1)],
 )
 def test_a_priority_that_no_pod_can_have_is_refused_by_its_path(field: str, value: object) -> None:
     assert refused("gpu_priority", {field: value}).where == f"gpu_priority.{field}"

@@ -29,21 +29,13 @@ def refused(value: object, unit: QuantityUnit = GIB) -> Problem:
     [
         (7, 7),
         ("7", 7),
-        ("+7", 7),
         ("07", 7),
-        ("7.", 7),
         ("7.0", 7),
-        (7.0, 7),
         ("7000m", 7),
-        ("7000000u", 7),
         ("7000000000n", 7),
         ("1k", 1000),
-        ("1e1", 10),
-        ("1E1", 10),
-        ("1e+1", 10),
         ("70e-1", 7),
         (".5e1", 5),
-        (1e3, 1000),
         (2**63 - 1, 2**63 - 1),
     ],
 )
@@ -56,31 +48,21 @@ def test_kubernetes_grammar_is_read(value: object, units: int) -> None:
     [
         ("7.5", '"7.5"', "quantity-fraction", "write whole GiB, such as 8"),
         (7.5, "7.5", "quantity-fraction", "write whole GiB, such as 8"),
-        ("7500m", '"7500m"', "quantity-fraction", "write whole GiB, such as 8"),
         ("1e-999999999", '"1e-999999999"', "quantity-fraction", "write whole GiB, such as 1"),
         (-1, "-1", "quantity-below-one", "write 1 GiB or more, or nothing"),
         ("-1e999999999", '"-1e999999999"', "quantity-below-one", "write 1 GiB or more, or nothing"),
-        (0, "0", "quantity-below-one", "write 1 GiB or more, or nothing"),
         ("0e999999999", '"0e999999999"', "quantity-below-one", "write 1 GiB or more, or nothing"),
         ("40Gb", '"40Gb"', "quantity-malformed", "write whole GiB, such as 40"),
-        ("40 GiB", '"40 GiB"', "quantity-malformed", "write whole GiB, such as 40"),
-        ("40960MB", '"40960MB"', "quantity-malformed", "write whole GiB, such as 7"),
-        ("", '""', "quantity-malformed", "write whole GiB, such as 7"),
         (" 7", '" 7"', "quantity-malformed", "write whole GiB, such as 7"),
         ("7\n", '"7\\n"', "quantity-malformed", "write whole GiB, such as 7"),
         ("٧", '"٧"', "quantity-malformed", "write whole GiB, such as 7"),
-        ("1K", '"1K"', "quantity-malformed", "write whole GiB, such as 7"),
-        ("1e", '"1e"', "quantity-malformed", "write whole GiB, such as 7"),
         (True, "true", "quantity-malformed", "write whole GiB, such as 7"),
-        (None, "null", "quantity-malformed", "write whole GiB, such as 7"),
-        ([7], "[7]", "quantity-malformed", "write whole GiB, such as 7"),
         ({"a": 7}, '{"a": 7}', "quantity-malformed", "write whole GiB, such as 7"),
         (float("inf"), "Infinity", "quantity-malformed", "write whole GiB, such as 7"),
         ("1e999999999", '"1e999999999"', "quantity-too-large", "write whole GiB, such as 7"),
         (2**63, "9223372036854775808", "quantity-too-large", "write whole GiB, such as 7"),
         ("4Gi", '"4Gi"', "quantity-has-a-unit", "write 4"),
         ("4096Mi", '"4096Mi"', "quantity-has-a-unit", "write 4"),
-        ("4G", '"4G"', "quantity-has-a-unit", "write 4"),
         ("500Mi", '"500Mi"', "quantity-has-a-unit", "write 1"),
     ],
 )
@@ -90,10 +72,6 @@ def test_what_is_no_whole_number_of_units_is_refused_with_its_value_and_a_remedy
     problem = refused(value)
     assert (problem.value, problem.rule, problem.remedy) == (shown, rule, remedy)
     assert problem.where == "limits[aliyun.com/gpu-mem]"
-
-
-def test_a_unit_is_said_to_be_there_already() -> None:
-    assert refused("4Gi").message == "has a unit, and the unit is already GiB"
 
 
 def test_a_size_in_bytes_is_only_a_large_number_where_the_unit_is_no_memory() -> None:
@@ -163,22 +141,13 @@ def test_what_resembles_a_quantity_is_read_or_refused_too(value: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "mib"),
-    [
-        ("3276", 3276),
-        ("3276MiB", 3276),
-        ("3276 Mi", 3276),
-        ("6GiB", 6144),
-        ("6.5Gi", 6656),
-        ("0.25GiB", 256),
-    ],
+    [("3276", 3276), ("3276 Mi", 3276), ("6GiB", 6144), ("6.5Gi", 6656)],
 )
 def test_what_is_written_is_read_in_mib(text: str, mib: int) -> None:
     assert written_mib(text, "--mem") == mib
 
 
-@pytest.mark.parametrize(
-    "text", ["", "many", "-1", "0", "0.3GiB", "6GB", "6g", "1e3", "1_000", "6GiBs", "٣", "9" * 40]
-)
+@pytest.mark.parametrize("text", ["", "0", "0.3GiB", "6GB", "1e3", "1_000", "٣", "9" * 40])
 def test_what_is_no_amount_or_not_whole_mib_is_a_problem_with_the_remedy(text: str) -> None:
     found = written_mib(text, "--mem")
     assert isinstance(found, Problem)

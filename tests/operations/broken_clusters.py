@@ -9,7 +9,6 @@ from typing import Any
 from mpsd.admission.rules.configurations import NOT_CALLED
 from mpsd.model.times import DAY_S, stamp
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts
-from mpsd.operations.doctor.rules.components import RIGHTS
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.rules.certificates import ANNOTATION, Validity, annotation
 from tests.cli.doctored_cluster import NODE, a_gpu_pod, bundle, own_pod
@@ -97,7 +96,6 @@ WELL = ClusterFacts(
     cgroups={NODE: 2},
     version={"gitVersion": "v1.20.2"},
     own_clock=0.0,
-    missing_rights=(),
     namespace=[{}],
     definition=[definition(*STATUS)],
     own_pods=[ours("mpsd-agent"), ours("mpsd-control"), ours("mpsd-webhook")],
@@ -186,7 +184,6 @@ BREAKS: dict[str, list[Object]] = {
         {"daemon_sets": [workload("mpsd-agent")]},
     ],
     "definition-old": [{"definition": [definition(*STATUS[:2], *STATUS[3:])]}],
-    "rights-missing": [{"missing_rights": RIGHTS[:3]}],
     "pods-not-ready": [
         {"own_pods": [ours("mpsd-agent", **PULLING), ours("mpsd-control", **CRASHING)]},
         {

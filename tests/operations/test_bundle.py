@@ -1,6 +1,7 @@
 """What a bundle takes: listed fields. A secret is not in it, wherever it stands."""
 
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from mpsd.model.node_report import ClientReport, NodeReport
 from mpsd.model.problem import InvalidInput, program_of
 from mpsd.model.redaction import without_arguments
+from mpsd.operations.bundle.archive import bundle_to
 from mpsd.operations.bundle.rules.contents import (
     BundlePart,
     cut,
@@ -163,3 +165,19 @@ def test_the_index_names_what_is_there_and_what_could_not_be_had() -> None:
     assert "\na.txt: some text\n" in told
     assert told.endswith("Not here: 1\nc.json: numbers: cannot read postgres://y\n")
     assert missing_part("a", "b", "").missing
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("", "is not a plain file"),
+        ("none/out.tar.gz", "cannot be written: No such file or directory"),
+        ("a" * 254, "cannot be written: File name too long"),  # another name until it is whole
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_gathered(
+    tmp_path: Path, name: str, why: str
+) -> None:
+    with pytest.raises(InvalidInput, match=why), bundle_to(str(tmp_path / name), "mpsd", "it"):
+        pytest.fail("something was gathered")
+    assert list(tmp_path.iterdir()) == []

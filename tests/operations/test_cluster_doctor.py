@@ -5,11 +5,9 @@ from typing import Any
 
 import pytest
 
-from mpsd.model.names import SCHEDULER
 from mpsd.operations.doctor.rules.checks import CheckOutcome, CheckVerdict, Unknown, diagnose
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts
-from mpsd.operations.doctor.rules.components import RIGHTS
 from mpsd.platform.rules.certificates import ANNOTATION
 from tests.cli.doctored_cluster import NODE
 from tests.cli.gpu_cluster import machine
@@ -80,14 +78,6 @@ def test_conditions_are_printed_as_nodes_report_them() -> None:
     assert found.what == said
     cordoned = not_ready("Cordoned", "every GPU is cordoned")
     assert verdict("node-not-ready", mpsnodes=[report(conditions=cordoned)]) is CheckVerdict.WELL
-
-
-def test_rights_that_an_installation_does_without_are_not_missing() -> None:
-    """Those of a scheduler that is not installed, and those for certificates that cert-manager
-    serves."""
-    missing = [one for one in RIGHTS if one.component == SCHEDULER or one.is_for_registration]
-    without = {"deployments": WELL.deployments[:1], "validating": [INJECTED]}  # type: ignore[index]  # known here
-    assert verdict("rights-missing", missing_rights=missing, **without) is CheckVerdict.WELL
 
 
 @pytest.mark.parametrize(
@@ -268,9 +258,3 @@ def test_while_an_agent_is_replaced_its_offer_is_not_called_stale() -> None:
     }
     rolled = CLAIMS | {"own_pods": [leaves, *CLAIMS["own_pods"][1:]]}
     assert verdict("slice-stale", **rolled) is CheckVerdict.WELL
-
-
-def test_the_rights_for_claims_are_missed_only_where_claims_are_served() -> None:
-    missing = {"missing_rights": [one for one in RIGHTS if one.is_for_claims]}
-    assert verdict("rights-missing", **missing) is CheckVerdict.WELL
-    assert verdict("rights-missing", **CLAIMS, **missing) is CheckVerdict.FOUND

@@ -9,7 +9,7 @@ from mpsd.model.identity import PodName
 from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, Taken, node_capacity
 from mpsd.scheduler.rules.inspect_formats import cgpu_node, detailed, summary
 from tests.model.worlds import POLICY
-from tests.status.cluster_worlds import GIB, held, uuid
+from tests.status.cluster_worlds import GIB, held
 from tests.status.cluster_worlds import cluster_node as node
 
 
@@ -79,8 +79,3 @@ def test_each_gpu_has_a_column_of_its_own_and_the_columns_add_up(
     for gpu in report.gpus:
         assert gpu.allocated == sum(pod.memory for pod in report.pods if gpu.column in pod.columns)
     assert detailed([report]).startswith("\nNAME:") or not totals
-
-
-def test_uuids_are_those_of_the_node() -> None:
-    report = cgpu_node(node_capacity(node(), "", (), (), POLICY), "a", {}, GIB)
-    assert [gpu.uuid for gpu in report.gpus] == [uuid("node1", 0), uuid("node1", 1)]

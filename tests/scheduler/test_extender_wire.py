@@ -126,14 +126,3 @@ def test_no_json_whatever_is_a_fault_of_ours(thing: Any) -> None:
 def test_no_bytes_whatever_are_a_fault_of_ours(noise: bytes, at: int) -> None:
     whole = written({"Pod": POD, "NodeNames": ["node1"], "NodeNameToMetaVictims": {}} | BINDING)
     read_all(whole[:at] + noise + whole[at + len(noise) :])
-
-
-def test_names_that_come_again_are_the_very_tuple_of_before_and_others_are_not() -> None:
-    reader = CandidatesReader()
-    bodies = [
-        written({"Pod": POD, "NodeNames": names})
-        for names in (["node1", "node2"], ["node2"], ["node1", "node2"])
-    ]
-    first, other, again = (reader.read(body).nodes for body in bodies)
-    assert first is again
-    assert (first, other) == (("node1", "node2"), ("node2",))

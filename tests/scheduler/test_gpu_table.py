@@ -3,7 +3,6 @@ was asked before."""
 
 from collections.abc import Mapping
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +12,7 @@ from mpsd.model.policy import Placement
 from mpsd.scheduler.rules.capacity import NodeCapacity, can_ever, node_capacity
 from mpsd.scheduler.rules.gpu_table import BEST, GpuTable, Lack, RecentValues
 from tests.model.worlds import POLICY
-from tests.status.cluster_worlds import GIB, cluster_node, held, ledger, requests
-from tests.status.cluster_worlds import uuid as gpu
+from tests.status.cluster_worlds import GIB, cluster_node, ledger, requests
 
 NODES = tuple(f"node{n}" for n in range(5))
 OTHERS = tuple(  # so many that the few which change are looked at alone
@@ -130,32 +128,6 @@ def test_amounts_that_no_gpu_has_are_compared_all_the_same(
             ]
 
 
-def test_binpack_likes_the_node_best_whose_gpu_is_left_fullest() -> None:
-    table = GpuTable()
-    for name, gib in (("node1", 9), ("node2", 7), ("node3", 9), ("node4", 3)):
-        node = cluster_node(name, (gib, 23))
-        table.put(node_capacity(node, "", (), (), POLICY))
-    slots = table.slots(["node4", "node3", "node2", "node1", "node9"])
-    assert table.scores(Request(7 * GIB, None, 1), slots).tolist() == [
-        BEST - 2,
-        BEST - 1,
-        BEST,
-        BEST - 1,
-        0,
-    ]
-
-
-def test_spread_likes_the_node_best_that_has_the_emptiest_gpu() -> None:
-    table = GpuTable()
-    for name, taken in (("node1", 4), ("node2", 0)):
-        node = cluster_node(name, (23,), held=(held("a", taken, 0, name),) if taken else ())
-        table.put(node_capacity(node, "spread", (), (), POLICY))
-    assert table.scores(Request(7 * GIB, None, 1), table.slots(["node1", "node2"])).tolist() == [
-        BEST - 1,
-        BEST,
-    ]
-
-
 def test_the_worst_of_many_kinds_of_nodes_score_nothing_and_still_fit() -> None:
     table, names = GpuTable(), [f"node{gib}" for gib in range(1, 41)]
     for gib, name in enumerate(names, 1):
@@ -168,14 +140,6 @@ def test_the_worst_of_many_kinds_of_nodes_score_nothing_and_still_fit() -> None:
     assert int(table.fits(Request(11 * GIB, None, 1), slots).sum()) == 30
 
 
-def test_nodes_without_a_gpu_that_takes_pods_fit_nothing() -> None:
-    table = GpuTable()
-    table.put(node_capacity(cluster_node("node1", ()), "", (), (), POLICY))
-    slots = table.slots(["node1", "elsewhere"])
-    assert not np.any(table.fits(Request(GIB, None, 1), slots))
-    assert gpu("node1", 0) not in {room.gpu.uuid for room in table.ledger("node1").rooms}  # type: ignore[union-attr]
-
-
 def test_the_nodes_that_pass_are_the_very_tuple_of_before_while_they_are_the_same() -> None:
     table, request = GpuTable(), Request(7 * GIB, None, 1)
     for name, gib in (("node1", 9), ("node2", 3), ("node3", 9)):
@@ -186,17 +150,6 @@ def test_the_nodes_that_pass_are_the_very_tuple_of_before_while_they_are_the_sam
     assert table.passing(request, list(nodes)) is before == ("node1", "node3")
     table.put(node_capacity(cluster_node("node3", (6,)), "", (), (), POLICY))
     assert table.passing(request, nodes) == ("node1",)
-
-
-def test_no_nodes_are_no_trouble() -> None:
-    table, request = GpuTable(), Request(GIB, 5, 2)
-    assert table.passing(request, ()) == ()
-    assert table.passing(request, ("node1",)) == ()
-    assert (
-        table.scores(request, table.slots(())).tolist()
-        == table.lacks(request, table.slots(())).tolist()
-        == []
-    )
 
 
 # What was asked for last is kept, and found by what it was made from.

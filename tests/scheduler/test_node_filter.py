@@ -118,11 +118,6 @@ def test_a_gpu_whose_clients_are_all_taken_says_so() -> None:
     assert len(set(filtered(SEVEN, tuple(MANY), nodes, {}).failed.values())) == 1
 
 
-def test_many_unknown_nodes_are_told_what_one_is_told() -> None:
-    found = filtered(SEVEN, tuple(MANY), GpuTable(), {})
-    assert found.failed == found.never == dict.fromkeys(MANY, UNKNOWN_NODE)
-
-
 def test_a_node_that_promised_the_last_room_to_this_very_pod_passes_and_is_the_best() -> None:
     gone = node_capacity(cluster_node("node1", (7,)), "", (), (reserved("a", 7),), POLICY)
     free = node_capacity(cluster_node("node1", (7,)), "", (), (), POLICY)

@@ -43,22 +43,6 @@ def test_a_pod_that_kubelet_is_in_the_middle_of_counts_as_it_will_be() -> None:
     ]
 
 
-def test_what_is_written_on_a_bound_pod_counts_until_kubelet_has_given_it_something() -> None:
-    pod = shared_pod("a", 7, "node1", {"mpsd.io/gpu": uuid("node1", 1)})
-    ledger = node_capacity(cluster_node(), "", [pod], [reserved("a", 7, 0)], POLICY)
-    assert [room.memory_mib // GIB for room in ledger.rooms] == [23, 16]
-
-
-def test_a_promise_counts_before_anybody_has_seen_its_pod_bound() -> None:
-    ledger = node_capacity(cluster_node(), "", [], [reserved("a", 7, 0, percent=30)], POLICY)
-    assert [
-        (room.memory_mib // GIB, room.thread_percent, room.clients) for room in ledger.rooms
-    ] == [
-        (16, 70, 40),
-        (23, 100, 48),
-    ]
-
-
 def test_a_pod_that_another_scheduler_placed_is_guessed_where_the_device_plugin_chooses() -> None:
     node = cluster_node(held=(held("b", 3, 1),))
     ledger = node_capacity(node, "", [shared_pod("a", 7, "node1")], [], POLICY)

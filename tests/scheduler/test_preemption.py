@@ -67,25 +67,6 @@ def fits(request: Request, ledger: NodeCapacity, uids: Sequence[str]) -> bool:
     return isinstance(place(request, without(ledger, uids), ledger.policy), Placed)
 
 
-def test_one_goes_where_two_gpus_have_enough_together_and_neither_alone() -> None:
-    ledger, pods = world(("a", 19, 0, 5), ("b", 10, 1, 5), ("c", 10, 1, 5))
-    assert victims(SEVEN, ledger, pods, ()) == (uid("a"),)
-
-
-def test_the_fewest_go_and_then_the_least_important() -> None:
-    ledger, pods = world(
-        ("a", 7, 0, 9), ("b", 7, 0, 3), ("c", 8, 0, 5), ("d", 22, 1, 7), gib=(23, 23)
-    )
-    assert victims(SEVEN, ledger, pods, ()) == (uid("b"),)
-
-
-def test_two_small_ones_go_only_where_no_large_one_may() -> None:
-    ledger, pods = world(("a", 19, 0, 100), ("b", 2, 0, 1), ("c", 2, 0, 1), ("d", 20, 1, 1))
-    assert victims(SEVEN, ledger, pods, ()) == (uid("d"),)
-    ledger, pods = world(("a", 16, 0, 100), ("b", 3, 0, 1), ("c", 4, 0, 1), ("d", 20, 1, 100))
-    assert set(victims(SEVEN, ledger, pods, ())) == {uid("b"), uid("c")}
-
-
 def test_the_gpu_that_costs_least_is_freed_and_not_the_first() -> None:
     ledger, pods = world(("a", 16, 0, 100), ("b", 2, 0, 1), ("c", 2, 0, 1), ("d", 20, 1, 5))
     assert victims(SEVEN, ledger, pods, ()) == (uid("d"),), "one, and not two"
@@ -104,13 +85,6 @@ def test_whoever_was_proposed_stays_proposed_and_nobody_is_added_where_that_is_e
     ledger, pods = world(("a", 19, 0, 5), ("b", 20, 1, 5))
     assert victims(SEVEN, ledger, pods, (uid("b"), "for-its-cpu")) == (uid("b"), "for-its-cpu")
     assert victims(SEVEN, ledger, pods, ("for-its-cpu",)) == ("for-its-cpu", uid("a"))
-
-
-def test_nobody_goes_for_a_request_that_fits_or_that_nothing_would_make_fit() -> None:
-    ledger, pods = world(("a", 2, 0, 5), gib=(23,))
-    assert victims(SEVEN, ledger, pods, ()) == ()
-    ledger, pods = world(("a", 2, 0, 5), gib=(6,))
-    assert victims(SEVEN, ledger, pods, (uid("a"),)) == ()
 
 
 def test_equals_and_pods_that_go_already_or_that_nobody_knows_are_left_alone() -> None:
@@ -149,17 +123,6 @@ def test_a_gpu_that_is_closed_is_not_made_free() -> None:
     node = cluster_node(gib=(23, 23), held=(held("a", 22, 0), held("b", 22, 1)), cordoned=(0,))
     pods = [shared_pod("a", 22, "node1", priority=1), shared_pod("b", 22, "node1", priority=2)]
     assert victims(SEVEN, node_capacity(node, "", pods, (), POLICY), pods, ()) == (uid("b"),)
-
-
-def test_threads_are_made_free_like_memory() -> None:
-    node = cluster_node(gib=(23,), held=(held("a", 1, 0, percent=50), held("b", 10, 0, percent=40)))
-    pods = [shared_pod("a", 1, "node1", priority=1), shared_pod("b", 10, "node1", priority=1)]
-    ledger = node_capacity(node, "", pods, (), POLICY)
-    assert victims(preemptor_of(Request(GIB, 55, 1)), ledger, pods, ()) == (uid("a"),)
-    assert set(victims(preemptor_of(Request(20 * GIB, 70, 1)), ledger, pods, ())) == {
-        uid("a"),
-        uid("b"),
-    }
 
 
 def test_several_gpus_of_one_domain_are_made_free_together() -> None:

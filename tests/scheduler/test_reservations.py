@@ -45,10 +45,6 @@ def test_nonsense_is_no_promise(text: str) -> None:
     assert all(isinstance(one, Reservation) for one in read_reservations(text))
 
 
-def test_no_promise_takes_the_annotation_away() -> None:
-    assert written([]) is None
-
-
 # Which reservations count, by what became of their pods and by their age.
 
 LONGEST_S = 100.0

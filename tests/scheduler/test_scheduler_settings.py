@@ -29,27 +29,10 @@ def test_an_address_that_others_reach_needs_client_certificates(address: str) ->
     )
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1"])
-def test_loopback_may_have_them(address: str) -> None:
-    assert scheduler_settings({"address": address}, POD).client_authority is None
-    assert scheduler_settings({"address": address, **TLS}, POD).certificate_directory == Path(
-        "/certs"
-    )
-
-
 @pytest.mark.parametrize("only", TLS)
 def test_half_of_tls_is_refused_even_on_loopback(only: str) -> None:
     with pytest.raises(InvalidInput) as raised:
         scheduler_settings({only: TLS[only]}, POD)
     assert [(problem.where.split()[0], problem.value) for problem in raised.value.problems] == [
         (OTHER[only], "")
-    ]
-
-
-def test_everything_that_is_wrong_is_said_at_once() -> None:
-    with pytest.raises(InvalidInput) as raised:
-        scheduler_settings({"address": "10.0.0.7"}, {})
-    assert [problem.where.split()[0] for problem in raised.value.problems] == [
-        "--address",
-        "--kubeconfig",
     ]

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
+from mpsd.admission.review_api import WebhookMetrics
 from mpsd.kubelet.rules.plugin_calls import Call, CallOutcome, PluginCalls
 from mpsd.model.domain import State
 from mpsd.model.grants import Grant
@@ -43,6 +45,8 @@ from mpsd.model.node_view import Client, HeldGrant, NodeView
 from mpsd.model.policy import Response
 from mpsd.model.times import utc
 from mpsd.model.violations import ViolationKind
+from mpsd.platform.server_metrics import ServerMetrics
+from mpsd.scheduler.api import SchedulerMetrics
 from mpsd.status.rules.metrics import Sample, command_samples, plugin_samples, samples, text
 from mpsd.status.rules.node_report import node_report
 from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity, view
@@ -484,6 +488,26 @@ def test_a_counter_and_an_info_keep_their_whole_names_in_the_text_format() -> No
         kind = "gauge" if metric.type is Type.INFO else metric.type
         assert f"# TYPE {metric.name} {kind}\n" in told
         assert f"# HELP {metric.name} {metric.help}\n" in told
+
+
+def _registering() -> WebhookMetrics:
+    made = WebhookMetrics()
+    made.registered(well=True)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("exporter", "served"),
+    [(Exporter.WEBHOOK, _registering()), (Exporter.SCHEDULER, SchedulerMetrics())],
+)
+def test_what_servers_of_a_cluster_tell_is_all_that_the_table_has_of_them(
+    exporter: Exporter, served: ServerMetrics
+) -> None:
+    families = read_openmetrics(generate_latest(served.registry).decode())
+    ours = {(one.family, one.type.value, one.help) for one in exported_by(exporter)}
+    assert ours == {
+        (one.name, one.type, one.documentation) for one in families if one.name.startswith("mpsd_")
+    }
 
 
 def some_of(metric: Metric) -> Sequence[Sample]:

@@ -1,11 +1,10 @@
 """`kubectl mps doctor`: why MPS does not start or limits are not enforced in a cluster, each with
 the one thing to do.
 
-Everything is asked at once, with a deadline for each question. It only reads and asks who may what;
-what cannot be read is Unknown, with what is missing.
+Everything is asked at once, with a deadline for each question. It only reads; what cannot be read
+is Unknown, with what is missing.
 
-Rights of whoever asks, none of which is needed: get and list of what is looked at, create of
-subjectaccessreviews.authorization.k8s.io.
+Rights of whoever asks, none of which is needed: get and list of what is looked at.
 """
 
 import asyncio
@@ -21,7 +20,6 @@ from mpsd.operations.doctor.report import VERBOSE, answer
 from mpsd.operations.doctor.rules.checks import Fact, NotApplicable, Unknown, diagnose
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Objects, inside
-from mpsd.operations.doctor.rules.components import RIGHTS, Right
 from mpsd.platform.command_line import OUTPUT, takes
 from mpsd.platform.console import Format
 from mpsd.platform.kube import (
@@ -43,7 +41,6 @@ from mpsd.status.cluster_options import CONTEXT, KUBECONFIG, NODE_NAMES
 Answer = TypeVar("Answer")
 
 _NAMESPACES = Resource("v1", "namespaces")
-_REVIEWS = Resource("authorization.k8s.io/v1", "subjectaccessreviews")
 _HOOKS = "admissionregistration.k8s.io/v1"
 # What is asked, by field of the facts: a kind, its namespace, and the name of one object or the
 # selection of many.
@@ -90,8 +87,7 @@ async def look(kube: Kube, nodes: Sequence[str]) -> ClusterFacts:
     if others:
         await mpsnodes(kube, others)  # says which exist instead
     in_force = await policy_in_force(kube)
-    missing_rights, own_clock, answers = await asyncio.gather(
-        fact(_missing_rights(kube)),
+    own_clock, answers = await asyncio.gather(
         fact(_own_clock(kube)),
         asyncio.gather(*(_objects(kube, *one) for one in _QUESTIONS.values())),
     )
@@ -109,7 +105,6 @@ async def look(kube: Kube, nodes: Sequence[str]) -> ClusterFacts:
         gpu_facts=load_limits(None).facts,
         version=version,
         own_clock=own_clock,
-        missing_rights=missing_rights,
         **objects,
     )
 
@@ -142,12 +137,6 @@ def _of_nodes(nodes: Sequence[str], objects: Objects, keys: Sequence[str]) -> Ob
     if isinstance(objects, Unknown):
         return objects
     return [thing for thing in objects if inside(thing, *keys) in (None, "", *nodes)]
-
-
-async def _missing_rights(kube: Kube) -> tuple[Right, ...]:
-    answers = await asyncio.gather(*(kube.create(_REVIEWS, right.review) for right in RIGHTS))
-    allowed = [inside(answer, "status", "allowed") is True for answer in answers]
-    return tuple(right for right, is_ in zip(RIGHTS, allowed, strict=True) if not is_)
 
 
 async def _cgroup(kube: Kube, node: str) -> Fact[int]:

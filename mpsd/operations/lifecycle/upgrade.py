@@ -5,8 +5,8 @@ cluster reports now (`lifecycle.rules.upgrade`), so that, begun again, it goes o
 not done; the first node where a step fails or takes too long ends it.
 
 Rights of whoever does it: get, list and patch of mpsnodes.mpsd.io; list of daemonsets in all
-namespaces; in that of the DaemonSet list of controllerrevisions, list and delete of pods, and with
-an image patch of daemonsets; with a selector list of nodes; to evict those of `kubectl mps drain`.
+namespaces; in that of the DaemonSet list of controllerrevisions, list and delete of pods; with a
+selector list of nodes; to evict those of `kubectl mps drain`.
 """
 
 import time
@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from mpsd.model.mpsnode import read_mpsnode
-from mpsd.model.problem import InvalidInput, shown
 from mpsd.model.times import lasting
 from mpsd.operations.lifecycle import drain
 from mpsd.operations.lifecycle.drain import (
@@ -78,8 +77,6 @@ class Upgrade:
     #: Of each step of a node.
     timeout_s: float
     evict: bool
-    #: None: the one that the DaemonSet has.
-    image: str | None
     #: Of commands that continue.
     options: str
     #: What is so on the node where the walk is, a sentence each; none between nodes.
@@ -115,7 +112,7 @@ class Upgrade:
 
     def due(self) -> list[str]:
         seen = self.standings.items()
-        return [name for name, one in seen if rules.is_due(one, self.control, self.image)]
+        return [name for name, one in seen if rules.is_due(one, self.control)]
 
     def check(self) -> None:
         """NotDone where a node that is due could not be drained, or the pods would not wait to be
@@ -131,7 +128,7 @@ class Upgrade:
 
     async def run(self) -> UpgradeStop | None:
         """None where every node was upgraded."""
-        await self._set_image()
+        await self._wait_for_revision()
         for name in self.due():
             if stopped := await self._node(name):
                 return stopped
@@ -175,8 +172,6 @@ class Upgrade:
         """Why the upgrade goes no further; empty where it does."""
         if decided.refusal:
             return decided.refusal
-        if rules.sets_image(self.control, self.image):
-            return f"another client has set the image {self.control.image} meanwhile"
         if decided.cordons and has_cordoned:
             return "another client has put GPUs back into use meanwhile"
         if decided.why and self._is_late(since):
@@ -237,25 +232,15 @@ class Upgrade:
         )
         return self.standings[name]
 
-    async def _set_image(self) -> None:
+    async def _wait_for_revision(self) -> None:
         """Returns once the DaemonSet's newest revision is known."""
-        control = self.control
-        if rules.sets_image(control, self.image):
-            becomes = f"{control}: the image becomes {self.image}, instead of {control.image}"
-            say(becomes)
-            self.stays[:] = [f"{becomes}; to continue: run the same command again"]
-            containers = [{"name": control.container, "image": self.image}]
-            patch = {"spec": {"template": {"spec": {"containers": containers}}}}
-            await self.kube.patch(
-                _DAEMON_SETS, control.name, patch, PatchKind.STRATEGIC, control.namespace
-            )
         report = ProgressReporter()
         async for control, _last in drain.looks(self._read_control, _OBSERVED_S, report):
             if control.revision:
                 break
         else:
             why = f"the cluster's controller has not processed its change within {_OBSERVED_S:g} s"
-            raise NotDone(f"{control}: {why}; check that kube-controller-manager runs")
+            raise NotDone(f"{self.control}: {why}; check that kube-controller-manager runs")
         for name in [*self.standings]:
             await self._look_again(name)
 
@@ -272,7 +257,6 @@ _RIGHTS = "docs/operations/upgrade-and-drain.md (Upgrade the control daemon) lis
     option("-l", "--selector", metavar="LABELS", help="Only Nodes with these labels."),
     option("--timeout", metavar="TIME", help="Time limit for each step on a node."),
     EVICT,
-    option("--image", metavar="IMAGE", help="Set this image first."),
     flag("--dry-run", help="Print what would be done, and change nothing."),
     OUTPUT,
     KUBECONFIG,
@@ -284,7 +268,6 @@ def upgrade(
     selector: str = "",
     timeout: str = "30m",
     evict: bool = False,
-    image: str | None = None,
     dry_run: bool = False,
     output: Format = Format.TEXT,
     kubeconfig: str | None = None,
@@ -302,21 +285,16 @@ def upgrade(
         kubectl mps upgrade --dry-run                 print what would be done
         kubectl mps upgrade gpu-a1 --timeout 2h       programs may take two hours
         kubectl mps upgrade -l pool=a --evict         evict their pods
-        kubectl mps upgrade --image REGISTRY/mpsd:0.2.0
     """
     cluster = ClusterAccess("kubectl mps upgrade", kubeconfig, context, _RIGHTS)
     timeout_s = drain.read_seconds(cluster.program, "--timeout", timeout)
-    if image is not None and image.split() != [image]:
-        remedy = "name one, such as REGISTRY/mpsd:0.2.0"
-        said = shown(image)
-        raise InvalidInput.of(cluster.program, "setting", "--image", said, "is no image", remedy)
     stays: list[str] = []
 
     async def upgrade_them(kube: Kube) -> tuple[Upgrade, UpgradeStop | None]:
-        walk = Upgrade(kube, timeout_s, evict, image, drain.options(cluster), stays)
+        walk = Upgrade(kube, timeout_s, evict, drain.options(cluster), stays)
         await walk.look(nodes or (), selector)
         if (dry_run or not walk.due()) and output is Format.TEXT:
-            answer(*rules.plan(walk.control, list(walk.standings.values()), image))
+            answer(*rules.plan(walk.control, list(walk.standings.values())))
         if walk.due():
             walk.check()
         return walk, None if dry_run else await walk.run()
@@ -336,7 +314,7 @@ def _outcome(walk: Upgrade) -> Iterator[str]:
     """What is due again where another client has changed the DaemonSet meanwhile."""
     if walk.due():
         yield f"another client has changed {walk.control} meanwhile; run the same command again"
-        yield from rules.plan(walk.control, list(walk.standings.values()), walk.image)
+        yield from rules.plan(walk.control, list(walk.standings.values()))
         return
     number = len(walk.standings)
     nodes = "1 node" if number == 1 else f"{number} nodes"

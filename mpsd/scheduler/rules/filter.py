@@ -42,7 +42,7 @@ def why_not(request: Request, ledger: NodeCapacity | None) -> str:
 def _lack(request: Request, room: GpuCapacity, policy: Policy) -> tuple[str, str, str] | None:
     """A GPU's label, what it lacks, and the same after another GPU that lacks the like; None for
     nothing."""
-    clients = policy.requests.clients_per_grant
+    clients = request.clients or policy.requests.clients_per_grant
     if room.memory_mib < request.memory_mib:
         free = gib(max(0, room.memory_mib))
         of = f"{gib(request.memory_mib)} GiB"

@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from subprocess import TimeoutExpired
 
-from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform.command_line import flag, takes
 from mpsd.platform.console import ExitCode, complaints, extra_needed
 from mpsd.platform.imports import STOP_SIGNALS, Stopped, first_signal_stops
@@ -31,16 +30,17 @@ _UNEXPECTED = (
     ConnectionRefusedError,
 )
 GPUS = "A30×2"  # two cards of 24 GiB
-_NODE_NEEDS = ("aiohttp", "google.protobuf", "grpc", "psutil", "tenacity")
-_CLUSTER_NEEDS = ("cryptography", "kubernetes", "prometheus_client", "urllib3")
+_NEEDS = (
+    *("aiohttp", "google.protobuf", "grpc", "psutil", "tenacity"),
+    *("cryptography", "kubernetes", "prometheus_client", "urllib3"),
+)
 
 
 @takes(
     flag("--json", dest="as_json", help="One JSON object a step, for machines."),
-    flag("--machine", help="One machine with `mpsd up`, without Kubernetes."),
     flag("--keep", help="Keep a cluster with two Jobs up until Ctrl-C."),
 )
-def demo(*, as_json: bool = False, machine: bool = False, keep: bool = False) -> None:
+def demo(*, as_json: bool = False, keep: bool = False) -> None:
     """Show what mpsd does, on a computer without a GPU and without Kubernetes, in under half a
     minute.
 
@@ -53,18 +53,15 @@ def demo(*, as_json: bool = False, machine: bool = False, keep: bool = False) ->
         mpsd demo
         mpsd demo --keep
         mpsd demo --json | jq -r .text
-        mpsd demo --machine
     """
-    if machine and keep:
-        problem = Problem(
-            "options", "--keep", "", "keeps a cluster, and --machine has none", "use one of the two"
-        )
-        raise InvalidInput("mpsd demo", [problem])
-    _check_modules(() if machine else _CLUSTER_NEEDS)
+    _check_modules()
     story = DemoStory(as_json=as_json)
     try:
         with _workplace() as folder:
-            (_play_machine if machine else _keep_cluster if keep else _play_cluster)(story, folder)
+            if keep:
+                _keep_cluster(story, folder)
+            else:
+                _play_cluster(story, folder)
         story.tell(
             "clean", "Nothing is left: no process, mount, cgroup or file.", folder=str(folder)
         )
@@ -78,19 +75,13 @@ def demo(*, as_json: bool = False, machine: bool = False, keep: bool = False) ->
     sys.exit(code)
 
 
-def _check_modules(more: tuple[str, ...]) -> None:
+def _check_modules() -> None:
     """Before anything starts: the programs of the cluster would each complain in a log of its
     own."""
-    with extra_needed("mpsd demo", "agent,webhook" if more else "agent"):
-        for name in (*_NODE_NEEDS, *more):
+    with extra_needed("mpsd demo", "agent,webhook"):
+        for name in _NEEDS:
             if find_spec(name) is None:
                 raise ModuleNotFoundError(name=name)
-
-
-def _play_machine(story: DemoStory, folder: Path) -> None:
-    from mpsd.simulator.demo import machine
-
-    machine.play(story, folder, GPUS)
 
 
 def _play_cluster(story: DemoStory, folder: Path) -> None:

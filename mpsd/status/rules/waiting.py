@@ -4,19 +4,19 @@ What keeps the pod out whatever the GPUs have comes before what the GPUs lack, a
 where there is none on any node that may take it.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from mpsd.grants.rules.placement import apart, find_gpus, most_together, needs
-from mpsd.model.grants import GpuCapacity, Request
+from mpsd.grants.rules.placement import find_gpus
+from mpsd.model.grants import Request
 from mpsd.model.names import CLAIMS_LABEL
 from mpsd.model.pod import NodeWishes
 from mpsd.model.problem import shown, shown_name
 from mpsd.model.quantity import gib
 from mpsd.platform.rules.kubernetes_objects import LABELS, kept_away
 from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, can_ever, has_domain
+from mpsd.scheduler.rules.filter import why_not
 from mpsd.status.rules.pods import (
     Explanation,
     ExplanationContext,
@@ -25,11 +25,10 @@ from mpsd.status.rules.pods import (
     counted,
     listed,
     quoted,
-    wanted,
 )
 
 _MOST_REASONS = 5
-_MOST_CLOSED = 3
+_MOST_LACKING = 3
 
 
 def waiting_explanation(pod: PodSeen, request: Request, context: ExplanationContext) -> Explanation:
@@ -282,51 +281,23 @@ def _shortage(request: Request, nodes: Sequence[_Candidate]) -> str:
         [f"{counted(names, 'nodes')} ({why})" for why, names in reasons.items()], _MOST_REASONS
     )
     left_out = [f"not counted: {not_counted}"] if reasons else []
-    return "; ".join([_lack(request, open_ones), *_closed(open_ones), *left_out])
+    return "; ".join([_lack(request, open_ones), *left_out])
 
 
 def _lack(request: Request, nodes: Sequence[NodeCapacity]) -> str:
+    """The node with the most memory free on one GPU comes first."""
     if not nodes:
         return "no node may take it now"
-    where = counted([shown_name(one.node) for one in nodes], "nodes")
-    rooms = [(room, one) for one in nodes for room in one.rooms]
-    if not rooms:
-        return f"no GPU of {where} takes pods now"
-    if request.gpus > 1:
-        return _lack_of_several(request, rooms, where)
+    nearest = sorted(nodes, key=_most_free_mib, reverse=True)[:_MOST_LACKING]
+    words = [f"{shown_name(one.node)} ({quoted(why_not(request, one))})" for one in nearest]
+    if len(nodes) > _MOST_LACKING:
+        words.append(f"{len(nodes) - _MOST_LACKING} more")
+    return f"no room on {listed(words, len(words))}"
 
-    def best(amount: str, rooms: Sequence[tuple[GpuCapacity, NodeCapacity]]) -> tuple[int, str]:
-        """The most that one of these has left, and which."""
-        room, ledger = max(rooms, key=lambda pair: getattr(pair[0], amount))
-        label = (
-            room.gpu.label if len(nodes) == 1 else f"{room.gpu.label} of {shown_name(ledger.node)}"
-        )
-        return max(0, getattr(room, amount)), label
 
-    with_memory = [one for one in rooms if one[0].memory_mib >= request.memory_mib]
-    if not with_memory:
-        most, gpu = best("memory_mib", rooms)
-        return (
-            f"no GPU of {where} has {gib(request.memory_mib)} GiB free: the most is {gib(most)}"
-            f" GiB, {gpu}"
-        )
-    with_threads = [
-        one for one in with_memory if one[0].thread_percent >= (request.thread_percent or 0)
-    ]
-    if not with_threads:
-        percent, gpu = best("thread_percent", with_memory)
-        has = (
-            f"{gpu} has the memory and {percent} %"
-            if request.memory_mib
-            else f"the most is {percent} %, {gpu}"
-        )
-        return f"no GPU of {where} has {wanted(request)} free: {has}"
-    left, gpu = best("clients", with_threads)
-    clients = request.clients or nodes[0].policy.requests.clients_per_grant
-    return (
-        f"no GPU of {where} with {wanted(request)} free takes {clients} more clients: {gpu} takes"
-        f" {left}"
-    )
+def _most_free_mib(ledger: NodeCapacity) -> int:
+    """Of one GPU that takes pods; 0 where none does."""
+    return max((room.memory_mib for room in ledger.rooms), default=0)
 
 
 def _fragmented(request: Request, nodes: Sequence[_Candidate]) -> Iterator[str]:
@@ -340,41 +311,6 @@ def _fragmented(request: Request, nodes: Sequence[_Candidate]) -> Iterator[str]:
             f"the GPUs of {counted(names, 'nodes')} have that only together, and autoscalers count"
             " it as free"
         )
-
-
-def _lack_of_several(
-    request: Request, rooms: Sequence[tuple[GpuCapacity, NodeCapacity]], where: str
-) -> str:
-    nodes = {ledger.node: ledger for _room, ledger in rooms}
-    if all(most_together(ledger.rooms) < request.gpus for ledger in nodes.values()):
-        return f"no domain of {where} has {request.gpus} GPUs that take pods"
-    fitting = Counter(ledger.node for room, ledger in rooms if room.holds(request, ledger.policy))
-    node, most = max(fitting.items(), key=lambda pair: pair[1], default=("", 0))
-    if most >= request.gpus:
-        return (
-            f"{needs(request)}, with {wanted(request)} free on each: {shown_name(node)}:"
-            f" {apart(nodes[node].rooms)}"
-        )
-    return (
-        f"{needs(request)}, with {wanted(request)} free on each, and of {where} the most is {most}"
-    )
-
-
-def _closed(nodes: Iterable[NodeCapacity]) -> Iterator[str]:
-    found = [
-        (one.gpu.label, shown_name(node.node), shown_name(one.reason))
-        for node in nodes
-        for one in node.closed
-    ]
-    closed = [(f"{label} of {node}", reason) for label, node, reason in found]
-    if len(closed) > _MOST_CLOSED:
-        each = [
-            f"{number} {reason}"
-            for reason, number in sorted(Counter(reason for _gpu, reason in closed).items())
-        ]
-        yield f"{len(closed)} GPUs take none ({listed(each)})"
-    elif closed:
-        yield f"taking none: {listed([f'{gpu} ({reason})' for gpu, reason in closed])}"
 
 
 _REMEDIES = (
@@ -405,7 +341,7 @@ def _when(request: Request, nodes: Sequence[_Candidate], context: ExplanationCon
             " for one GPU"
         )
     unit_mib = context.policy.resources.memory_unit_mib
-    most_mib = max((room.memory_mib for ledger in open_ones for room in ledger.rooms), default=0)
+    most_mib = max(map(_most_free_mib, open_ones))
     less_mib = most_mib // unit_mib * unit_mib
     ask_less = (
         f"ask for {gib(less_mib)} GiB or less"

@@ -12,7 +12,6 @@ import yaml
 from mpsd.status.rules.mpsnode import UPGRADE_LABEL
 from tests.e2e.cluster import Cluster, Object, Said
 from tests.e2e.installation import AGENT, CONTROL
-from tests.e2e.plugins import kubectl_mps
 from tests.e2e.waiting import eventually
 from tests.e2e.webhook import Webhook
 from tests.manifests.rendering import OLD, PLAIN, SINCE, VALUES, named, rendered
@@ -25,7 +24,6 @@ _NOT_OURS = {
 }
 # kubectl's own, of a dry run of --server-side over what was applied without it.
 _OF_THE_DRY_RUN = "Warning: failed to migrate kubectl.kubernetes.io/last-applied-configuration"
-_NOWHERE = {"mpsd.io/e2e": "nowhere"}
 
 
 def _meant_for(minor: int) -> list[str]:
@@ -88,80 +86,6 @@ def test_the_agent_is_not_confined_by_apparmor(cluster: Cluster, webhook: Webhoo
     assert (security.get("appArmorProfile"), annotations.get(key)) == (
         ({"type": "Unconfined"}, None) if cluster.minor >= 30 else (None, "unconfined")
     )
-
-
-def _control() -> Object:
-    """Today's, on no node."""
-    thing = copy.deepcopy(named(PLAIN, "DaemonSet", CONTROL))
-    del thing["metadata"]["namespace"]
-    thing["spec"]["template"]["spec"]["nodeSelector"] = _NOWHERE
-    return thing
-
-
-def _container(thing: Object) -> Object:
-    found: Object = thing["spec"]["template"]["spec"]["containers"][0]
-    return found
-
-
-def _as_shipped_before(thing: Object) -> Object:
-    """With the variable that stood twice in its environment."""
-    old = copy.deepcopy(thing)
-    container = _container(old)
-    container["args"] = ["control"]
-    container["env"] = [
-        {"name": "MPSD_DAEMON_CGROUP", "value": "/sys/fs/cgroup"},
-        {"name": "MPSD_DAEMON_CGROUP", "value": "/host/sys/fs/cgroup"},
-        *container["env"],
-    ]
-    return old
-
-
-@pytest.mark.parametrize(
-    "options", [(), ("--server-side", "--force-conflicts")], ids=["client", "server"]
-)
-def test_todays_control_daemons_find_their_cgroup_over_those_whose_variable_stood_twice(
-    cluster: Cluster, webhook: Webhook, options: tuple[str, ...]
-) -> None:
-    """kubectl drops both of two equal names if one is taken out, so that a variable is no way
-    out."""
-    today = _control()
-    wanted = _container(today)
-    with cluster.namespace(exempt=True) as name:
-        cluster.do("apply", "-n", name, "-f", "-", given=_as_shipped_before(today))
-        before = _container(cluster.get("daemonset", CONTROL, "-n", name))
-        assert [one["name"] for one in before["env"]].count("MPSD_DAEMON_CGROUP") == 2, (
-            "as users have it"
-        )
-        if options and cluster.minor < 30:  # it looks at what is there first, and cannot read it
-            said = cluster.apply(today, name, *options)
-            assert 'duplicate entries for key [name="MPSD_DAEMON_CGROUP"]' in said.err
-            cluster.do("apply", "-n", name, "-f", "-", given=today)
-        for _twice in range(2):
-            cluster.do("apply", "-n", name, "-f", "-", *options, given=today)
-        after = _container(cluster.get("daemonset", CONTROL, "-n", name))
-    assert after["args"] == wanted["args"] == ["control", "--daemon-cgroup=/host/sys/fs/cgroup"]
-    assert sorted(after["env"], key=str) == sorted(wanted["env"], key=str)
-
-
-def _verdict_on_rights(cluster: Cluster) -> Object:
-    """The doctor's: well, found or unknown, with all that it says."""
-    checks = json.loads(kubectl_mps(cluster, "doctor", "-o", "json").out)["checks"]
-    found: Object = next(one for one in checks if one["id"] == "rights-missing")
-    return found
-
-
-def test_the_doctor_misses_no_rights_of_a_scheduler_that_is_not_installed(
-    cluster: Cluster, webhook: Webhook
-) -> None:
-    before = _verdict_on_rights(cluster)
-    assert before["verdict"] == "well", before
-    cluster.do("delete", "clusterrolebinding", "mpsd-agent")
-    try:
-        without = _verdict_on_rights(cluster)
-        assert ["mpsd-agent" in one["what"] for one in without["wrong"]] == [True]
-    finally:
-        webhook.apply()
-        webhook.wait_until_registered()
 
 
 @pytest.fixture

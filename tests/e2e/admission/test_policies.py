@@ -178,13 +178,6 @@ def _without_end(spec: Object) -> Object:
     return kept
 
 
-def test_a_pod_without_containers_is_refused_in_the_words_of_the_api_server(judges: Judges) -> None:
-    assert (
-        "spec.containers: Required value"
-        in judges.creator.create(pod("empty", containers=[])).message
-    )
-
-
 @pytest.mark.parametrize("writer", ["ann", *POLICY.admission.placement_accounts])
 def test_only_those_who_place_pods_change_what_says_where_they_are(
     judges: Judges, writer: str

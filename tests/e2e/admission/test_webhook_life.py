@@ -31,19 +31,6 @@ def test_new_certificates_and_new_authorities_fail_no_request(
     print(f"\n{load.asked} pods while certificates changed, slowest {load.slowest_s:.3f} s")
 
 
-def test_replacing_every_replica_fails_no_request(
-    cluster: Cluster, webhook: Webhook, namespace: str
-) -> None:
-    with loading(cluster, namespace) as load:
-        eventually(lambda: load.asked > 20, "load")
-        webhook.roll()
-        before = load.asked
-        eventually(lambda: load.asked > before + 20, "load after the last replica")
-    assert load.failed == []
-    assert len(webhook.backends()) == 2
-    print(f"\n{load.asked} pods while both replicas were replaced, slowest {load.slowest_s:.3f} s")
-
-
 def test_without_the_webhook_gpu_pods_wait_and_exempt_namespaces_work(
     cluster: Cluster, webhook: Webhook, namespace: str
 ) -> None:
@@ -76,25 +63,6 @@ def test_without_the_webhook_gpu_pods_wait_and_exempt_namespaces_work(
     }
 
 
-def test_a_lost_secret_is_put_back_and_fails_no_request(
-    cluster: Cluster, webhook: Webhook, namespace: str
-) -> None:
-    with loading(cluster, namespace) as load:
-        eventually(lambda: load.asked > 20, "load")
-        cluster.do("delete", "secret", "mpsd-webhook-certificates", "-n", "mpsd-system")
-        eventually(
-            lambda: (
-                cluster.kubectl(
-                    "get", "secret", "mpsd-webhook-certificates", "-n", "mpsd-system"
-                ).ok
-            ),
-            "it",
-        )
-        before = load.asked
-        eventually(lambda: load.asked > before + 50, "load after it")
-    assert load.failed == []
-
-
 def test_a_port_that_is_closed_to_the_api_server_keeps_nobody_from_creating_pods(
     cluster: Cluster, webhook: Webhook, namespace: str
 ) -> None:
@@ -114,20 +82,3 @@ def test_a_port_that_is_closed_to_the_api_server_keeps_nobody_from_creating_pods
     eventually(
         lambda: "hostIPC" in cluster.apply(WITHOUT_HOST_IPC, namespace).err, "the rules kept again"
     )
-
-
-def test_a_registration_that_somebody_spoiled_is_repaired(
-    cluster: Cluster, webhook: Webhook
-) -> None:
-    patch = '[{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}]'
-    cluster.do(
-        "patch", "validatingwebhookconfiguration", "mpsd-webhook", "--type=json", "-p", patch
-    )
-    webhook.wait_until_registered()
-
-
-def test_applying_the_manifests_again_ends_in_the_same_registration(webhook: Webhook) -> None:
-    webhook.apply()
-    webhook.wait_until_registered()
-    for configuration in webhook.configurations():
-        assert configuration["clientConfig"]["caBundle"]

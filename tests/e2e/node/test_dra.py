@@ -14,7 +14,6 @@ import pytest
 
 from tests.e2e.claims import (
     Claims,
-    claim,
     claims_for_requests,
     claims_instead_of_plugins,
     devices,
@@ -26,20 +25,12 @@ from tests.e2e.claims import (
 from tests.e2e.cluster import Cluster
 from tests.e2e.installation import AGENT, GPUS, MEMORY, SYSTEM, UNITS, Installation
 from tests.e2e.machine import Machine, this_machine
-from tests.e2e.shares import CLIENT, CONTEXT_MIB, Pods, refused_at, sample
+from tests.e2e.shares import CONTEXT_MIB, Pods, refused_at, sample
 from tests.e2e.versions import needs
 from tests.e2e.waiting import eventually
-from tests.manifests.helm import files_by_helm
 
 _RANDOM = 40  # claims
 _LIFTED = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"
-
-
-def _put_agent(cluster: Cluster, node_labels: dict[str, str]) -> None:
-    patch = json.dumps(
-        [{"op": "replace", "path": "/spec/template/spec/nodeSelector", "value": node_labels}]
-    )
-    cluster.do("patch", "daemonset", AGENT, "-n", SYSTEM, "--type=json", "-p", patch)
 
 
 def _uuids(cluster: Cluster) -> list[str]:
@@ -105,28 +96,6 @@ def test_the_published_sample_runs_unchanged_by_a_claim(
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of it")
 
 
-def test_helms_sample_job_gets_its_share_by_a_claim(
-    cluster: Cluster, mpsd: Installation, claims: Claims
-) -> None:
-    given = {**mpsd.values, "dra": {"enabled": True}, "test": {"command": [*CLIENT, "alloc=9000"]}}
-    things = files_by_helm(given)["templates/tests/sample.yaml"]
-    cluster.do("apply", "-f", "-", given=things)
-    job = ("job/mps-sample", "-n", SYSTEM)
-    eventually(
-        lambda: cluster.get(*job)["status"].get("succeeded") == 1,
-        "the sample Job's end",
-        within_s=120.0,
-    )
-    logs = cluster.do("logs", *job).out
-    assert (
-        7168 - CONTEXT_MIB
-        < refused_at([json.loads(line) for line in logs.splitlines() if line[0] == "{"])
-        <= 7168
-    )
-    cluster.do("delete", "-f", "-", given=things)
-    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of it")
-
-
 def test_a_claim_that_fits_nowhere_waits_and_gets_what_is_given_back(
     pods: Pods, claims: Claims
 ) -> None:
@@ -178,23 +147,6 @@ def test_pods_that_share_a_claim_hold_one_grant_together(pods: Pods, claims: Cla
     assert [grant["memoryMiB"] for grant in claims.grants()] == [6144]
     claims.end("right", "ours")
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
-
-
-def test_a_claim_with_parameters_of_another_version_is_refused_with_the_remedy(
-    cluster: Cluster, pods: Pods, claims: Claims
-) -> None:
-    newer = claim("newer", 2, parameters={"apiVersion": "mpsd.io/v9", "kind": "MPSConfig"})
-    template = newer | {"kind": "ResourceClaimTemplate", "spec": {"spec": newer["spec"]}}
-    for thing in (newer, template):
-        create = ("create", "--dry-run=server", "-n", pods.namespace, "-f", "-")
-        said = eventually(
-            lambda thing=thing, create=create: (
-                None if (one := cluster.kubectl(*create, given=thing)).ok else one
-            ),
-            "the policy is in force",
-        )
-        assert "config-version" in said.err
-        assert "mpsd.io/v1alpha1" in said.err
 
 
 def test_a_cordoned_gpu_is_tainted_until_it_is_not(cluster: Cluster, claims: Claims) -> None:
@@ -309,20 +261,6 @@ def test_a_claim_outlives_kubelet_and_agent(
     claims.end("witness", "after-agent", "after-kubelet")
     eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
     eventually(lambda: len(devices(cluster)) == GPUS, "one slice with every GPU", within_s=60.0)
-
-
-def test_a_pod_that_ends_while_the_agent_is_away_leaves_nothing(
-    cluster: Cluster, pods: Pods, claims: Claims
-) -> None:
-    claims.start("orphan", 3)
-    _put_agent(cluster, {"mpsd.io/e2e": "nowhere"})
-    eventually(lambda: not claims.mpsd.pods("agent"), "no agent", within_s=60.0)
-    pods.delete("orphan")
-    _put_agent(cluster, {"ack.node.gpu.schedule": "mps"})
-    claims.end("orphan")
-    eventually(
-        lambda: not claims.files() and not claims.grants(), "nothing left of it", within_s=90.0
-    )
 
 
 @pytest.mark.timeout(600)

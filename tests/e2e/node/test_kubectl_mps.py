@@ -8,7 +8,6 @@ from tests.e2e.cluster import Cluster
 from tests.e2e.installation import CONTROL, SYSTEM, Installation
 from tests.e2e.plugins import kubectl_mps
 from tests.e2e.shares import Pods
-from tests.e2e.waiting import eventually
 
 
 def test_gpus_are_emptied_and_put_back(cluster: Cluster, mpsd: Installation, pods: Pods) -> None:
@@ -48,21 +47,3 @@ def test_the_control_daemon_is_replaced_once_nobody_is_left(
     assert kubectl_mps(cluster, "upgrade").code == 0
     mpsd.wait_until_offered()
     pods.start("after-upgrade", 2)
-
-
-def test_what_is_in_use_is_not_taken_away(cluster: Cluster, mpsd: Installation, pods: Pods) -> None:
-    pods.start("in-use", 2)
-    eventually(
-        lambda: "in-use" in mpsd.granted_mib(pods.namespace), "its grant in the report of the node"
-    )
-    said = kubectl_mps(cluster, "uninstall", "--dry-run")
-    assert said.code == 1
-    assert f"{mpsd.node}: pod {pods.namespace}/in-use (2 GiB of gpu" in said.err
-    lines = said.out.splitlines()
-    assert lines[-1] == "CustomResourceDefinition mpsnodes.mpsd.io"
-    assert f"DaemonSet {SYSTEM}/{CONTROL}" in lines
-    assert f"Secret {SYSTEM}/mpsd-webhook-certificates" in lines
-    assert not any(
-        line.startswith(("Pod ", "MPSNode ", "ReplicaSet ", "ControllerRevision "))
-        for line in lines
-    )

@@ -205,15 +205,6 @@ def _held(pod: api.PodResources) -> dict[str, set[str]]:
     }
 
 
-def test_a_node_with_swap_gives_the_same_limits(
-    mpsd: Installation, pods: Pods, machine: Machine
-) -> None:
-    with machine.swap():
-        mpsd.restart_kubelet(machine)
-        pods.start("with-swap", 3, "alloc=9000")
-        assert 3072 - CONTEXT_MIB < refused_at(pods.said("with-swap")) <= 3072
-
-
 def test_a_static_pod_has_its_limit_and_is_known_by_its_name(
     cluster: Cluster, mpsd: Installation, pods: Pods, machine: Machine
 ) -> None:

@@ -5,7 +5,6 @@ import time
 
 from tests.e2e.cluster import Cluster
 from tests.e2e.installation import SCHEDULER, SYSTEM, UNITS, Installation
-from tests.e2e.plugins import inspect_cgpu, kubectl_mps
 from tests.e2e.scheduler.shares_waiting import GPU_ANNOTATION, placed, said_of, shared
 from tests.e2e.shares import Pods, container, share
 from tests.e2e.waiting import eventually
@@ -42,17 +41,6 @@ def test_a_pod_that_fits_no_single_gpu_waits_and_says_why(cluster: Cluster, pods
     assert pods.phase("seven") == "Pending"
     described = cluster.do("describe", "pod", "seven", "-n", pods.namespace).out
     print(f"\n{described[described.index('Events:') :]}")
-
-
-def test_the_tables_and_the_sentence_say_the_same(
-    cluster: Cluster, mpsd: Installation, pods: Pods
-) -> None:
-    table = inspect_cgpu(cluster)
-    (line,) = [line for line in table.out.splitlines() if line.startswith(mpsd.node)]
-    assert line.split()[2:] == ["19/23", "20/23", "39/46"], table
-    why = kubectl_mps(cluster, "explain", "seven", "-n", pods.namespace)
-    assert f"no GPU of {mpsd.node} has {_GIB} GiB free: the most is 4 GiB, gpu0" in why.out, why
-    print(f"\n{table.out}{why.out}")
 
 
 def test_without_the_extender_such_a_pod_is_sent_to_the_node_and_fails_there(

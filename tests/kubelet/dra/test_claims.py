@@ -19,7 +19,7 @@ from mpsd.kubelet.dra.rules.claims import (
     why_no_room,
     with_priority,
 )
-from mpsd.kubelet.rules.allocation import Answer, DeviceListStrategy, NodeConditions, memory_answer
+from mpsd.kubelet.rules.allocation import Answer
 from mpsd.kubelet.rules.node_pods import NodePod
 from mpsd.model.grants import DeviceNode, Grant, HostMount, evenly, promised_mib
 from mpsd.model.identity import PodName
@@ -90,15 +90,6 @@ def test_what_is_a_capacity_and_no_parameter_is_said_where_it_belongs(
     (problem,) = config_problems(parameters(**{field: 4}), "parameters", POLICY)
     assert (problem.rule, problem.where) == ("field-unknown", f"parameters.{field}")
     assert remedy in problem.remedy
-
-
-def test_what_a_claim_says_goes_before_what_its_class_says() -> None:
-    configs = (
-        config(parameters(threadCap=60), "FromClass"),
-        config(parameters(threadCap=80), "FromClaim"),
-    )
-    assert prepared(result(), configs=configs).thread_percent == 80
-    assert prepared(result(), configs=configs[::-1]).thread_percent == 80
 
 
 def test_what_other_drivers_allocated_and_were_told_is_passed_over() -> None:
@@ -381,25 +372,11 @@ def test_parameters_lower_a_claim_s_priority_and_never_raise_it(
     assert with_priority(claim, rows("normal"), BY_ANNOTATION).priority == (priority or 0)
 
 
-@pytest.mark.parametrize("priority", [None, 0, 1])
-def test_the_variable_of_a_claim_s_programs_is_set_where_a_priority_was_given(
-    priority: int | None,
-) -> None:
-    given = replace(prepared(), priority=priority).allocation
-    answer = memory_answer(given, NodeConditions("/run/mpsd", DeviceListStrategy.ENVVAR, {}))
-    assert started_with(spec_of(DRIVER, prepared(), answer), "CUDA_MPS_CLIENT_PRIORITY") == priority
-
-
 def test_while_its_processes_live_a_claim_that_is_taken_up_keeps_their_priority() -> None:
     before, now = replace(prepared(), left=True, priority=0), replace(prepared(), priority=1)
     again = taken_up(before, now)
     assert again
     assert again.priority == 0
-
-
-@given(JSON)
-def test_any_cdi_file_is_read(spec: object) -> None:
-    assert started_with(spec) is None or isinstance(started_with(spec), int)
 
 
 # -- CDI -----------------------------------------------------------------------------------------

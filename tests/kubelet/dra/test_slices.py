@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.kubelet.dra.rules.slices import (
-    NO_DAEMON,
     Pool,
     ServedBy,
     WayKnown,
@@ -152,10 +151,6 @@ def test_pods_are_evicted_by_a_taint_only_in_the_states_that_the_policy_names(
     assert kept["taints"][0]["effect"] == "NoSchedule"
 
 
-def test_no_state_evicts_as_shipped() -> None:
-    assert POLICY.evict_claims_when == ()
-
-
 def test_a_gpu_without_a_daemon_or_with_an_unknown_grant_is_tainted() -> None:
     assert taint_of(GPUS[1], view(records=(record(0),))) == "no-daemon"
     unreadable = replace(
@@ -171,14 +166,6 @@ def test_a_gpu_is_sick_only_where_its_programs_cannot_run(state: State) -> None:
     sick = state in {State.FAULT, State.WEDGED, State.DOWN, State.REFUSED}
     assert bool(found) is sick
     assert not sick or (GPUS[0].label in found and GPUS[0].uuid in found and state in found)
-
-
-def test_a_gpu_without_a_daemon_is_sick_and_one_with_an_unknown_grant_is_not() -> None:
-    assert NO_DAEMON in trouble_of(GPUS[1], view(records=(record(0),)))
-    unreadable = replace(
-        view(), unreadable=(UnreadableGrant("a", "/run/mpsd/grants/a.json", "is empty", "gpu0"),)
-    )
-    assert trouble_of(GPUS[0], unreadable) == ""
 
 
 def test_a_device_is_named_by_a_label_whatever_the_uuid_is() -> None:

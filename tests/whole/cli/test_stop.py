@@ -3,17 +3,14 @@ that are not there."""
 
 import json
 import os
-import pty
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from mpsd.platform import local_api, processes
+from mpsd.platform import processes
 from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
@@ -88,14 +85,6 @@ def test_a_program_that_would_die_of_it_is_stopped_first(
     assert client.pid in stopped(served)
 
 
-def test_a_program_without_time_to_end_gets_no_sigterm(served: Machine, neighbour: Program) -> None:
-    client = served.client(2)
-    (one,) = answer(served, client, "--grace", "0")
-    assert one["outcome"] == "killed"
-    assert client.exit_code() == KILLED
-    assert client.pid in stopped(served)
-
-
 def test_what_a_program_has_started_ends_with_it(served: Machine, neighbour: Program) -> None:
     script = "trap '' TERM; sleep 600 & sim-cuda kernel=100 launch=600 & sim-cuda hold & wait"
     program = running(served, "sh", "-c", script)
@@ -126,32 +115,7 @@ def test_a_grant_that_has_ended_is_not_there(served: Machine) -> None:
     question = asked(served, grant)
     assert (question.exit_code(), question.output) == (1, "")
     assert f"{grant} holds no grant: it has ended" in question.errors
-    code, body = local_api.ask(
-        served.run_directory / "mpsd.sock",
-        "POST",
-        "/v1/programs/stop",
-        {"grants": [grant], "grace_s": 0},
-    )
-    (one,) = json.loads(body)
-    assert (code, one["outcome"], one["processes"]) == (200, "refused", 0)
-
-
-@pytest.mark.parametrize(
-    "words", [[], ["--grace", "5"], ["x", "--grace", "-1"], ["x", "--grace", "soon"]]
-)
-def test_a_wrong_question_is_told_from_a_no(served: Machine, words: list[str]) -> None:
-    assert asked(served, *words).exit_code() == 2
-
-
-def test_a_grace_that_is_none_is_refused_by_the_interface(served: Machine) -> None:
-    client = served.client(2)
-    for grace_s in (-1, 3601, None, "3"):
-        asks = {"grants": [served.grant_of(client).id], "grace_s": grace_s}
-        code, body = local_api.ask(
-            served.run_directory / "mpsd.sock", "POST", "/v1/programs/stop", asks
-        )
-        assert (code, json.loads(body)["for_ever"]) == (400, True)
-    assert client.running
+    assert asked(served, grant, "--grace", "-1").exit_code() == 2
 
 
 # Another user may not enter the folder that the socket is in.
@@ -197,10 +161,8 @@ def test_a_user_ends_programs_of_its_own_and_no_others(served: Machine) -> None:
     assert own.exit_code() == KILLED
     assert roots.running
     assert in_part.running
-    assert [one["outcome"] for one in answer(served, roots, in_part)] == [
-        "terminated",
-        "killed",
-    ], "root ends all"
+    ended_by_root = [one["outcome"] for one in answer(served, roots, in_part)]
+    assert ended_by_root == ["terminated", "killed"]
 
 
 def nobodys(machine: Machine, program: Program) -> bool:
@@ -219,32 +181,6 @@ def test_what_has_begun_goes_on_after_ctrl_c(served: Machine, neighbour: Program
     assert question.exit_code() == 128 + signal.SIGINT
     assert question.errors
     assert client.exit_code() == KILLED
-
-
-@pytest.mark.parametrize(("is_terminal", "lines"), [(True, 1), (False, 0)])
-def test_on_a_terminal_it_says_once_what_it_waits_for(
-    served: Machine, is_terminal: bool, lines: int
-) -> None:
-    program = served.run(
-        "--gpu-mem 2",
-        "sh",
-        "-c",
-        "trap : TERM; echo '{\"trapped\": 1}'; while :; do sleep 600; done",
-    )
-    program.heard("trapped")
-    words = [MPSD, "stop", served.grant_of(program).id, "--grace", "2"]
-    reading, writing = pty.openpty() if is_terminal else os.pipe()
-    try:
-        code = subprocess.call(words, env=served.environment, stderr=writing, timeout=60)
-        os.set_blocking(reading, False)
-        with suppress(BlockingIOError):
-            said = b""
-            said = os.read(reading, 4096)
-    finally:
-        os.close(writing)
-        os.close(reading)
-    assert (code, len(said.splitlines())) == (0, lines), said
-    assert program.exit_code() == KILLED
 
 
 def test_a_client_that_an_end_was_begun_for_is_killed_by_the_next_mpsd(

@@ -15,13 +15,14 @@ def machine() -> Iterator[Machine]:
     yield from on_machine("A30")
 
 
-def test_a_second_mpsd_in_one_run_directory_leaves_the_first_alone(served: Machine) -> None:
+@pytest.mark.parametrize("program", ["up", "agent"])
+def test_a_second_mpsd_in_one_run_directory_leaves_the_first_alone(
+    served: Machine, program: str
+) -> None:
     first = served.part("up")
     client = served.client(7)
     before = served.node()
-
-    second = served.service("up")
-
+    second = served.service(program)
     assert second.exit_code() == 1
     assert second.errors.startswith("mpsd: mpsd runs here already: ")
     assert str(served.run_directory) in second.errors
@@ -29,17 +30,6 @@ def test_a_second_mpsd_in_one_run_directory_leaves_the_first_alone(served: Machi
     assert (after.domains, after.grants) == (before.domains, before.grants)
     assert first.running
     assert client.running
-
-
-def test_a_second_agent_in_one_run_directory_leaves_the_first_alone(served: Machine) -> None:
-    client = served.client(7)
-    second = served.service("agent")
-    assert second.exit_code() == 1
-    assert (
-        second.errors
-        == f"mpsd: mpsd runs here already: it answers on {served.run_directory}/mpsd.sock\n"
-    )
-    assert served.holders == {client.pid}
 
 
 def test_every_fault_of_a_malformed_policy_is_named_and_nothing_is_started(
@@ -77,11 +67,8 @@ def test_a_policy_that_goes_bad_is_not_taken_and_one_that_is_good_again_is(serve
     ("arguments", "said"),
     [
         (["--simulate", "A31x2"], "A31"),
-        (["--simulate", "T4"], "ask for the same GPUs"),
-        (["--log-format", "xml"], "write auto, json or console"),
         (["--run-dir", "/tmp/" + 90 * "x"], "choose a shorter path"),
         (["--simulate", "H200", "--run-dir", "/proc/self"], "takes no files: "),
-        (["--limits", "/nowhere"], "/nowhere/policy.yaml"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_with_the_remedy(

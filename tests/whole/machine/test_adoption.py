@@ -3,13 +3,11 @@ business."""
 
 import signal
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
 from mpsd.model.domain import State
 from mpsd.mps import control_daemon
-from mpsd.platform import processes, records
 from mpsd.simulator.card import EXCLUSIVE_PROCESS
 from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import CONTROL, Machine, Program, eventually
@@ -120,20 +118,3 @@ def test_a_daemon_for_other_gpus_is_left_alone_at_the_end(pair: Machine) -> None
     client.kill()
     daemon.kill()
     pair.folder_of().clear(with_pipe=True)
-
-
-def test_a_process_that_has_the_recorded_pid_is_not_touched(machine: Machine) -> None:
-    machine.up().kill()
-    bystander = machine.start(["sleep", "600"])
-    sleep = processes.identity_of(bystander.pid)
-    assert sleep
-    machine.kill(machine.recorded_daemon())
-    another = replace(sleep, start_ticks=sleep.start_ticks - 1)
-    records.write(machine.folder_of().record, replace(machine.record(), daemon=another))
-
-    service = machine.up()
-
-    assert machine.daemon() != bystander.pid
-    service.send(signal.SIGTERM)
-    assert service.exit_code() == 0
-    assert bystander.running

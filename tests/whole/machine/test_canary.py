@@ -41,20 +41,6 @@ def refusal(machine: Machine, name: str = "gpu0") -> str:
     return machine.record(name).reason
 
 
-def replace_canary_program(machine: Machine, script: str) -> None:
-    """Puts a shell script in place of the CUDA client; the real one is beside it, as
-    `real-cuda`."""
-    there = machine.program("sim-cuda")
-    there.rename(there.with_name("real-cuda"))
-    there.write_text(f"#!/bin/sh\n{script}\n")
-    there.chmod(0o755)
-
-
-def restore_canary_program(machine: Machine) -> None:
-    there = machine.program("sim-cuda")
-    there.with_name("real-cuda").replace(there)
-
-
 def passes(service: Service) -> int:
     return len(service.logged("canary passed"))
 
@@ -101,14 +87,3 @@ def test_a_driver_that_does_not_obey_gets_no_programs_until_it_does(machine: Mac
     machine.until_ready()
     assert machine.record().restarts_total == 0
     machine.client(7)
-
-
-def test_a_client_that_hangs_is_contained_and_the_domain_is_tried_again(machine: Machine) -> None:
-    machine.set_policy(
-        graces={"command_s": 1, "start_s": 5, "drain_s": 30}, restarts={"longest_s": 1}
-    )
-    replace_canary_program(machine, "exec sleep 600")
-    service = machine.service("control")
-    assert "did not end within 5 s" in refusal(machine)
-    restore_canary_program(machine)
-    eventually(lambda: service.logged("state", state="ready"), "it passes when it is tried again")

@@ -107,15 +107,6 @@ def test_it_is_refused_while_somebody_would_lose_by_it(machine: Machine) -> None
     assert card.compute_mode == EXCLUSIVE_PROCESS
 
 
-def test_a_record_that_cannot_be_read_keeps_no_other_gpu_from_its_mode(pair: Machine) -> None:
-    crash(pair)
-    pair.folder_of("gpu0").record.write_text("{broken")
-    released = release(pair)
-    assert released.exit_code() == 1
-    assert "gpu0: compute mode not restored: " in released.output
-    assert (pair.card(0).compute_mode, pair.card(1).compute_mode) == (EXCLUSIVE_PROCESS, DEFAULT)
-
-
 def mode_file(machine: Machine) -> Path:
     return FoundModes(machine.run_directory).file(machine.simulation.gpus[0].uuid)
 
@@ -140,19 +131,3 @@ def test_a_damaged_file_of_the_mode_leaves_it_as_it_is_and_says_so(machine: Mach
     assert released.exit_code() == 1
     assert f"gpu0: compute mode not restored: {file} cannot be read" in released.output
     assert card.compute_mode == EXCLUSIVE_PROCESS
-
-
-def test_a_record_that_somebody_damages_while_mpsd_runs_is_written_again(machine: Machine) -> None:
-    service = machine.up()
-    client = machine.client(7)
-
-    def is_seen() -> bool:
-        if not service.logged("record ignored"):
-            # again, where it was written anew before anybody looked
-            machine.folder_of().record.write_text("{")
-        return bool(service.logged("record ignored"))
-
-    eventually(is_seen, "it is seen")
-    machine.until_ready()
-    assert client.running
-    assert machine.record().state == "ready"

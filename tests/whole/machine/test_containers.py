@@ -21,7 +21,6 @@ from tests.whole.machine.oci_player import Played, played
 pytestmark = needs_cgroups
 
 TWO_GIB = {"EGPU": "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=2048,WEIGHT=10"}
-HALF = {"EGPU": "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=14000,WEIGHT=10"}
 
 
 @pytest.fixture(scope="module")
@@ -66,28 +65,7 @@ def until_over(container: Played) -> None:
     assert on_disk(container.machine) == []
 
 
-def given_back(machine: Machine, container: Played, **fields: object) -> bool:
-    return bool(machine.part("agent").logged("released", container=container.name, **fields))
-
-
 # -- from create to its end ----------------------------------------------------------------------
-
-
-def test_a_container_is_told_what_goes_into_its_bundle(container: Played) -> None:
-    assert container.ask(TWO_GIB) == 201
-    gpu = container.machine.simulation.gpus[0]
-    answer = container.answer
-    assert answer["environment"]["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=2048M"
-    assert answer["environment"]["NVIDIA_VISIBLE_DEVICES"] == gpu.uuid
-    assert "MPSD_GRANT" not in answer["environment"]
-    domain = container.machine.run_directory / "gpu0-1"
-    assert {
-        "source": f"{domain}/client",
-        "inside": "/run/mpsd/client",
-        "read_only": True,
-    } in answer["mounts"]
-    gate = {"source": f"{domain}/gate", "inside": f"{domain}/gate", "access": "r"}
-    assert answer["devices"] == ([gate] if (domain / "gate").exists() else [])
 
 
 def test_the_grant_goes_from_the_runtime_to_the_first_process_and_ends_with_it(
@@ -107,14 +85,8 @@ def test_what_a_runtime_did_not_make_is_given_back_when_it_is_killed(container: 
     assert container.ask(TWO_GIB) == 201
     container.kill_runtime()
     until_over(container)
-    assert given_back(container.machine, container, reason="not created")
-
-
-def test_what_a_killed_runtime_had_made_keeps_its_grant(container: Played) -> None:
-    assert container.ask(TWO_GIB) == 201
-    first = container.make("hold")
-    container.kill_runtime()
-    eventually(known_as(container, first), "its first process holds it")
+    agent = container.machine.part("agent")
+    assert agent.logged("released", container=container.name, reason="not created")
 
 
 def test_a_state_that_nobody_can_read_is_not_taken_for_no_container(container: Played) -> None:
@@ -160,10 +132,6 @@ def _ticks_now() -> int:
 # -- the agent is killed -------------------------------------------------------------------------
 
 
-def agent_killed(machine: Machine) -> None:
-    machine.part("agent").kill()
-
-
 def agent_back(machine: Machine) -> None:
     machine.service("agent")
     machine.until_ready()
@@ -171,7 +139,7 @@ def agent_back(machine: Machine) -> None:
 
 def test_a_container_that_was_made_while_the_agent_was_away_is_found(container: Played) -> None:
     assert container.ask(TWO_GIB) == 201
-    agent_killed(container.machine)
+    container.machine.part("agent").kill()
     first = container.make("hold")
     container.end_runtime()
     agent_back(container.machine)
@@ -184,7 +152,7 @@ def test_a_container_that_ended_while_the_agent_was_away_is_given_back(
     first = container.held(TWO_GIB)
     eventually(known_as(container, first), "its first process holds it")
     assert other.ask(TWO_GIB) == 201
-    agent_killed(container.machine)
+    container.machine.part("agent").kill()
     os.kill(first, signal.SIGKILL)
     other.kill_runtime()
     agent_back(container.machine)
@@ -193,14 +161,6 @@ def test_a_container_that_ended_while_the_agent_was_away_is_given_back(
 
 
 # -- whose a process is --------------------------------------------------------------------------
-
-
-def grant_of_client(machine: Machine, pid: int) -> str | None:
-    found = eventually(
-        lambda: [one for one in machine.node().clients or () if one.pid == pid],
-        f"pid {pid} is seen",
-    )
-    return found[0].grant
 
 
 def test_nobody_outside_gets_a_containers_grant_by_its_mark(container: Played) -> None:
@@ -215,7 +175,11 @@ def test_nobody_outside_gets_a_containers_grant_by_its_mark(container: Played) -
         },
     )
     outside.heard("ready")
-    assert grant_of_client(machine, outside.pid) is None
+    (seen,) = eventually(
+        lambda: [one for one in machine.node().clients or () if one.pid == outside.pid],
+        "it is seen",
+    )
+    assert seen.grant is None
 
 
 # -- one name ------------------------------------------------------------------------------------
@@ -234,15 +198,6 @@ def test_a_name_that_lives_gets_no_second_grant(container: Played) -> None:
         assert f"its pid {first} is running" in reason
     finally:
         again.kill_runtime()
-
-
-def test_a_name_whose_processes_are_gone_gets_another_grant(container: Played) -> None:
-    """As with `docker restart`, whatever became of the hook."""
-    container.held(HALF)
-    before = container.answer["grant"]
-    container.delete()
-    assert container.ask(HALF) == 201, container.answer
-    assert container.answer["grant"] != before
 
 
 # -- what its runtime says later -----------------------------------------------------------------

@@ -71,31 +71,6 @@ def test_the_servers_limit_is_back_before_a_client_can_connect(served: Machine) 
     assert said_of(served, daemon)
 
 
-def test_a_crash_loop_is_reported_with_its_delays_and_ends_with_its_cause(machine: Machine) -> None:
-    machine.up()
-    machine.replace_control_program('echo "the licence has expired"; exit 1')
-    os.kill(machine.daemon(), signal.SIGKILL)
-
-    def backs_off() -> bool:
-        domain = machine.domain()
-        return (
-            domain.state == State.DOWN
-            and "3 times in a row, the next start is in 2 s" in domain.reason
-        )
-
-    eventually(backs_off, "the third death in a row is reported")
-    assert 'ended with code 1; its last line: "the licence has expired"' in machine.domain().reason
-    assert machine.domain().restarts == 3
-    refused = machine.run("--gpu-mem 7", "true")
-    assert refused.exit_code() == 1
-    assert "gpu0 is down: the control daemon" in refused.errors
-
-    machine.restore_control_program()
-
-    machine.in_state(State.READY)
-    machine.client(7)
-
-
 _STOPPED = "was stopped by a signal"
 
 
@@ -119,41 +94,6 @@ def test_a_stopped_daemon_is_wedged_and_serves_again_once_it_goes_on(machine: Ma
     assert client.running
     assert machine.daemon() == daemon
     machine.client(4)
-
-
-def test_a_daemon_that_is_wedged_for_too_long_is_replaced(machine: Machine) -> None:
-    machine.set_policy(graces={"command_s": 1, "start_s": 5, "wedged_limit_s": 1})
-    service = machine.up()
-    daemon = machine.daemon()
-
-    os.kill(daemon, signal.SIGSTOP)
-
-    machine.new_daemon(daemon)
-    (killed,) = service.logged("daemon killed")
-    assert killed["reason"].startswith(f"it did not answer for too long: pid {daemon} {_STOPPED}")
-    machine.client(4)
-
-
-# The daemon itself is the simulated one; what it is told and asked comes to nothing.
-_NONSENSE = 'case "$1" in -f) exec "${0%/*}/real" "$@";; esac; cat >/dev/null; echo "all is well"'
-
-
-def test_a_daemon_that_answers_nonsense_is_never_ready_and_the_answer_is_shown(
-    machine: Machine,
-) -> None:
-    machine.replace_control_program(_NONSENSE)
-    service = machine.service("up")
-    eventually(lambda: service.logged("state", state="starting"), "it is started")
-    said = (
-        'nvidia-cuda-mps-control answered "all is well" to "set_default_device_pinned_mem_limit'
-        ' 0 8M"'
-    )
-    eventually(lambda: said in machine.domain().reason, "the answer is shown")
-    refused = machine.run("--gpu-mem 4", "true")
-    assert refused.exit_code() == 1
-    assert said in refused.errors
-    eventually(lambda: machine.domain().restarts > 0, "another daemon is tried")
-    assert not service.logged("state", state="ready")
 
 
 def test_a_daemon_that_never_listens_holds_up_neither_the_others_nor_the_end(pair: Machine) -> None:

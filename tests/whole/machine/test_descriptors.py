@@ -1,7 +1,6 @@
 """Files that a process of mpsd cannot open any more, or programs that it cannot start: it ends
 nobody, loses nothing, and goes on once it can."""
 
-import os
 import resource
 import threading
 import time
@@ -9,8 +8,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-
-import pytest
 
 from mpsd.model.domain import State
 from tests.whole.machine.machine import Machine, Service, eventually
@@ -88,39 +85,3 @@ def test_where_descriptors_run_out_nobody_is_ended_and_all_heals(machine: Machin
         )
         assert not service.logged("not ended")
     assert not services[-1].logged("violation")
-
-
-@pytest.fixture
-def full() -> Iterator[Path]:
-    """A cgroup in which the number of processes and threads can be limited."""
-    tree = Path("/sys/fs/cgroup")
-    folder = (tree / "pids" if (tree / "pids").is_dir() else tree) / f"mpsd-test-{os.getpid()}"
-    try:
-        folder.mkdir()
-    except OSError as error:
-        pytest.skip(f"no cgroup can be made: {error}")
-    if not (folder / "pids.max").exists():
-        folder.rmdir()
-        pytest.skip("no controller of cgroups limits processes here")
-    yield folder
-    eventually(lambda: not (folder / "cgroup.procs").read_text(), "nobody is in it")
-    folder.rmdir()
-
-
-def test_where_no_more_processes_can_be_started_no_daemon_counts_as_silent(
-    machine: Machine, full: Path
-) -> None:
-    machine.set_policy(graces={"wedged_limit_s": 2})
-    service, stays = machine.up(), machine.client(4)
-    daemon = machine.daemon()
-    (full / "cgroup.procs").write_text(str(service.pid))
-    (full / "pids.max").write_text((full / "pids.current").read_text())
-    said, *_ = eventually(lambda: service.logged("tried again later"), "it is said")
-    time.sleep(_GONE_S)
-    assert service.running
-    assert stays.running
-    assert "limit of processes" in said["remedy"]
-    (full / "pids.max").write_text("max")
-    machine.client(5)
-    assert machine.in_state(State.READY).daemon_pid == daemon
-    (full.parent / "cgroup.procs").write_text(str(service.pid))

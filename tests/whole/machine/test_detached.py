@@ -97,49 +97,6 @@ def test_a_detached_child_that_takes_too_much_is_ended(serving: AnyMachine) -> N
     serving.until_no_grants()
 
 
-def test_a_grant_lasts_while_a_detached_child_lives_that_uses_no_gpu_yet(
-    serving: AnyMachine,
-) -> None:
-    with detached(serving, "sleep", "600") as (left, pid):
-        eventually(lambda: serving.grant_of(left).ended, "its holder's end is seen")
-        grant = serving.grant_of(left)
-        assert grant.clients == 0
-        assert f"/mpsd-{grant.id}" in Path(f"/proc/{pid}/cgroup").read_text()
-        os.kill(pid, signal.SIGKILL)
-        eventually(lambda: not has_grant(serving, left), "its grant has come back")
-    assert not cgroups(grant.id)
-
-
-def test_a_grant_that_was_rebuilt_holds_a_detached_child_to_it(serving: AnyMachine) -> None:
-    child = [
-        "env",
-        "-u",
-        "MPSD_GRANT",
-        "setsid",
-        "sh",
-        "-c",
-        f"{shlex.join(serving.cuda)} alloc=500 hold &",
-    ]
-    stays = serving.run(
-        f"--gpu-mem {GRANTED_GIB}", "sh", "-c", f"{shlex.join(child)}; exec sleep 600"
-    )
-    pid = said(stays, "ready")
-    try:
-        grant = serving.grant_of(stays)
-        assert (grant.cgroup or "").endswith(f"/mpsd-{grant.id}")
-        serving.part("up").kill()
-        (path,) = serving.run_directory.glob(f"grants/{grant.id}.json")
-        path.write_bytes(path.read_bytes()[:20])
-        serving.up()
-        eventually(lambda: serving.grant_of(stays).clients == 1, "it is a client of its grant")
-        assert serving.grant_of(stays).cgroup == grant.cgroup
-    finally:
-        os.kill(pid, signal.SIGKILL)
-    stays.kill()
-    serving.until_no_grants()
-    assert not cgroups(grant.id)
-
-
 def test_nobody_else_gets_into_a_programs_cgroup(serving: AnyMachine) -> None:
     """Neither by its file, nor by the program's variable."""
     program = cuda(serving, GRANTED_GIB, "hold")

@@ -5,9 +5,7 @@ What it makes of what it saw: tests/operations/test_doctor.py.
 """
 
 import os
-import shutil
 import signal
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from mpsd.platform import records
 from mpsd.simulator.card import DEFAULT, EXCLUSIVE_PROCESS, PROHIBITED
 from tests.whole.machine.asking_doctor import asked, first_line, found, write
 from tests.whole.machine.asking_doctor import host as host
-from tests.whole.machine.machine import CONTROL, MPSD, SOON_S, Machine, eventually
+from tests.whole.machine.machine import CONTROL, MPSD, Machine, eventually
 
 
 def test_a_machine_that_serves_is_well_and_so_is_what_is_around_it(
@@ -51,19 +49,6 @@ def test_what_another_user_may_not_see_is_unknown_and_not_well(served: Machine) 
     assert "may not be read; ask again as root" in answer.output
 
 
-def test_no_driver(machine: Machine) -> None:
-    if shutil.which("nvidia-smi"):
-        pytest.skip("a driver answers on this machine")
-    environment = {
-        name: value for name, value in machine.environment.items() if name != "MPSD_SIMULATE"
-    }
-    done = subprocess.run(
-        [MPSD, "doctor"], env=environment, capture_output=True, text=True, timeout=SOON_S
-    )
-    assert done.returncode == 1
-    assert done.stdout.startswith("NVML: nvmlInit failed: NVML Shared Library Not Found; ")
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a folder away")
 def test_what_is_wrong_before_mpsd_runs_is_found(pair: Machine) -> None:
     write(pair.simulation.folder / "driver", "470.57.02\n")
@@ -78,23 +63,6 @@ def test_what_is_wrong_before_mpsd_runs_is_found(pair: Machine) -> None:
         *("compute-mode-left", "no-control-program", "run-directory"),
     } <= {*found(pair)}
     pair.card(1).lost = False
-
-
-def test_limits_files_that_are_not_sound(served: Machine) -> None:
-    served.write_policy("version: v1\nplacement: everywhere\n")
-    assert found(served)[0] == "limits-unsound"
-    assert "`mpsd check " in first_line(served)
-    served.set_policy()
-
-
-def test_the_policy_is_that_of_the_mpsd_that_runs_where_none_is_named(served: Machine) -> None:
-    card = served.card()
-    served.set_policy(exclusive_process=False)
-    eventually(lambda: card.compute_mode == DEFAULT, "it is put back")
-    answer = served.start([MPSD, "doctor"], {"MPSD_LIMITS": ""})
-    assert answer.exit_code() == 0, answer
-    served.set_policy()
-    eventually(lambda: card.compute_mode == EXCLUSIVE_PROCESS, "it is taken again")
 
 
 def test_what_is_wrong_with_records_and_compute_modes_is_found(served: Machine) -> None:
@@ -140,16 +108,3 @@ def test_another_control_daemon_is_named_with_how_to_stop_it(
     other.kill()
     assert line.startswith(f"another control daemon (pid {other.pid} in {tmp_path}) runs on this")
     assert "stop it (echo quit | " in line
-
-
-def test_a_part_of_mpsd_that_does_not_run_is_named(machine: Machine) -> None:
-    machine.service("agent")
-    eventually((machine.run_directory / "mpsd.sock").exists, "it answers")
-    assert found(machine)[0] == "not-running"
-    control = machine.service("control")
-    machine.until_ready()
-    machine.part("agent").kill()
-    assert f"pid {control.pid} holds its daemons, and no agent answers" in first_line(machine)
-    control.kill()
-    assert "nothing supervises the daemons of gpu0; start it again" in first_line(machine)
-    machine.apart()

@@ -4,14 +4,12 @@ gone or was ended."""
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mpsd.model.domain import State
 from mpsd.model.node_view import Fault
-from mpsd.platform import records
 from mpsd.simulator.mps import messages
 from tests.whole.machine.conftest import parted_on
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
@@ -78,7 +76,7 @@ def test_those_who_linger_are_ended_and_the_gpu_serves_again_while_its_neighbour
     culprit = apart.run("--gpu-mem 7", "sim-cuda", "fault", "linger")
     assert culprit.heard("bad") == ILLEGAL_ADDRESS
 
-    fault = fault_of(apart, "gpu1", known)  # test_fault_times tells how soon
+    fault = fault_of(apart, "gpu1", known)
     assert hit_pids(fault) == {bystander.pid, culprit.pid}
     # logs and records live long
     assert not [hit.command for hit in fault.hit if "linger" in hit.command]
@@ -93,32 +91,6 @@ def test_those_who_linger_are_ended_and_the_gpu_serves_again_while_its_neighbour
     ended = control.logged("client ended", domain="gpu1")
     assert {line["pid"] for line in ended} == {bystander.pid, culprit.pid}
     assert [domain.restarts for domain in apart.node().domains] == before
-
-
-def test_a_process_that_is_not_the_very_one_is_not_ended_and_the_daemon_is_replaced_in_the_end(
-    machine: Machine,
-) -> None:
-    machine.set_policy(**policy(wedged_limit_s=1))
-    control, _agent = machine.apart()
-    lingering = lingers(machine, faulting=True)
-    fault = fault_of(machine)
-    control.kill()
-    (hit,) = fault.hit
-    another = replace(hit, process=replace(hit.process, start_ticks=hit.process.start_ticks - 1))
-    records.write(
-        machine.folder_of().record,
-        replace(machine.record(), faults=(replace(fault, hit=(another,)),)),
-    )
-    daemon = machine.recorded_daemon()
-
-    control = machine.service("control")
-
-    machine.new_daemon(daemon)
-    assert lingering.running
-    assert not control.logged("client ended")
-    (killed,) = control.logged("daemon killed")
-    assert killed["reason"] == "its server is still in FAULT 2 s after the fault"
-    machine.client(4)
 
 
 # -- who did it ----------------------------------------------------------------------------------

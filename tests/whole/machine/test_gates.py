@@ -1,9 +1,7 @@
 """The gate of a domain: there while it serves, and whoever is left removes it when that is over."""
 
 import os
-import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -117,21 +115,6 @@ def computes(machine: Machine) -> Program:
     return program
 
 
-@pytest.fixture
-def waits(machine: Machine) -> Iterator[Path]:
-    """While this file is there, no CUDA client that starts goes on."""
-    there = machine.program("sim-cuda")
-    there.rename(there.with_name("real-cuda"))
-    waits = there.with_name("waits")
-    there.write_text(
-        f"#!/bin/sh\nwhile [ -e {waits} ]; do sleep 0.05; done\nexec {there.with_name('real-cuda')}"
-        ' "$@"\n'
-    )
-    there.chmod(0o755)
-    yield waits
-    waits.unlink(missing_ok=True)
-
-
 def test_after_the_last_client_was_killed_in_mid_kernel_the_next_gets_its_context(
     machine: Machine,
 ) -> None:
@@ -147,54 +130,3 @@ def test_after_the_last_client_was_killed_in_mid_kernel_the_next_gets_its_contex
         assert [line["refused"] for line in made] == [
             ["719:CUDA_ERROR_LAUNCH_FAILED at ctx"]
         ] * times
-
-
-def test_until_then_the_gate_is_shut_and_a_program_waits(machine: Machine, waits: Path) -> None:
-    machine.set_policy(graces={"start_s": 60})
-    service = machine.up()
-    until_open(machine)
-    client = computes(machine)
-    waits.touch()
-
-    client.kill()
-
-    eventually(lambda: not is_open(machine), "the gate is shut")
-    after = machine.run("--gpu-mem 2", "true")
-    eventually(lambda: machine.queue == [after.pid], "it waits")
-    assert machine.domain().state == State.READY
-    waits.unlink()
-    assert after.exit_code() == 0, after
-    until_open(machine)
-    assert [line["state"] for line in service.logged("state", domain="gpu0")] == [
-        "starting",
-        "ready",
-    ]
-
-
-def test_the_gate_opens_where_mpsd_gets_no_context(machine: Machine, waits: Path) -> None:
-    service = machine.up()
-    until_open(machine)
-    client = computes(machine)
-    waits.touch()
-
-    client.kill()
-
-    eventually(lambda: service.logged("first context not made", domain="gpu0"), "it is given up")
-    until_open(machine)
-    eventually(lambda: machine.record().held_until == 0, "programs wait no more")
-
-
-def test_a_client_that_ended_well_or_left_others_shuts_no_gate(served: Machine) -> None:
-    service = served.part("up")
-    made = len(service.logged("first context made"))
-    until_open(served)
-    before = served.folder_of().gate.stat().st_ino
-    first, second = served.client(2), served.client(2)
-    served.until_listed(first.pid, second.pid)
-    first.kill()
-    assert second.running
-    second.send(signal.SIGTERM)
-    assert second.exit_code() == 0
-    served.until_no_grants()
-    assert len(service.logged("first context made")) == made
-    assert served.folder_of().gate.stat().st_ino == before

@@ -3,7 +3,7 @@
 import signal
 
 from mpsd.model.client_limits import DENY_MIB
-from tests.whole.machine.machine import Machine, eventually
+from tests.whole.machine.machine import MPSD, Machine, eventually
 
 # A shell that leaves a program on the GPU and ends.
 _LEAVES_A_CHILD = (
@@ -54,3 +54,39 @@ def test_a_program_that_waits_is_told_that_the_agent_went_away(apart: Machine) -
     assert "mpsd closed the connection" in waits.errors
     apart.service("agent")
     apart.until_ready()
+
+
+def test_a_grant_that_nobody_can_prove_closes_its_gpu_until_its_file_is_removed(
+    machine: Machine,
+) -> None:
+    service = machine.up()
+    client = machine.run("--gpu-mem 20", "env", "-u", "MPSD_GRANT", "sim-cuda", "hold")
+    client.heard("ready")
+    (path,) = machine.run_directory.glob(f"grants/{machine.grant_of(client).id}.json")
+    limit_mib = machine.limit_mib()
+    service.kill()
+    damaged = path.read_bytes()[:20]
+    path.write_bytes(damaged)
+
+    machine.up()
+
+    refused = machine.run("--gpu-mem 1", "sim-cuda")
+    assert refused.exit_code() == 1, refused
+    remedy = f"once no program uses it, run `rm {path}`"
+    assert "gpu0 takes no new grant" in refused.errors
+    assert remedy in " ".join(refused.errors.split())
+    assert any(remedy in what for what in machine.node().unknown)
+    for verb in ("status", "doctor"):
+        said = machine.start([MPSD, verb], {"COLUMNS": "1000"})
+        said.exit_code()
+        assert str(path) in said.output, said
+    machine.until_watched()
+    assert client.running
+    assert machine.node().violations.counts == ()  # type: ignore[union-attr]
+    assert machine.limit_mib() == limit_mib
+    assert path.read_bytes() == damaged
+
+    client.kill()
+    path.unlink()
+    eventually(lambda: not machine.node().unknown, "the file is missed")
+    assert machine.run("--gpu-mem 21", "true").exit_code() == 0

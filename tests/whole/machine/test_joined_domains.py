@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import pytest
 
 from mpsd.model.domain import State
-from mpsd.platform import processes
 from tests.whole.machine.conftest import parted_on
 from tests.whole.machine.machine import Machine, Program, eventually
 
@@ -46,49 +45,6 @@ def test_a_program_of_two_gpus_sees_half_of_its_request_on_each_and_a_neighbour_
     assert neighbour.running
     assert apart.daemon(beside) == before
     assert apart.limit_mib(name) == 6144
-
-
-def test_a_gpu_that_is_wanted_alone_is_divided_from_an_empty_domain(apart: Machine) -> None:
-    program = on_two(apart)
-    apart.client(20)
-    program.kill()
-    apart.until_ready()
-    eventually(
-        lambda: len(apart.node().grants) == 1, "the grant of the program of two has come back"
-    )
-
-    alone = [apart.client(20), apart.client(20)]
-
-    assert {apart.gpu_of(one) for one in alone} | {"gpu0"} <= names(apart)
-    assert names(apart) == {"gpu0", "gpu1", "gpu2"}
-
-
-def test_a_control_that_is_killed_in_a_join_goes_on_with_it(pair: Machine) -> None:
-    """The random faults kill it at any moment."""
-    control, _agent = pair.apart()
-    program = pair.run("--gpu-mem 12 --gpus 2 --wait", "sim-cuda", "hold")
-    eventually(lambda: control.logged("domain ended", domain="gpu0"), "the join is under way")
-    control.kill()
-    left = _daemons(pair)
-
-    again = pair.service("control")
-
-    program.heard("ready")
-    eventually(lambda: again.logged("state"), "it has looked")
-    pair.until_ready()
-    assert names(pair) == {"gpu0-1"}
-    assert pair.limit_mib("gpu0-1") == 6144
-    assert [pid for pid in left if processes.identity_of(pid)] in ([], [pair.daemon("gpu0-1")])
-    assert not pair.folder_of("gpu0").record.exists()
-
-
-def _daemons(machine: Machine) -> list[int]:
-    """The control daemons of all domains that have a record."""
-    found = (
-        machine.record(path.parent.name).daemon
-        for path in machine.run_directory.glob("gpu*/record.json")
-    )
-    return [daemon.pid for daemon in found if daemon]
 
 
 def test_a_domain_that_nobody_uses_any_more_is_divided_after_a_while(pair: Machine) -> None:

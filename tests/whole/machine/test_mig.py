@@ -9,7 +9,6 @@ import pytest
 from mpsd.model.domain import GONE, State
 from mpsd.model.node_report import DomainReport
 from mpsd.platform import local_api, processes
-from mpsd.simulator.card import DEFAULT, EXCLUSIVE_PROCESS
 from tests.whole.machine.asking_doctor import first_line, found
 from tests.whole.machine.conftest import as_before, parted_on, serving_on
 from tests.whole.machine.machine import Machine, Program, eventually
@@ -93,20 +92,6 @@ def test_a_gpu_with_two_instances_and_another_are_three_gpus_with_a_daemon_each(
         assert served.domain(gpu.label).kind == ("alone" if gpu is whole else "instance")
 
 
-def test_programs_on_instances_that_stay_notice_nothing_of_a_new_layout(served: Machine) -> None:
-    program = on(served, "gpu0-mig1")
-    daemon = served.daemon("gpu0-mig1")
-
-    new = served.divide("3g.40gb", "1g.10gb", "1g.10gb")
-    served.until_ready()
-
-    assert new == ("gpu0-mig1", "gpu0-mig7", "gpu0-mig8")
-    assert names(served) == {*new, "gpu1"}
-    assert (program.running, served.daemon("gpu0-mig1")) == (True, daemon)
-    eventually(lambda: not served.folder_of("gpu0-mig2").record.exists(), "its record is gone")
-    assert [gpu.promised_clients for gpu in served.node().gpus] == [20, 6, 6, 48]
-
-
 def test_an_instance_that_goes_drains_and_its_program_goes_on(served: Machine) -> None:
     program = on(served, "gpu0-mig2")
     grant = served.grant_of(program)
@@ -144,18 +129,3 @@ def test_a_gpu_with_mig_on_and_no_instance_serves_nothing_and_says_why(served: M
     assert "domain-stopped" in found(served)
     program = served.client(30)
     assert served.gpu_of(program) == "gpu1"
-
-
-def test_a_gpu_whose_mig_is_switched_off_is_a_whole_one_again(served: Machine) -> None:
-    served.divide()
-    served.until_ready()
-    assert names(served) == {"gpu0", "gpu1"}
-    assert served.card(0).compute_mode == EXCLUSIVE_PROCESS
-
-    served.card(0).compute_mode = DEFAULT  # a GPU is reset when MIG is switched on
-    served.divide("7g.80gb")
-    served.until_ready()
-    assert names(served) == {"gpu0-mig0", "gpu1"}
-    assert not list(
-        (served.run_directory / "compute-modes").glob(f"{served.simulation.gpus[0].uuid}*")
-    )

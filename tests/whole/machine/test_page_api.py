@@ -183,22 +183,3 @@ def test_the_page_is_one_file_that_no_cache_keeps_and_that_may_ask_nobody_else()
             assert await plain.text() == html
 
     on_site(None, test)
-
-
-def test_what_is_shown_can_be_had_as_json_and_nothing_known_is_no_empty_view() -> None:
-    async def test(site: Site) -> None:
-        async with site.session.get(site.url("/v1/page")) as answer:
-            assert answer.status == 200
-            told = await answer.json()
-        assert told["version"] == "v1"
-        assert [gpu["label"] for gpu in told["gpus"]] == ["gpu0", "gpu1"]
-
-    async def nothing(site: Site) -> None:
-        async with site.session.get(site.url("/v1/page")) as answer:
-            assert answer.status == 503
-            assert await answer.text() == "nothing is known yet\n"
-
-    on_site(page_of(node(GPUS, [])), test)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server, "_FIRST_VIEW_S", 0.2)
-        on_site(None, nothing)

@@ -1,12 +1,19 @@
 """The end of `mpsd up`: programs first, then the daemons, and everything as it was found."""
 
 import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+
+import pytest
 
 from mpsd.model.client_limits import DENY_MIB
 from mpsd.model.domain import State
 from mpsd.platform import records
+from mpsd.platform.processes import identity_of, is_alive
 from mpsd.simulator.card import DEFAULT
-from tests.whole.machine.machine import Machine, eventually
+from tests.whole.machine.asking_doctor import asked
+from tests.whole.machine.machine import Machine, Service, eventually
 
 
 def test_a_stop_waits_for_the_programs_and_takes_no_new_ones(machine: Machine) -> None:
@@ -61,17 +68,6 @@ def test_a_second_signal_does_not_wait(machine: Machine) -> None:
     assert "gpu0, clients: 1, and the holders of grants" in said["programs"]
 
 
-def test_a_stop_gives_up_when_the_drain_time_is_over(machine: Machine) -> None:
-    machine.set_policy(graces={"command_s": 1, "start_s": 5, "drain_s": 1})
-    service = machine.up()
-    client = machine.client(7)
-    service.send(signal.SIGTERM)
-    assert service.exit_code() == 0
-    assert service.logged("draining", signal="SIGTERM")
-    assert service.logged("drain given up", reason="programs are left after 1 s")
-    assert client.exit_code() == 4
-
-
 def test_a_gpu_that_fell_off_the_bus_does_not_keep_the_rest_from_being_put_back(
     pair: Machine,
 ) -> None:
@@ -84,3 +80,34 @@ def test_a_gpu_that_fell_off_the_bus_does_not_keep_the_rest_from_being_put_back(
     assert pair.processes_left() == {}
     # for the next mpsd
     assert [path.parent.name for path in pair.files_left()] == ["compute-modes"]
+
+
+# The run directory is removed under a running mpsd.
+
+
+@pytest.mark.parametrize("verbs", [("up",), ("control", "agent")])
+def test_whoever_runs_says_what_vanished_and_ends_and_no_program_notices(
+    machine: Machine, verbs: Sequence[str]
+) -> None:
+    services: Sequence[Service] = [machine.up()] if verbs == ("up",) else machine.apart()
+    program, daemon = machine.client(4), identity_of(machine.daemon())
+    there = str(machine.run_directory)
+    eventually(  # mpsd may write while rm is at work
+        lambda: subprocess.run(["rm", "-rf", there], capture_output=True).returncode == 0,
+        "it is removed",
+    )
+    for service in services:
+        assert service.exit_code() == 1, service
+        (said,) = service.logged("run directory vanished")
+        assert said["path"].startswith(str(machine.run_directory))
+        assert "whose pid mpsd doctor reports, and start mpsd again" in said["reason"]
+        assert f"mpsd: {said['reason']}" in service.errors.replace("\n", " ")
+        assert "Traceback" not in service.errors
+    assert program.running
+    assert daemon
+    assert is_alive(daemon)
+    assert f"`kill {daemon.pid}` once its programs have ended" in asked(machine).output
+    machine.end_programs()
+    for pid in machine.processes_left():
+        with suppress(ProcessLookupError):  # a server ends with its daemon
+            machine.kill(pid)

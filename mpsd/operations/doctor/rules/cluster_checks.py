@@ -89,19 +89,6 @@ def definition_old(facts: ClusterFacts) -> Iterator[Finding]:
             yield Finding(f"CRD mpsnodes.mpsd.io is of an older mpsd: {dropped}", APPLY)
 
 
-@_check(_STOPS, "every part has its rights", "SubjectAccessReview")
-def rights_missing(facts: ClusterFacts) -> Iterator[Finding]:
-    missing: dict[str, list[str]] = {}
-    for right in known(facts.missing_rights):
-        is_here = any(one.component == right.component for one in facts.workloads)
-        is_here = is_here and not (right.is_for_claims and not facts.serves_claims)
-        if is_here and not (right.is_for_registration and facts.is_injected):
-            missing.setdefault(right.component, []).append(str(right))
-    for component, what in missing.items():
-        restore = f"restore its ClusterRole: {APPLY}"
-        yield Finding(f"service account {component} may not {what[0]}{_more(what)}", restore)
-
-
 @_check(_STOPS, "mpsd's pods are ready", f"DaemonSets, Deployments, pods of {NAMESPACE}")
 def pods_not_ready(facts: ClusterFacts) -> Iterator[Finding]:
     for pod in facts.components:

@@ -18,7 +18,6 @@ from mpsd.model.names import NAME_LABEL
 from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.times import seconds
 from mpsd.operations.doctor.rules.checks import Fact, Unknown, known
-from mpsd.operations.doctor.rules.components import Right
 from mpsd.platform.rules.kubernetes_objects import (
     KubernetesNode,
     kubernetes_version,
@@ -73,8 +72,6 @@ class OwnPod:
     ending: bool
     #: Why it does not run, as kubelet or the scheduler reports; empty where it does.
     trouble: str
-    #: Of all its containers.
-    restarts: int
     #: Of the container of mpsd itself.
     image: str
     #: The name under which it serves resource claims; empty where it serves none.
@@ -83,7 +80,6 @@ class OwnPod:
 
 def read_own_pod(thing: Object, policy: Policy) -> OwnPod:
     seen = read_pod_seen(thing, policy)
-    statuses = inside(thing, "status", "containerStatuses") or ()
     images = [one.get("image", "") for one in inside(thing, "spec", "containers") or ()]
     return OwnPod(
         name=seen.name.name,
@@ -91,7 +87,6 @@ def read_own_pod(thing: Object, policy: Policy) -> OwnPod:
         node=seen.node,
         ending=seen.terminating or seen.phase == "Succeeded",
         trouble="; ".join(_trouble(seen)),
-        restarts=sum(one.get("restartCount", 0) for one in statuses),
         image=next((image for image in images if "kube-scheduler" not in image), ""),
         claim_driver=variable(inside(thing, "spec", "containers"), "MPSD_DRA"),
     )
@@ -222,7 +217,6 @@ class ClusterFacts:
     cgroups: Mapping[str, Fact[int]]
     version: Object
     own_clock: Fact[float]
-    missing_rights: Fact[tuple[Right, ...]]
     namespace: Objects
     definition: Objects
     own_pods: Objects

@@ -58,8 +58,6 @@ class ControlSet:
     namespace: str
     name: str
     uid: str
-    #: The name of the container that runs the daemons.
-    container: str
     image: str
     strategy: str
     #: Of the newest template; empty while its controller has not seen the last change.
@@ -209,7 +207,6 @@ def read_control_set(daemon_set: Object, revisions: Iterable[Object]) -> Control
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
-        container=container["name"],
         image=str(container.get("image", "")),
         strategy=str((spec.get("updateStrategy") or {}).get("type", "")),
         revision=_revision(newest) if newest and is_settled else "",
@@ -264,25 +261,19 @@ def _revision(thing: Object) -> str:
 # -- what is printed -----------------------------------------------------------------------------
 
 
-def is_due(one: Standing, control: ControlSet, image: str | None) -> bool:
+def is_due(one: Standing, control: ControlSet) -> bool:
     """Whether something is to be done: its pod is old, or an upgrade was given up in the middle.
 
     control: as it is now; `one` may have been looked at before it changed.
     """
     is_old = one.pod is None or one.pod.revision != control.revision
-    return is_old or one.annotation is not None or sets_image(control, image)
+    return is_old or one.annotation is not None
 
 
-def sets_image(control: ControlSet, image: str | None) -> bool:
-    return image is not None and image != control.image
-
-
-def plan(control: ControlSet, nodes: Sequence[Standing], image: str | None) -> Iterator[str]:
-    """What would be done, a line each. image: what the DaemonSet is to have, None: what it has."""
-    if sets_image(control, image):
-        yield f"{control}: the image becomes {image}, instead of {control.image}"
-    due = [one for one in nodes if is_due(one, control, image)]
-    yield f"{control}, image {image or control.image}: {len(due)} of {len(nodes)} nodes to upgrade"
+def plan(control: ControlSet, nodes: Sequence[Standing]) -> Iterator[str]:
+    """What would be done, a line each."""
+    due = [one for one in nodes if is_due(one, control)]
+    yield f"{control}, image {control.image}: {len(due)} of {len(nodes)} nodes to upgrade"
     for one in nodes:
         yield f"{one.node.name}: {_to_do(one) if one in due else 'up to date'}"
 

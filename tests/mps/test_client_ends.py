@@ -229,13 +229,12 @@ def test_the_next_mpsd_goes_on_with_a_recorded_end(world: World) -> None:
     assert not (world.folder / "ends").exists()
 
 
-@pytest.mark.parametrize("drain_s", [0.0, DRAIN_S])
 async def test_a_record_says_that_mpsd_killed_the_client_until_that_is_seen(
-    world: World, drain_s: float
+    world: World,
 ) -> None:
     world.put_on_gpu()
     ends = world.ends()
-    await ends.begin(replace(world.asked(), drain_s=drain_s)).killed()
+    await ends.begin(world.asked()).killed()
     (recorded,) = world.recorded
     end = records.read(recorded, EndRecord)
     assert end
@@ -265,20 +264,6 @@ async def test_a_stop_without_a_record_is_left_alone(world: World) -> None:
     assert world.lives
 
 
-async def test_a_client_that_is_continued_is_stopped_twice_again(world: World) -> None:
-    world.put_on_gpu()
-    end = world.ends().begin(replace(world.asked(), drain_s=5))
-    for stops in (1, 2, 3):
-        await until(
-            lambda n=stops: (end.record.stops, end.record.is_held) == (n, True),
-            SOON_S,
-            "it is stopped",
-        )
-        world.process.send_signal(signal.SIGCONT)
-    await end.killed()
-    assert world.process.wait(SOON_S) == -signal.SIGKILL
-
-
 async def test_a_client_that_a_fault_hits_while_it_waits_is_killed_at_once(world: World) -> None:
     world.put_on_gpu()
     hit = FaultHit(world.identity, "sleep", None)
@@ -294,7 +279,6 @@ async def test_a_client_that_a_fault_hits_while_it_waits_is_killed_at_once(world
         (0.01, 30.0, Queue.DRY),
         (60.0, DRAIN_S, Queue.IN_USE),
         (None, DRAIN_S, Queue.UNKNOWN),
-        (60.0, 0.0, Queue.UNKNOWN),
     ],
 )
 async def test_an_end_says_whether_kernels_ran(
@@ -310,27 +294,3 @@ async def test_an_end_says_whether_kernels_ran(
     await end.killed()
     assert end.queue is expected
     assert world.process.wait(SOON_S) == -signal.SIGKILL
-
-
-async def test_two_ends_of_one_client_are_one(world: World) -> None:
-    world.put_on_gpu()
-    ends = world.ends()
-    end = ends.begin(world.asked())
-    assert ends.begin(replace(world.asked(), reason="again")) is end
-    await end.killed()
-    assert world.process.wait(SOON_S) == -signal.SIGKILL
-
-
-@pytest.mark.parametrize(("drain_s", "on_mps"), [(0.0, True), (30.0, False)])
-def test_nothing_is_waited_for_without_a_queue_of_mps(
-    world: World, drain_s: float, on_mps: bool
-) -> None:
-    world.put_on_gpu()
-    asked = world.asked()
-    client = replace(asked.client, on_mps=on_mps)
-    world.end(replace(asked, drain_s=drain_s, client=client))
-    assert world.process.wait(SOON_S) == -signal.SIGKILL
-    (recorded,) = world.recorded
-    end = records.read(recorded, EndRecord)
-    assert end
-    assert end.stops == 0

@@ -13,7 +13,7 @@ from mpsd.model.identity import ProcessIdentity
 from mpsd.platform import processes, run_directory
 from mpsd.watchdog.watchdog import OwnProcesses
 from tests.model.worlds import record
-from tests.whole.machine.machine import Machine, eventually
+from tests.whole.machine.machine import eventually
 
 _HOLDS = (
     "import signal, subprocess, sys; from pathlib import Path; from mpsd.platform import"
@@ -83,23 +83,3 @@ def test_what_the_holder_of_the_run_directory_starts_is_its_own_even_when_that_e
         assert own.among([child], list) == {child}, "it was, so it is"
         os.kill(child.pid, 9)
     assert OwnProcesses(tmp_path).among([child], list) == frozenset()
-
-
-def test_what_a_driver_is_tried_with_is_left_alone_though_whoever_has_no_grant_is_ended() -> None:
-    machine = Machine("A30", tried=False)
-    try:
-        machine.set_policy(exclusive_process=False, violations={"in_no_pod": {"action": "kill"}})
-        machine.service("agent")
-        eventually(
-            lambda: (machine.run_directory / "mpsd.sock").exists(),
-            "the agent looks before the others start",
-        )
-        machine.service("control")
-        machine.until_ready()
-        canary, violations = machine.record().canary, machine.node().violations
-        assert canary
-        assert violations
-        assert (canary.problem, violations.last) == ("", ())
-        machine.stop()
-    finally:
-        machine.destroy()
