@@ -1,10 +1,8 @@
 """What the agent's metrics say of a node, and that they say nothing of what nobody knows."""
 
 import string
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -20,7 +18,6 @@ from mpsd.model.domain import State
 from mpsd.model.grants import Grant
 from mpsd.model.identity import HostContainer, PodName
 from mpsd.model.metrics import (
-    CALL_BOUNDS_S,
     COMMAND_BOUNDS_S,
     METRICS,
     Call,
@@ -217,10 +214,6 @@ def test_what_nobody_knows_has_no_sample(status: NodeReport) -> None:
     }
 
 
-def test_before_the_first_look_only_the_limits_files_are_known() -> None:
-    assert told(None, limits_wrong=True) == [Sample("mpsd_limits_wrong", {}, 1)]
-
-
 def held(name: str, gib: int, *, pod: str = "", percent: int = 0, gpu: int = 0) -> Grant:
     made = grant(name, gib, gpu, percent)
     return replace(made, holder=PodName("default", pod, f"uid-of-{name}")) if pod else made
@@ -343,7 +336,7 @@ def test_what_has_not_happened_is_known_to_be_none_and_what_has_is_counted() -> 
 
 # How long daemons took to answer, and kubelet's calls, as Prometheus reads them.
 
-TIMES = st.lists(st.floats(0, 100), max_size=30)
+TIMES = st.lists(st.floats(0, 100) | st.sampled_from(COMMAND_BOUNDS_S), max_size=30)
 
 
 def seen(times: Sequence[float], bounds_s: Sequence[float]) -> Durations:
@@ -360,16 +353,6 @@ def test_each_bound_counts_what_took_no_longer(times: Sequence[float]) -> None:
     assert found.sum_s == pytest.approx(sum(times))
     for bound, count in found.up_to(COMMAND_BOUNDS_S):
         assert count == sum(took_s <= bound for took_s in times)
-
-
-def test_a_time_of_a_bounds_own_length_is_within_it() -> None:
-    for bound in COMMAND_BOUNDS_S:
-        assert seen([bound], COMMAND_BOUNDS_S).counts[bisect_left(COMMAND_BOUNDS_S, bound)] == 1
-
-
-def test_bounds_grow() -> None:
-    for bounds_s in (COMMAND_BOUNDS_S, CALL_BOUNDS_S):
-        assert all(one < next_one for one, next_one in pairwise(bounds_s))
 
 
 @given(st.dictionaries(st.sampled_from(["gpu0", "gpu1", "gpu2-3"]), TIMES), st.integers(0, 5))
@@ -417,10 +400,6 @@ def test_calls_of_kubelet_are_read_by_call_and_outcome(
     assert told == held_back
 
 
-def test_without_a_kubelet_nothing_is_told_of_one() -> None:
-    assert list(plugin_samples(None)) == []
-
-
 def test_times_that_another_version_counted_by_other_bounds_are_not_told() -> None:
     found = list(command_samples({"gpu0": CommandTimes("boot", Durations((1, 2, 3)), 4)}))
     assert found == [Sample("mpsd_domain_commands_unanswered_total", {"domain": "gpu0"}, 4)]
@@ -447,7 +426,8 @@ def test_samples_have_the_labels_of_the_table() -> None:
 # What is written of the metrics is read back the same by the parsers of Prometheus's own library.
 
 AGENTS = exported_by(Exporter.AGENT)
-_TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+_ODD = 'a"b\\c\nd\\n'  # it would end its line or its quotes
+_TEXTS = st.just(_ODD) | st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 _VALUES = st.integers(0, 2**53) | st.floats(0, allow_infinity=False) | st.booleans()
 
 
@@ -510,15 +490,6 @@ def test_a_counter_and_an_info_keep_their_whole_names_in_the_text_format() -> No
         kind = "gauge" if metric.type is Type.INFO else metric.type
         assert f"# TYPE {metric.name} {kind}\n" in told
         assert f"# HELP {metric.name} {metric.help}\n" in told
-
-
-def test_a_name_that_would_end_its_line_or_its_quotes_does_not() -> None:
-    read: Callable[[str], Iterable[Family]]
-    odd = 'a"b\\c\nd\\n'
-    sample = Sample("mpsd_driver_info", {"version": odd}, 1)
-    for read, ending in ((read_text, ""), (read_openmetrics, "# EOF\n")):
-        (family,) = read(text([sample], openmetrics=bool(ending)) + ending)
-        assert [one.labels for one in family.samples] == [{"version": odd}]
 
 
 def _registering() -> WebhookMetrics:

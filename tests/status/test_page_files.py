@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 import mpsd
-from mpsd.status.page.server import SCRIPTS, by_language, page
+from mpsd.status.page.server import SCRIPTS, page
 
 
 def test_the_policy_lets_exactly_the_style_and_the_script_in_that_are_in_the_page() -> None:
@@ -44,7 +44,3 @@ def test_the_words_in_the_page_are_those_of_the_table() -> None:
 def test_every_script_of_the_folder_is_in_the_page() -> None:
     there = {file.stem for file in (Path(mpsd.__file__).parent / "status/page/static").glob("*.js")}
     assert there == set(SCRIPTS)
-
-
-def test_words_are_told_by_language() -> None:
-    assert by_language({"a": ["one", "一"]}) == {"en": {"a": "one"}, "zh": {"a": "一"}}
