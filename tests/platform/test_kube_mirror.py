@@ -15,7 +15,6 @@ import urllib3
 from mpsd.platform import kube_mirror
 from mpsd.platform.kube import (
     Access,
-    Expired,
     Forbidden,
     Kube,
     NotFound,
@@ -112,53 +111,6 @@ def test_a_stop_does_not_wait_for_a_server_that_hangs_while_a_watch_opens(tmp_pa
         asyncio.run(main())
 
 
-def test_watches_take_no_thread_from_calls(ask: Ask) -> None:
-    async def questions(kube: Kube) -> None:
-        async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
-            opened = []
-
-            async def take() -> None:
-                async with watch(kube, Selection(MAPS, "default"), since="1") as changes:
-                    opened.append(1)
-                    await anext(changes)
-
-            for _ in range(8):  # twice as many as there are threads for calls
-                tasks.create_task(take())
-            await until(lambda: len(opened) == 8, "watches open")
-            await kube.create(MAPS, named("a"), "default")
-
-    ask(questions)
-
-
-def test_bookmarks_say_how_far_everything_is_told(ask: Ask) -> None:
-    async def questions(kube: Kube) -> None:
-        since = (await listing(kube, MAPS, "default")).version
-        await kube.create(Resource("v1", "secrets"), named("other"), "default")
-        async with (
-            asyncio.timeout(DEADLINE_S),
-            watch(kube, Selection(MAPS, "default"), since=since) as changes,
-        ):
-            change = await anext(changes)
-            assert change.kind is ChangeKind.BOOKMARK
-            assert int(change.version) > int(since)
-
-    ask(questions)
-
-
-def test_a_version_that_the_server_has_forgotten_is_expired(api: SimulatedApi, ask: Ask) -> None:
-    async def questions(kube: Kube) -> None:
-        await kube.create(MAPS, named("a"), "default")
-        api.forget_history()
-        with pytest.raises(Expired):
-            async with watch(kube, Selection(MAPS, "default"), since="1") as changes:
-                await anext(changes)
-        with pytest.raises(Expired):  # one that this server does not know yet
-            async with watch(kube, Selection(MAPS, "default"), since="999999"):
-                pass
-
-    ask(questions)
-
-
 def test_a_watch_that_may_not_be_or_is_of_nothing_says_so_before_it_begins(
     ask: Ask, tmp_path: Path
 ) -> None:
@@ -225,22 +177,6 @@ def test_a_server_that_hangs_with_its_connections_open_is_away_soon_and_a_quiet_
             kube.close()
 
         asyncio.run(main())
-
-
-def test_a_watch_whose_server_goes_down_ends_as_away(api: SimulatedApi, ask: Ask) -> None:
-    async def questions(kube: Kube) -> None:
-        async with (
-            asyncio.timeout(DEADLINE_S),
-            watch(kube, Selection(MAPS, "default"), since="1") as changes,
-        ):
-            await asyncio.to_thread(api.stop)
-            with pytest.raises(Unavailable):
-                await past_bookmarks(changes)
-        with pytest.raises(Unavailable):
-            async with watch(kube, Selection(MAPS, "default")):
-                pass
-
-    ask(questions)
 
 
 # -- mirrors -------------------------------------------------------------------------------------

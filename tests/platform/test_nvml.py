@@ -90,10 +90,6 @@ def test_where_a_gpu_is_that_nvml_does_not_say_is_unknown(
     nvml.close()
 
 
-def test_the_driver_and_its_cuda_are_told_as_people_write_them(nvml: Nvml) -> None:
-    assert (nvml.driver(), nvml.cuda()) == ("580.159.04", "13.0")
-
-
 def test_a_gpu_of_which_nothing_is_known_is_refused_with_the_remedy(nvml: Nvml) -> None:
     fewer = replace(
         FACTS,
@@ -167,23 +163,6 @@ def test_a_server_has_no_use_once_all_that_was_queued_has_run_and_then_no_sample
     card.be_busy(client, os.getpid(), gpu.sms, queue)
     assert nvml.sm_percents(gpu.uuid, 0).get(os.getppid()) == use
     assert nvml.busy_percent(gpu.uuid) == (use or 0)
-
-
-def test_percentages_of_before_the_time_that_is_asked_for_are_left_out(
-    nvml: Nvml, card: CardView
-) -> None:
-    gpu = nvml.gpus(FACTS)[0]
-    busy = card.claim(ContextClaim(os.getpid(), OUTSIDE_MPS, 300 * MIB))
-    card.be_busy(busy, os.getpid(), gpu.sms, FOR_LONG)
-    in_an_hour_us = (time.time_ns() + 3600 * 10**9) // 1000
-    assert nvml.sm_percents(gpu.uuid, in_an_hour_us) == {}
-
-
-def test_on_a_lost_gpu_nobody_is_idle(nvml: Nvml, card: CardView) -> None:
-    gpu = nvml.gpus(FACTS)[0]
-    card.lost = True
-    with pytest.raises(NvmlFailed, match="nvmlDeviceGetProcessUtilization failed: GPU is lost"):
-        nvml.sm_percents(gpu.uuid, 0)
 
 
 class _Samples(SimulatedNvml):

@@ -67,14 +67,6 @@ def test_another_process_with_the_same_pid_is_not_signalled(
     assert sleep.wait(10) == -signal.SIGKILL
 
 
-def test_of_a_process_that_is_gone_nothing_is_known(sleep: "subprocess.Popen[bytes]") -> None:
-    sleep.kill()
-    sleep.wait()
-    assert processes.identity_of(sleep.pid) is None
-    assert processes.environment_of(sleep.pid) is None
-    assert processes.command_of(sleep.pid) == ""
-
-
 def test_a_process_whose_first_thread_has_ended_is_alive() -> None:
     script = (
         "import ctypes, threading, time\n"
@@ -153,11 +145,6 @@ def test_a_command_that_is_no_text_is_shown_as_text() -> None:
         process.kill()
     assert said == "/bin/sh -c echo; read _ # \N{REPLACEMENT CHARACTER}"
     assert said.encode()
-
-
-def test_a_process_knows_its_parent(sleep: "subprocess.Popen[bytes]") -> None:
-    assert processes.parent_of(sleep.pid) == os.getpid()
-    assert processes.parent_of(2**22 + 1) == 0
 
 
 def _state(pid: int) -> str:
@@ -252,15 +239,6 @@ def test_where_no_more_files_can_be_opened_nobody_is_in_here(three: list[Process
     assert who.pid not in living
     living.add(who)
     assert who.pid in living
-
-
-def test_a_stopped_process_lives(three: list[Process]) -> None:
-    living = ProcessSet()
-    living.add(living_identity(three[0]))
-    three[0].send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, three[0].pid, os.WSTOPPED)
-    assert living.ask() == set()
-    assert three[0].pid in living
 
 
 @pytest.mark.parametrize(
