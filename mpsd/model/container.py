@@ -37,11 +37,6 @@ CONTAINER_FIELDS = {
 class Read(Struct, frozen=True, gc=False, rename="camel"):
     """A part of a pod. What the object leaves out has the value that Kubernetes gives it."""
 
-    @classmethod
-    def path_of_entry(cls, _entry: Fields, path: str) -> str:
-        """Where an entry of a list is. path: by its position."""
-        return path
-
 
 class Variable(Read, frozen=True, gc=False):
     """One entry of `env`."""
@@ -141,7 +136,7 @@ class Container(Read, frozen=True, gc=False):
 
     @classmethod
     def path_of_entry(cls, entry: Fields, path: str) -> str:
-        """By its name, where it has one."""
+        """Where an entry of a list is: by its name, where it has one. path: by its position."""
         name = entry.get("name")
         is_name = isinstance(name, str) and _CONTAINER_NAME.fullmatch(name)
         return f"{path.rpartition('[')[0]}[{name}]" if is_name else path

@@ -92,22 +92,15 @@ class FieldReader:
 
     def entries(self, fields: Fields, key: str, path: str) -> list[tuple[str, Fields]]:
         """The mappings of the list at `key`, each with its path by position."""
-        if fields.get(key) is None:
-            return []
-        listed = at(path, key)
-        return [
-            (f"{listed}[{position}]", entry) for position, entry in self.numbered(fields, key, path)
-        ]
-
-    def numbered(self, fields: Fields, key: str, path: str) -> list[tuple[int, Fields]]:
-        """The same with its position alone: a path costs more than to read what is there."""
         found: list[object] = self._read(fields, key, path, list) or []
-        entries: list[tuple[int, Fields]]
-        entries = [
-            (position, entry) for position, entry in enumerate(found) if isinstance(entry, dict)
-        ]
-        if len(entries) < len(found):
-            self._note_others(found, at(path, key), dict)
+        listed = at(path, key)
+        entries: list[tuple[str, Fields]] = []
+        for position, entry in enumerate(found):
+            where = f"{listed}[{position}]"
+            if isinstance(entry, dict):
+                entries.append((where, entry))
+            else:
+                self._note(where, entry, dict)
         return entries
 
     def text(self, fields: Fields, key: str, path: str) -> str:
@@ -138,7 +131,7 @@ class FieldReader:
         """The struct in the mapping at `path`, for what `msgspec.convert` refuses. Its fields are
         text, flags, whole numbers, times, mappings, structs, tuples of text or of structs, and Any;
         those of other types keep their defaults. Entries of a list are at the path that their
-        struct gives them (`path_of_entry`).
+        struct gives them where it has `path_of_entry`, else at their position.
         """
         read = {}
         for one in _parts(kind):
@@ -166,10 +159,12 @@ class FieldReader:
             return self.texts(fields, key, path)
         if not _is_struct(inner):
             return None
-        entries = self.entries(fields, key, path)
-        return tuple(
-            self.struct(inner, entry, inner.path_of_entry(entry, where)) for where, entry in entries
-        )
+        found = []
+        for where, entry in self.entries(fields, key, path):
+            if hasattr(inner, "path_of_entry"):
+                where = inner.path_of_entry(entry, where)
+            found.append(self.struct(inner, entry, where))
+        return tuple(found)
 
     def _bounded(self, kind: Any, fields: Fields, key: str, path: str) -> object:
         """Text, a flag, a whole number or a time, within the bounds of its type."""

@@ -36,11 +36,6 @@ def json_name(name: str) -> str:
 class ReportPart(msgspec.Struct, frozen=True, omit_defaults=True, rename=json_name, gc=False):
     """An object of a report."""
 
-    @classmethod
-    def path_of_entry(cls, _entry: object, path: str) -> str:
-        """Where an entry of a list is. path: by its position."""
-        return path
-
 
 class PodReport(ReportPart, frozen=True):
     #: Namespace and name, or its uid alone where it is gone; empty where it is in no pod that is

@@ -226,25 +226,24 @@ def test_a_patch_is_sent_as_json_patch_in_base64() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"apiVersion": "admission.k8s.io/v1beta1"}, "admission.k8s.io/v1beta1"),
-        ({"kind": "Pod"}, 'the body is "Pod"'),
-        ({"apiVersion": None}, "null"),
-        ({"request": None}, "request: is missing"),
-        ({"request": []}, "request is []: is not a mapping"),
-        ({"request.uid": None}, "request.uid: is missing"),
-        ({"request.uid": ""}, "request.uid: is missing"),
-        ({"request.uid": 7}, "request.uid is 7: is not text"),
-        ({"request.operation": "PATCH"}, 'request.operation is "PATCH": is no operation'),
-        ({"request.operation": None}, "request.operation: is missing"),
-        ({"request.kind": None}, "request.kind: is missing"),
-        ({"request.kind": {"group": "", "version": "v1"}}, "request.kind.kind: is missing"),
-        ({"request.kind": {"group": 1, "version": "v1", "kind": "Pod"}}, "request.kind.group is 1"),
-        ({"request.object": None}, "request.object: is missing"),
-        ({"request.object": "x"}, 'request.object is "x"'),
-        ({"request.namespace": ["x"]}, "request.namespace is"),
-        ({"request.userInfo": "ann"}, "request.userInfo is"),
-        ({"request.dryRun": "yes"}, "request.dryRun is"),
-        ({"request.uid": 7, "request.operation": 7}, "request.operation is 7"),
+        ({"apiVersion": "admission.k8s.io/v1beta1"}, "$.apiVersion"),
+        ({"kind": "Pod"}, "$.kind"),
+        ({"apiVersion": None}, "$.apiVersion"),
+        ({"request": None}, "$.request"),
+        ({"request": []}, "$.request"),
+        ({"request.uid": None}, "$.request.uid"),
+        ({"request.uid": ""}, "$.request.uid"),
+        ({"request.uid": 7}, "$.request.uid"),
+        ({"request.operation": "PATCH"}, "$.request.operation"),
+        ({"request.operation": None}, "$.request.operation"),
+        ({"request.kind": None}, "$.request.kind"),
+        ({"request.kind": {"group": "", "version": "v1"}}, "missing required field `kind`"),
+        ({"request.kind": {"group": 1, "kind": "Pod"}}, "$.request.kind.group"),
+        ({"request.object": None}, "request.object is missing"),
+        ({"request.object": "x"}, "$.request.object"),
+        ({"request.namespace": ["x"]}, "$.request.namespace"),
+        ({"request.userInfo": "ann"}, "$.request.userInfo"),
+        ({"request.dryRun": "yes"}, "$.request.dryRun"),
     ],
 )
 def test_what_is_no_review_is_said_to_be_none_and_why(change: Fields, said: str) -> None:
@@ -259,12 +258,12 @@ def test_what_is_no_review_is_said_to_be_none_and_why(change: Fields, said: str)
 
 @pytest.mark.parametrize("body", [None, [], "AdmissionReview", 7, True])
 def test_a_body_that_is_no_mapping_is_no_review(body: object) -> None:
-    with pytest.raises(MalformedReview, match="and not an AdmissionReview"):
+    with pytest.raises(MalformedReview, match="Expected `object`"):
         read_review(body)
 
 
 def test_an_update_without_its_old_object_is_no_review() -> None:
-    with pytest.raises(MalformedReview, match=r"request\.oldObject: is missing"):
+    with pytest.raises(MalformedReview, match=r"request\.oldObject is missing"):
         read_review(review_of(pod(container()), "UPDATE"))
 
 
