@@ -130,27 +130,12 @@ def test_host_ipc_is_not_added_to_a_pod_with_its_own_users(mode: HostIPC) -> Non
     assert found(thing, _WITHOUT_HOST_IPC) == ()
 
 
-@pytest.mark.parametrize("mode", [HostIPC.REQUIRE, HostIPC.INJECT])
-def test_host_ipc_beside_own_users_which_kubernetes_forbids_is_refused(mode: HostIPC) -> None:
-    policy, thing = (
-        with_admission(host_ipc=mode),
-        pod(container(limits={MEMORY: 7}), hostIPC=True, hostUsers=False),
-    )
-    assert broken(thing, policy) == [("host-ipc-missing", "spec.hostIPC", "")]
-    del thing["spec"]["hostUsers"]
-    assert broken(thing, policy) == []
-
-
 @pytest.mark.parametrize("asks", [True, False])
 @pytest.mark.parametrize(
     "path",
     [
         "/",
-        "//",
-        "/.",
         "/dev",
-        "/dev/",
-        "/dev/.//",
         "/dev/nvidia0",
         "/dev/nvidiactl",
         "/dev/nvidia-caps/x",
@@ -221,8 +206,6 @@ def test_mpsds_own_files_are_nobody_elses(path: str, asks: bool) -> None:
         ("/", {"subPathExpr": "$(A)"}, "subPathExpr"),
         ("/run", {"subPathExpr": "mpsd"}, "subPathExpr"),
         ("/run", {"subPath": "mpsd2"}, ""),
-        ("/run", {"subPath": "lock"}, ""),
-        ("/run", {}, ""),
         ("/data", {"subPath": "run/mpsd"}, ""),
         ("/data", {"subPathExpr": "$(A)"}, ""),
     ],
@@ -262,15 +245,6 @@ def test_a_list_of_host_paths_allows_no_others_and_no_blocked_ones(
         one[0]
         for one in broken(with_volume(path, asks), with_admission(allowed_host_paths=allowed))
     ] == ([rule] if is_found else [])
-
-
-def test_other_volumes_are_left_alone() -> None:
-    volumes = [
-        {"name": "a", "emptyDir": {}},
-        {"name": "b", "persistentVolumeClaim": {"claimName": "x"}},
-        {"name": "c"},
-    ]
-    assert broken(pod(container(limits={MEMORY: 7}), volumes=volumes)) == []
 
 
 @pytest.mark.parametrize(
@@ -315,18 +289,14 @@ PATTERNS = ("/dev/nvidia*", "/run/mpsd", "/var/lib/kubelet/device-plugins")
         ("/dev", ("/dev/nvidia*",)),
         ("dev/", ("/dev/nvidia*",)),
         ("/dev/nvidia", ("/dev/nvidia*",)),
-        ("/dev/nvidia0/x", ("/dev/nvidia*",)),
         ("/dev/nvidi", ()),
-        ("/dev/dri", ()),
         ("/run", ("/run/mpsd",)),
         ("/var/run", ("/run/mpsd",)),
         ("/var/run/mpsd/gpu0", ("/run/mpsd",)),
         ("/var", ("/var/lib/kubelet/device-plugins",)),
         ("/run/mpsd-other", ()),
         ("/home/../dev", PATTERNS),
-        ("/home/..", PATTERNS),
         ("/home/..x", ()),
-        ("/DEV", ()),
     ],
 )
 def test_a_path_of_the_host_leads_to_what_is_above_and_below_it(
@@ -338,14 +308,12 @@ def test_a_path_of_the_host_leads_to_what_is_above_and_below_it(
 @pytest.mark.parametrize(
     ("path", "place"),
     [
-        ("/run/mpsd", "/run/mpsd"),
         ("/run/mpsd/client/", "/run/mpsd"),
         ("/run//x/../mpsd", "/run/mpsd"),
         ("/../../dev/nvidia0", "/dev/nvidia*"),
         ("/var/run/mpsd", "/run/mpsd"),
         ("/run", ""),
         ("/", ""),
-        ("", ""),
         ("/data/run/mpsd", ""),
     ],
 )

@@ -37,9 +37,7 @@ def test_nothing_of_another_gpu_is_no_other_gpu(amount: object) -> None:
         ("schedulerName", "my-scheduler", "scheduler-name"),
         ("schedulerName", "default-scheduler", ""),
         ("schedulerName", "mpsd-scheduler", ""),
-        ("schedulerName", "", ""),
         ("nodeName", "node-1", "node-name"),
-        ("nodeName", "", ""),
         ("runtimeClassName", "kata", "runtime-class"),
         ("runtimeClassName", "nvidia", ""),
     ],
@@ -158,15 +156,6 @@ def test_keys_of_a_known_config_map_are_variables_behind_their_prefix(
         broken(in_kind(kind, envFrom=[{**source, "secretRef": {"name": "train"}}]), known=known)
         == []
     )
-
-
-def test_a_config_map_that_is_known_is_not_warned_of() -> None:
-    thing = pod(container(limits={MEMORY: 7}, envFrom=[{"configMapRef": {"name": "train"}}]))
-    assert broken(thing, known=RequestContext(config_maps={"train": frozenset()})) == []
-    assert [
-        rule
-        for rule, _, _ in broken(thing, known=RequestContext(config_maps={"other": frozenset()}))
-    ] == ["environment-unseen"]
 
 
 @pytest.mark.parametrize(

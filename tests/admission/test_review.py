@@ -170,18 +170,6 @@ def test_a_rule_is_taken_as_hard_as_the_policy_says(mode: RuleMode) -> None:
     )
 
 
-def test_warnings_are_short_and_each_says_its_rule() -> None:
-    name = "x" * 63
-    env_from = [{"prefix": "CUDA_", "secretRef": {"name": "y" * 253}}]
-    thing = inside(
-        "batch/v1", "CronJob", pod(container(name, {MEMORY: 7}, envFrom=env_from), hostPID=True)
-    )
-    answer = validated(review_of(thing))
-    assert len(answer.warnings) > 3
-    assert all(len(warning) < 120 for warning in answer.warnings)
-    assert {"host-pid: remove it; MPS does not need it"} < set(answer.warnings)
-
-
 def test_an_answer_stays_short_however_much_is_wrong() -> None:
     env = [{"name": f"CUDA_MPS_{n}", "value": "1"} for n in range(500)]
     answer = validated(review_of(pod(container(limits={MEMORY: 7}, env=env))))
@@ -305,15 +293,6 @@ def test_what_is_called_faultless_before_anything_is_looked_up_is_allowed_withou
                 assert validate(question, POLICY, FACTS, AdmissionContext()) == AdmissionAnswer(
                     question.uid
                 )
-
-
-def test_only_what_has_no_fault_and_asks_for_no_gpu_is_called_faultless() -> None:
-    def is_faultless(thing: Fields) -> bool:
-        return needed_to_validate(read_review(review_of(thing)), POLICY, FACTS).is_faultless
-
-    assert is_faultless(pod(container()))
-    assert not is_faultless(pod(container(limits={MEMORY: 7})))
-    assert not is_faultless(with_volume("/", asks=False))
 
 
 @given(broken_objects(), broken_objects() | st.none(), ANY_JSON)

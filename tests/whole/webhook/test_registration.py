@@ -2,7 +2,6 @@
 somebody meddles."""
 
 import base64
-import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,13 +33,6 @@ from tests.whole.webhook.world import (
 
 REVIEW = review_of({"kind": "ConfigMap", "apiVersion": "v1"})
 QUICK = {"serving_life": "15s", "authority_life": "1h"}  # looks more than once a second
-
-
-@pytest.fixture
-def api() -> Iterator[ApiServer]:
-    with api_server() as running:
-        put_shipped_objects(running)
-        yield running
 
 
 @pytest.fixture
@@ -173,22 +165,6 @@ def test_a_webhook_serves_on_while_the_api_server_is_away(registered: Registered
         api.away = False
 
 
-def test_a_missing_right_is_named_once_and_used_when_it_comes(
-    api: ApiServer, flags: dict[str, str], tmp_path: Path
-) -> None:
-    api.forbidden = {("patch", "namespaces")}
-    named = "lacks the right to patch namespaces kube-system"
-    with webhook(tmp_path, **flags) as one:
-        wait_until(
-            lambda: named in one.log_text, DEADLINE_S, "it says which right is missing", 0.02
-        )
-        asked = len(api.asked)
-        wait_until(lambda: len(api.asked) > asked + 5, DEADLINE_S, "it tries again", 0.02)
-        assert not is_registered(api), "Fail without what it takes"
-        api.forbidden = set()
-        until_registered(api)
-
-
 @dataclass(frozen=True)
 class Policies:
     """What both configurations say of a webhook that does not answer."""
@@ -246,24 +222,6 @@ def test_what_somebody_changes_is_put_right_and_said_once(registered: Registered
     assert len(one.log("configuration changed")) == said + 1
 
 
-def test_a_configuration_that_is_not_there_is_waited_for(
-    api: ApiServer, flags: dict[str, str], tmp_path: Path
-) -> None:
-    missing = api.objects.pop(MUTATING)
-    with webhook(tmp_path, **flags) as one:
-        one.wait_until_ready()
-        wait_until(lambda: one.log("not yet as it must be"), DEADLINE_S, "it says so", 0.02)
-        api.put(MUTATING, missing)
-        until_registered(api)
-
-
-def test_no_key_is_in_the_logs_or_beside_the_program(registered: Registered) -> None:
-    data, log = registered.api.get(SECRET)["data"], registered.one.log_text
-    assert {"authority.crt", "authority.key", "tls.crt", "tls.key"} == set(data)
-    assert "PRIVATE" not in log
-    assert not any(value in log for value in data.values())
-
-
 def inject(api: ApiServer, authority: bytes, **fields: str) -> None:
     """As cert-manager would. fields: of each webhook, as manifests have them."""
     for path in (VALIDATING, MUTATING):
@@ -299,33 +257,6 @@ def test_with_certificates_of_a_folder_a_configuration_that_it_may_not_change_is
         assert not any(
             "mpsd.io/serving-certificate" in str(api.get(path)) for path in (VALIDATING, MUTATING)
         )
-
-
-def test_certificates_of_a_folder_are_served_and_read_again_when_they_change(
-    api: ApiServer, flags: dict[str, str], tmp_path: Path
-) -> None:
-    authority = new_authority("someone", time.time(), 3600)
-
-    def write() -> None:
-        pair = issue(authority, [HOST], time.time(), 600)
-        for name, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
-            (tmp_path / name).write_bytes(content)
-
-    write()
-    with webhook(tmp_path, cert_dir=str(tmp_path), **flags) as one:
-        one.wait_until_ready()
-        bundle = authority.certificate.decode()
-        first = one.serial_number(bundle)
-        write()
-        wait_until(
-            lambda: one.serial_number(bundle) != first, DEADLINE_S, "the new one is served", 0.05
-        )
-        (tmp_path / "tls.key").write_bytes(b"half")
-        wait_until(lambda: one.log("not yet as it must be"), DEADLINE_S, "it says so", 0.02)
-        assert one.serial_number(bundle)
-        assert SECRET not in api.objects
-        with pytest.raises(ssl.SSLError):
-            one.serial_number(new_authority("someone", time.time(), 3600).certificate.decode())
 
 
 def test_a_webhook_that_registers_nowhere_tells_nothing_of_it_so_that_no_alert_fires_for_ever(

@@ -32,19 +32,6 @@ GOOD = review_of(gpu_pod())
 HUGE = 12
 
 
-def test_a_patch_is_a_json_patch_in_base64(served: Webhook, bundle: str) -> None:
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "a"},
-        "spec": {"containers": [{"name": "a"}]},
-    }
-    response = served.review("/mutate", review_of(pod), bundle)
-    assert response["allowed"]
-    assert response["patchType"] == "JSONPatch"
-    assert "NVIDIA_VISIBLE_DEVICES" in str(json.loads(base64.b64decode(response["patch"])))
-
-
 def test_hooks_are_added_as_the_version_of_the_api_server_allows_it(
     tmp_path: Path, api: ApiServer
 ) -> None:
@@ -106,23 +93,6 @@ def test_what_was_found_is_counted_by_rule_and_mode(served: Webhook, bundle: str
     assert served.metric('mpsd_admission_review_seconds_count{webhook="validate"}') > 0
 
 
-def test_many_at_once_are_each_answered_with_their_own(served: Webhook, bundle: str) -> None:
-    def ask(number: int) -> bool:
-        host_ipc = number % 3 > 0
-        with served.connect(bundle) as client:
-            for turn in range(10):
-                uid = f"{number}-{turn}"
-                response = client.review(
-                    "/validate", review_of(gpu_pod(host_ipc=host_ipc), uid=uid)
-                ).response
-                if response["uid"] != uid or response["allowed"] is not host_ipc:
-                    return False
-        return True
-
-    with ThreadPoolExecutor(30) as pool:
-        assert all(pool.map(ask, range(60)))
-
-
 def test_huge_objects_hold_no_small_one_up(served: Webhook, bundle: str) -> None:
     huge = gpu_pod()
     sources = [
@@ -181,41 +151,6 @@ def test_a_config_map_behind_env_from_is_looked_into(
     unknown = served.review("/validate", review_of(with_config_map("not-there")), bundle)
     assert unknown["allowed"]
     assert "environment-unseen" in str(unknown)
-
-
-def test_a_config_map_beyond_the_32_that_are_looked_into_counts_as_one_that_cannot_be_read(
-    tmp_path: Path, shared_api: ApiServer, bundle: str
-) -> None:
-    at, names = "/api/v1/namespaces/default/configmaps", [f"many-{number}" for number in range(33)]
-    for name in names:
-        shared_api.put(f"{at}/{name}", {"metadata": {"name": name}, "data": {"FINE": "1"}})
-    shared_api.put(
-        f"{at}/{names[-1]}",
-        {"metadata": {"name": names[-1]}, "data": {"CUDA_MPS_PIPE_DIRECTORY": "/x"}},
-    )
-    limits = tmp_path / "limits"
-    shutil.copytree(shipped_folder(), limits)
-    policy = limits / "policy.yaml"
-    policy.write_text(
-        policy.read_text().replace("environment-unseen: warn", "environment-unseen: enforce")
-    )
-
-    def review(one: Webhook, number: int) -> dict[str, Any]:
-        pod = gpu_pod()
-        pod["spec"]["containers"][0]["envFrom"] = [
-            {"configMapRef": {"name": name}} for name in names[:number]
-        ]
-        return one.review("/validate", review_of(pod), bundle)
-
-    with webhook(
-        tmp_path, kubeconfig=str(shared_api.kubeconfig(tmp_path)), limits=str(limits)
-    ) as one:
-        one.wait_until_ready()
-        wait_until(lambda: review(one, 32)["allowed"], DEADLINE_S, "all 32 are read in time", 0.05)
-        last = review(one, 33)
-    assert not last["allowed"]
-    assert last["auditAnnotations"]["enforce"] == "environment-unseen"
-    assert [name for name in names if f'"{name}"' in str(last)] == [names[-1]]
 
 
 def test_a_claim_is_looked_into(served: Webhook, bundle: str, shared_api: ApiServer) -> None:
@@ -287,21 +222,6 @@ def test_what_cannot_be_looked_up_is_unknown_and_holds_nothing_up(
         shared_api.away, shared_api.delay_s, shared_api.forbidden = False, 0.0, set()
     assert response["allowed"]
     assert "environment-unseen" in str(response)
-
-
-def test_a_review_that_needs_nothing_asks_the_api_server_nothing(
-    served: Webhook, bundle: str, shared_api: ApiServer
-) -> None:
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "a"},
-        "spec": {"containers": [{"name": "a"}]},
-    }
-    shared_api.asked.clear()
-    for _review in range(20):
-        served.review("/validate", review_of(pod, namespace="nobody-knows"), bundle)
-    assert not [asked for asked in shared_api.asked if "nobody-knows" in asked.path]
 
 
 def test_a_changed_policy_counts_without_a_restart(

@@ -5,34 +5,24 @@ import base64
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-import pytest
-
 from mpsd.platform.certificates import fingerprints
 from mpsd.simulator.programs import wait_until
-from tests.whole.webhook.api_server import ApiServer, api_server
+from tests.whole.webhook.api_server import ApiServer
 from tests.whole.webhook.world import (
     DEADLINE_S,
     SECRET,
     Webhook,
     bundles,
     is_registered,
-    put_shipped_objects,
     review_of,
     webhook,
 )
 
 REVIEW = review_of({"kind": "ConfigMap", "apiVersion": "v1"})
-
-
-@pytest.fixture
-def api() -> Iterator[ApiServer]:
-    with api_server() as running:
-        put_shipped_objects(running)
-        yield running
 
 
 class Load:

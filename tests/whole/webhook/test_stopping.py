@@ -65,29 +65,6 @@ def test_a_signal_says_not_ready_at_once_and_drops_nothing(api: ApiServer, tmp_p
         assert one.process.wait(DEADLINE_S) == 0
 
 
-def test_a_review_under_way_is_answered_before_the_end(api: ApiServer, tmp_path: Path) -> None:
-    with webhook(tmp_path, kubeconfig=str(api.kubeconfig(tmp_path))) as one:
-        wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
-        (bundle,) = set(bundles(api))
-        api.delay_s = 0.7  # the labels of the namespace take this long
-        answers = []
-
-        def ask() -> None:
-            answers.append(one.review("/validate", review_of(gpu_pod(), namespace="slow"), bundle))
-
-        thread = threading.Thread(target=ask)
-        thread.start()
-        wait_until(
-            lambda: any(asked.path.endswith("/slow") for asked in api.asked),
-            DEADLINE_S,
-            "it is asked",
-            0.01,
-        )
-        assert one.stop() == 0
-        thread.join(DEADLINE_S)
-        assert answers[0]["allowed"]
-
-
 def test_a_second_signal_ends_the_drain(api: ApiServer, tmp_path: Path) -> None:
     with webhook(tmp_path, kubeconfig=str(api.kubeconfig(tmp_path)), drain="1h") as one:
         one.wait_until_ready()
