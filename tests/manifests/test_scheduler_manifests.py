@@ -156,12 +156,6 @@ def test_kube_scheduler_has_what_kubernetes_gives_every_one_and_mpsd_alone_has_n
 
 
 @pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
-def test_what_it_writes_on_pods_is_believed(place: str) -> None:
-    account = f"system:serviceaccount:mpsd-system:{_pod(place)['serviceAccountName']}"
-    assert account in _policy(place).admission.placement_accounts
-
-
-@pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
 def test_the_pods_may_do_little_and_gpu_pods_do_not_wait_behind_others_for_them(place: str) -> None:
     pod = _pod(place)
     assert pod["priorityClassName"] == "system-cluster-critical"
@@ -187,13 +181,6 @@ def test_ports_and_folders_are_the_programs_own(place: str) -> None:
     assert str(settings.limits_directory) in [
         mount["mountPath"] for mount in container["volumeMounts"]
     ]
-
-
-def test_two_replicas_one_of_which_leads() -> None:
-    for place in _SECOND:
-        assert named(place, "Deployment", _NAME)["spec"]["replicas"] == 2
-        _name, tag = _container(place, "kube-scheduler")["image"].split(":")
-        assert tag.startswith("v1.")
 
 
 def test_on_a_control_plane_node_nothing_listens_on_its_network_but_what_asks_for_a_token() -> None:

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.admission.rules.configurations import EXEMPT, FailurePolicy, WebhookRegistration, repair
 from mpsd.admission.settings import WebhookSettings, webhook_settings
 from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
-from mpsd.platform.limits_files import read_policy, shipped_folder
+from mpsd.platform.limits_files import read_policy
 from mpsd.platform.yaml_files import parse_yaml
 from tests.manifests.rendering import (
     ALL,
@@ -145,25 +144,6 @@ def test_as_shipped_nothing_depends_on_the_webhook(place: str, kind: str) -> Non
     )
 
 
-@pytest.mark.parametrize("kind", _CONFIGURATIONS)
-def test_registering_changes_nothing_but_trust_and_then_the_failure_policy(kind: str) -> None:
-    settings = _settings()
-    configuration = only(PLAIN, kind)
-    path = configuration["webhooks"][0]["clientConfig"]["service"]["path"]
-    wanted = WebhookRegistration(
-        settings.service, settings.namespace, path, "", "Q0E=", FailurePolicy.FAIL
-    )
-    first = repair(configuration, wanted, may_fail=True)
-    assert first
-    assert len(first.changes) == 1
-    assert first.changes[0].endswith("clientConfig")
-    second = repair({"webhooks": first.webhooks}, wanted, may_fail=True)
-    assert second
-    assert len(second.changes) == 1
-    assert second.changes[0].endswith("failurePolicy")
-    assert repair({"webhooks": second.webhooks}, wanted, may_fail=True) is None
-
-
 def test_mutation_is_for_new_pods_and_new_debugging_containers_only() -> None:
     (webhook,) = only(PLAIN, "MutatingWebhookConfiguration")["webhooks"]
     asked = {(tuple(rule["resources"]), tuple(rule["operations"])) for rule in webhook["rules"]}
@@ -187,10 +167,6 @@ def test_validation_covers_every_kind_that_makes_pods() -> None:
     )
 
 
-def test_its_own_namespace_is_exempt_from_the_start() -> None:
-    assert only(PLAIN, "Namespace")["metadata"]["labels"][EXEMPT] == "true"
-
-
 def test_the_oldest_kubernetes_gets_no_version_of_an_api_that_it_lacks() -> None:
     known = {
         ("v1", "Namespace"),
@@ -209,13 +185,6 @@ def test_the_oldest_kubernetes_gets_no_version_of_an_api_that_it_lacks() -> None
     }
     assert {(thing["apiVersion"], thing["kind"]) for thing in rendered(OLD)} <= known
     assert "matchConditions" not in str(rendered(OLD))
-
-
-def test_the_limits_are_those_that_are_shipped() -> None:
-    data = _limits(PLAIN)
-    assert data == {
-        name: (shipped_folder() / name).read_text() for name in ("policy.yaml", "gpus.yaml")
-    }
 
 
 def test_the_policy_for_hostile_tenants_is_the_shipped_one_but_for_what_it_must_change() -> None:

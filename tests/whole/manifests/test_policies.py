@@ -1,7 +1,6 @@
 """The CEL in the manifests says what `admission.rules.admission` says, on any pod that an API
 server could hand it."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from mpsd.model.policy import RuleId, RuleMode
 from mpsd.platform.rules.kubernetes_objects import read_object
 from tests.manifests.rendering import PLAIN, named, of_kind, only
 from tests.model.manifests import FACTS, MEMORY, PERCENT, POLICY, RESTRICTED, container, inside, pod
-from tests.whole.manifests.cel import Object, apply_configuration, broken, evaluate, is_asked
+from tests.whole.manifests.cel import Object, apply_configuration, broken, is_asked
 
 _POLICIES, _MUTATIONS = "policies", "policies-mutating"
 # What the policies leave out, because CEL sees the object alone.
@@ -257,31 +256,6 @@ def test_every_rule_is_in_a_policy_or_left_out_for_a_reason() -> None:
             POLICY.admission.rules[rule]
         ]
         assert bindings[name]["validationActions"] == [wanted], rule
-
-
-def _lists(name: str) -> Iterator[object]:
-    for policy in of_kind(_POLICIES, "ValidatingAdmissionPolicy"):
-        for variable in policy["spec"].get("variables", ()):
-            if variable["name"] == name:
-                yield evaluate(variable["expression"])
-
-
-@pytest.mark.parametrize(
-    ("name", "shipped"),
-    [
-        ("blockedEnvironment", POLICY.admission.blocked_environment),
-        ("blockedCapabilities", POLICY.admission.blocked_capabilities),
-        ("blockedHostPaths", POLICY.admission.blocked_host_paths),
-        ("blockedMountPaths", POLICY.admission.blocked_mount_paths),
-        ("exemptNamespaces", POLICY.admission.exempt_namespaces),
-    ],
-)
-def test_lists_in_the_policies_are_those_of_the_shipped_policy(
-    name: str, shipped: tuple[str, ...]
-) -> None:
-    found = list(_lists(name))
-    assert found
-    assert all(each == list(shipped) for each in found)
 
 
 @pytest.mark.parametrize(("version", "kind"), [("apps/v1", "Deployment"), ("v1", "PodTemplate")])
