@@ -92,12 +92,6 @@ def test_a_token_that_is_replaced_counts(
     assert access.authorization() == {"Authorization": "Bearer another"}
 
 
-def test_an_address_of_version_6_is_written_in_brackets(server: ApiServer, tmp_path: Path) -> None:
-    folder, environment = account(tmp_path, server)
-    access = of_service_account(folder, environment | {"KUBERNETES_SERVICE_HOST": "fd00::1"})
-    assert access.host == f"https://[fd00::1]:{server.port}"
-
-
 @pytest.mark.parametrize(
     "missing", ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "ca.crt", "token"]
 )

@@ -301,28 +301,6 @@ def test_a_mirror_keeps_what_it_has_while_the_server_is_away_and_catches_up(
     ask(questions)
 
 
-@pytest.mark.parametrize("has_a_thread", [True, False], ids=["for its watch", "for its list"])
-def test_a_mirror_tries_again_where_no_thread_can_be_started(
-    ask: Ask, *, has_a_thread: bool
-) -> None:
-    async def questions(kube: Kube) -> None:
-        if has_a_thread:  # which may not be idle again in time; then it is the list that wants one
-            await kube.create(MAPS, named("a", key="1"), "default")
-        # more than any process can address, so that none starts
-        before = threading.stack_size(2**62)
-        try:
-            mirrored = Mirrored(kube)
-            await until(lambda: mirrored.mirror.trouble, "it says why")
-            assert "can't start new thread" in str(mirrored.mirror.trouble)
-        finally:
-            threading.stack_size(before)
-        await (mirrored.shows({"key": "1"}) if has_a_thread else mirrored.in_sync())
-        await mirrored.in_sync()
-        await mirrored.stop()
-
-    ask(questions)
-
-
 def test_a_mirror_lists_again_where_the_server_has_forgotten_what_happened(
     api: SimulatedApi, ask: Ask
 ) -> None:

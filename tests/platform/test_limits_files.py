@@ -223,28 +223,6 @@ def test_rows_that_do_not_agree_are_refused(facts: dict[str, object], where: str
     assert (problem.rule, problem.where) == ("fields-contradict", where)
 
 
-def test_rows_that_do_not_agree_are_named_beside_a_row_that_is_wrong_in_itself() -> None:
-    found = problems_of_facts(
-        {**FACTS_DATA, "cards": [CARD, {**CARD, "short": "A", "sms": "1"}, CARD]}
-    )
-    assert [(problem.rule, problem.where) for problem in found] == [
-        ("field-wrong", "cards[1].sms"),
-        ("fields-contradict", "cards"),
-    ]
-    found = problems_of_facts({**FACTS_DATA, "capabilities": [{**CAPABILITY, "clients": "1"}]})
-    assert [problem.where for problem in found] == ["capabilities[0].clients"], (
-        "no card is said to lack that row"
-    )
-
-
-def test_a_gpu_named_twice_is_said_beside_a_domain_that_is_wrong_in_itself() -> None:
-    found = problems_of_policy({**POLICY_DATA, "domains": [[0, 1], ["2", 3], [1, 4]]})
-    assert [(problem.where, problem.message) for problem in found][1:] == [
-        ("domains", "GPU 1 is named more than once")
-    ]
-    assert found[0].where == "domains[1][0]"
-
-
 @pytest.mark.parametrize("key", ["sms", "memory_mib", "measured", "source"])
 def test_a_number_in_quotes_or_a_fact_without_a_source_is_refused(key: str) -> None:
     (problem,) = problems_of_facts(

@@ -233,19 +233,6 @@ def test_a_port_that_is_taken_says_so() -> None:
     play(scene)
 
 
-def test_who_is_asked_to_go_is_still_served() -> None:
-    async def scene(server: Listener) -> None:
-        async with peer(server) as old:
-            await old.post("/echo", b"1")
-            server.ask_to_go()
-            status, headers, _body = await old.post("/echo", b"2")
-            assert (status, headers["connection"]) == (200, "close")
-        async with peer(server) as new:
-            assert (await new.post("/echo", b"3"))[0] == 200
-
-    play(scene)
-
-
 def is_refused(port: int) -> bool:
     with socket.socket() as stranger:
         return stranger.connect_ex(("127.0.0.1", port)) == errno.ECONNREFUSED
@@ -294,20 +281,6 @@ def test_a_server_is_reached_with_the_right_authorities_and_name_only() -> None:
         assert "cannot reach itself" in await trouble_reaching("127.0.0.1", 1, NAME, BUNDLE, 2)
 
     play(scene)
-
-
-def test_a_server_that_is_not_ready_is_not_reached() -> None:
-    async def busy(_request: web.Request) -> web.Response:
-        return web.Response(status=503)
-
-    async def main() -> None:
-        async with running({"GET /readyz": busy}, server_context()) as server:
-            assert (
-                await trouble_reaching("127.0.0.1", server.port, NAME, BUNDLE, 2)
-                == "this server is not ready"
-            )
-
-    asyncio.run(main())
 
 
 # How many connections a listener takes, in all and of each peer; and what it knows of a peer on a

@@ -135,18 +135,6 @@ def test_root_that_may_only_trace_reads_the_environment_of_another_users_process
     assert said == "{'A': 'first', 'B': ''}\n"
 
 
-def test_a_command_that_is_no_text_is_shown_as_text() -> None:
-    with subprocess.Popen(
-        ["/bin/sh", "-c", "echo; read _ # \udcff"], stdin=-1, stdout=-1
-    ) as process:
-        assert process.stdout
-        process.stdout.readline()
-        said = processes.command_of(process.pid)
-        process.kill()
-    assert said == "/bin/sh -c echo; read _ # \N{REPLACEMENT CHARACTER}"
-    assert said.encode()
-
-
 def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
 
@@ -209,22 +197,6 @@ def test_no_file_stays_open(three: list[Process]) -> None:
     assert open_files() == before + 1
     del living
     assert open_files() == before - 1, "the epoll is closed too"
-
-
-def test_those_that_have_ended_are_told_under_a_limit_of_files_below_their_number(
-    three: list[Process],
-) -> None:
-    living = ProcessSet()
-    for process in three:
-        living.add(living_identity(process))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
-    try:
-        three[0].kill()
-        eventually(lambda: living.ask() == {three[0].pid}, "its death is seen")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert three[1].pid in living
 
 
 def test_where_no_more_files_can_be_opened_nobody_is_in_here(three: list[Process]) -> None:

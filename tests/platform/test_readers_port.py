@@ -285,19 +285,6 @@ def test_an_address_that_others_reach_is_not_opened_where_nobody_can_be_asked() 
     asyncio.run(main())
 
 
-def test_a_port_that_is_taken_leaves_no_other_open() -> None:
-    async def main() -> None:
-        async with serving(HOME) as (taken,):
-            port = ReadersPort(ROUTES, [HOME, ListenAddress("127.0.0.1", taken)], None)
-            with told_lines() as lines, pytest.raises(CannotListen, match="already in use"):
-                await port.start()
-            (opened,) = [line["port"] for line in lines]
-            with pytest.raises(aiohttp.ClientError):
-                await get(f"http://127.0.0.1:{opened}/metrics")
-
-    asyncio.run(main())
-
-
 # -- certificates --------------------------------------------------------------------------------
 
 AUTHORITY = new_authority("test", time.time(), 3600)
