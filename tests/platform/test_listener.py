@@ -70,10 +70,12 @@ async def running(
     context: ssl.SSLContext | None = None,
     most: int = 1024,
     most_of_peer: int = 512,
+    path: Path | None = None,
 ) -> AsyncIterator[Listener]:
-    """context: None for HTTP without TLS."""
+    """context: None for HTTP without TLS. path: of a Unix socket for every user."""
+    place = UnixPath(path, 0o666) if path else ListenAddress("127.0.0.1", 0)
     settings = ListenerSettings(LONGEST, most=most, most_of_peer=most_of_peer, context=context)
-    server = Listener(routes, ListenAddress("127.0.0.1", 0), settings)
+    server = Listener(routes, place, settings)
     await server.start()
     try:
         yield server
@@ -375,9 +377,7 @@ def test_a_user_has_so_many_connections_to_a_unix_socket_and_one_that_asks_nothi
     monkeypatch.setattr(listener, "_FIRST_REQUEST_S", 0.3)
 
     async def main() -> None:
-        server = Listener(ROUTES, UnixPath(path, 0o600), ListenerSettings(most=9, most_of_peer=2))
-        await server.start()
-        try:
+        async with running(ROUTES, None, 9, 2, path):
             peers = [await asyncio.open_unix_connection(path) for _peer in range(2)]
             assert not await is_answered(*await asyncio.open_unix_connection(path))
             async with asyncio.timeout(DEADLINE_S):
@@ -385,8 +385,6 @@ def test_a_user_has_so_many_connections_to_a_unix_socket_and_one_that_asks_nothi
                     assert await reader.read() == b""
                     writer.close()
             assert await is_answered(*await asyncio.open_unix_connection(path))
-        finally:
-            await server.stop()
 
     asyncio.run(main())
 
@@ -398,28 +396,24 @@ def test_users_who_hold_all_connections_of_a_unix_socket_do_not_keep_root_out() 
     path = folder / "socket"
 
     async def main() -> None:
-        server = Listener(ROUTES, UnixPath(path, 0o666), ListenerSettings(most=4, most_of_peer=2))
-        await server.start()
-        holders = []
-        try:
+        async with running(ROUTES, None, 4, 2, path):
+            holders = []
             for uid in (65533, 65534):
                 os.seteuid(uid)  # which is what the kernel tells of a peer
                 try:
-                    holders += [
-                        await asyncio.open_unix_connection(path) for _connection in range(2)
-                    ]
+                    holders += [await asyncio.open_unix_connection(path) for _twice in range(2)]
                     # taken in the order of their coming, so after the two are counted
                     assert not await is_answered(*await asyncio.open_unix_connection(path))
                 finally:
                     os.seteuid(0)
             assert await is_answered(*await asyncio.open_unix_connection(path))
-        finally:
             for _reader, writer in holders:
                 writer.close()
-            await server.stop()
-            shutil.rmtree(folder)
 
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_a_peer_gets_an_eighth_of_the_files_of_the_process_at_most() -> None:
@@ -469,12 +463,8 @@ def serve_while(path: Path, act: Callable[[], object]) -> object:
         return json_answer(asker and asker.pid)
 
     async def main() -> object:
-        server = Listener({"GET /who": who}, UnixPath(path, 0o666))
-        await server.start()
-        try:
+        async with running({"GET /who": who}, path=path):
             return await asyncio.to_thread(act)
-        finally:
-            await server.stop()
 
     return asyncio.run(main())
 

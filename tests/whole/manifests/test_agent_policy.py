@@ -8,6 +8,7 @@ import pytest
 
 from mpsd.model.conditions import node_status_patch
 from mpsd.model.events import Event, EventCount, Reason, event_object, event_patch, node_subject
+from mpsd.simulator.api_server.bodies import merged
 from mpsd.status.rules.mpsnode import UPGRADE_LABEL, belonging_patch, mpsnode_for
 from tests.manifests.rendering import PLAIN, named, of_kind
 from tests.whole.manifests.cel import Object, broken
@@ -60,16 +61,6 @@ def _annotated(annotations: dict[str, str]) -> Object:
     return _with(_POD, "metadata", "annotations", value={"theirs": "1", **annotations})
 
 
-def _patched(thing: Object, patch: Object) -> Object:
-    """As a merge patch without null."""
-    inner = {
-        key: _patched(thing.get(key, {}), value)
-        for key, value in patch.items()
-        if isinstance(value, dict)
-    }
-    return {**thing, **patch, **inner}
-
-
 def _denied(
     thing: Object, before: Object | None = None, *, node: str = "node1", namespace: str = "default"
 ) -> set[str]:
@@ -86,7 +77,7 @@ def _denied(
 _WRITES: dict[str, tuple[Object, Object | None]] = {
     "annotations of a pod": (_annotated(_ANNOTATIONS), _POD),
     "the status of a node": (
-        _patched(_NODE, node_status_patch({"type": "MPSReady"}, "a/b", 2, "now", "")),
+        merged(_NODE, node_status_patch({"type": "MPSReady"}, "a/b", 2, "now", "")),
         _NODE,
     ),
     "the labels of a node": (_with(_NODE, "metadata", "labels", value={"a": "b"} | _LABELS), _NODE),
@@ -104,7 +95,7 @@ _WRITES: dict[str, tuple[Object, Object | None]] = {
     ),
     "a new MPSNode": (mpsnode_for("node1", "uid"), None),
     "the owner of an MPSNode": (
-        _patched(_CORDONED, belonging_patch(_CORDONED, "node1", "uid") or {}),
+        merged(_CORDONED, belonging_patch(_CORDONED, "node1", "uid") or {}),
         _CORDONED,
     ),
     "the status of an MPSNode": (_CORDONED | {"status": {"driver": "580"}}, _CORDONED),

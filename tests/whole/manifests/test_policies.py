@@ -14,6 +14,7 @@ from mpsd.admission.rules.rule import RequestContext
 from mpsd.admission.rules.verdict import judge
 from mpsd.model.policy import RuleId, RuleMode
 from mpsd.platform.rules.kubernetes_objects import read_object
+from mpsd.simulator.api_server.bodies import edited
 from tests.manifests.rendering import PLAIN, named, of_kind, only
 from tests.model.manifests import FACTS, MEMORY, PERCENT, POLICY, RESTRICTED, container, inside, pod
 from tests.whole.manifests.cel import Object, apply_configuration, broken, is_asked
@@ -395,17 +396,9 @@ def _merged(thing: Object, applied: Object) -> Object:
 
 
 def _patched(thing: Object, patch: tuple[Any, ...]) -> Object:
-    """The core's patch, which only adds variables."""
-    spec = {
-        key: [dict(each) for each in value] if "ontainers" in key else value
-        for key, value in thing["spec"].items()
-    }
-    for change in patch:
-        _empty, _spec, field, position, *_rest = change["path"].split("/")
-        each = spec[field][int(position)]
-        value = change["value"]
-        each["env"] = [*(each.get("env") or ()), *(value if isinstance(value, list) else [value])]
-    return thing | {"spec": {key: value for key, value in spec.items() if value}}
+    after = edited(thing, [*patch])
+    spec = {key: value for key, value in after["spec"].items() if value}
+    return {**after, "spec": spec}
 
 
 def _mutation(name: str) -> str:

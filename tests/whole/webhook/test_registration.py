@@ -222,6 +222,15 @@ def test_what_somebody_changes_is_put_right_and_said_once(registered: Registered
     assert len(one.log("configuration changed")) == said + 1
 
 
+def put_certificate(folder: Path) -> bytes:
+    """As a mounted Secret has it; gives the authority that signed it."""
+    authority = new_authority("someone", time.time(), 3600)
+    pair = issue(authority, [HOST], time.time(), 600)
+    (folder / "tls.crt").write_bytes(pair.certificate)
+    (folder / "tls.key").write_bytes(pair.key)
+    return authority.certificate
+
+
 def inject(api: ApiServer, authority: bytes, **fields: str) -> None:
     """As cert-manager would. fields: of each webhook, as manifests have them."""
     for path in (VALIDATING, MUTATING):
@@ -236,18 +245,15 @@ def test_with_certificates_of_a_folder_a_configuration_that_it_may_not_change_is
     api: ApiServer, flags: dict[str, str], tmp_path: Path
 ) -> None:
     """As with cert-manager: somebody else writes caBundle, and the manifests say Fail."""
-    authority = new_authority("someone", time.time(), 3600)
-    pair = issue(authority, [HOST], time.time(), 600)
-    for name, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
-        (tmp_path / name).write_bytes(content)
+    authority = put_certificate(tmp_path)
     api.forbidden = {("patch", path.rsplit("/", 2)[1]) for path in (VALIDATING, MUTATING)}
 
-    inject(api, authority.certificate)
+    inject(api, authority)
     with webhook(tmp_path, cert_dir=str(tmp_path), **flags) as one:
         remedy = "set webhook.failClosed"
         wait_until(lambda: remedy in one.log_text, DEADLINE_S, "it says what to do", 0.02)
         assert one.metric("mpsd_admission_registered") == 0
-        inject(api, authority.certificate, failurePolicy="Fail")
+        inject(api, authority, failurePolicy="Fail")
         wait_until(
             lambda: one.metric("mpsd_admission_registered") == 1,
             DEADLINE_S,
@@ -262,9 +268,7 @@ def test_with_certificates_of_a_folder_a_configuration_that_it_may_not_change_is
 def test_a_webhook_that_registers_nowhere_tells_nothing_of_it_so_that_no_alert_fires_for_ever(
     tmp_path: Path,
 ) -> None:
-    pair = issue(new_authority("someone", time.time(), 3600), [HOST], time.time(), 600)
-    for name, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
-        (tmp_path / name).write_bytes(content)
+    put_certificate(tmp_path)
     with webhook(tmp_path, cert_dir=str(tmp_path)) as one:
         one.wait_until_ready()
         (tmp_path / "tls.key").write_bytes(b"half")  # so that it says when it has looked

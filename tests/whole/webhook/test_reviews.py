@@ -178,18 +178,22 @@ def test_a_claim_is_looked_into(served: Webhook, bundle: str, shared_api: ApiSer
         shared_api.forbidden = set()
 
 
+def with_own_limits(folder: Path, api: ApiServer) -> tuple[Path, dict[str, str]]:
+    """The shipped limits to be changed: their policy, and the flags of a webhook that has them."""
+    limits = folder / "limits"
+    shutil.copytree(shipped_folder(), limits)
+    flags = {"kubeconfig": str(api.kubeconfig(folder)), "limits": str(limits)}
+    return limits / "policy.yaml", flags
+
+
 def test_a_template_is_made_before_its_pod_and_not_in_a_dry_run(
     tmp_path: Path, shared_api: ApiServer, bundle: str
 ) -> None:
-    limits = tmp_path / "limits"
-    shutil.copytree(shipped_folder(), limits)
-    policy = limits / "policy.yaml"
+    policy, flags = with_own_limits(tmp_path, shared_api)
     policy.write_text(
         policy.read_text().replace("claims_for_requests: false", "claims_for_requests: true")
     )
-    with webhook(
-        tmp_path, kubeconfig=str(shared_api.kubeconfig(tmp_path)), limits=str(limits)
-    ) as one:
+    with webhook(tmp_path, **flags) as one:
         one.wait_until_ready()
         assert one.review("/mutate", review_of(gpu_pod(), dryRun=True), bundle)["patch"]
         assert shared_api.writes("resourceclaimtemplates") == []
@@ -227,15 +231,12 @@ def test_what_cannot_be_looked_up_is_unknown_and_holds_nothing_up(
 def test_a_changed_policy_counts_without_a_restart(
     tmp_path: Path, shared_api: ApiServer, bundle: str
 ) -> None:
-    limits = tmp_path / "limits"
-    shutil.copytree(shipped_folder(), limits)
-    flags = {"kubeconfig": str(shared_api.kubeconfig(tmp_path)), "limits": str(limits)}
+    policy, flags = with_own_limits(tmp_path, shared_api)
     with webhook(tmp_path, **flags) as one:
         one.wait_until_ready()
         mine = bundles(shared_api)[0]
         refused = review_of(gpu_pod(host_ipc=False))
         assert not one.review("/validate", refused, mine)["allowed"]
-        policy = limits / "policy.yaml"
         good = policy.read_text()
         policy.write_text("version: v0\n")
         wait_until(lambda: one.log("limits kept"), DEADLINE_S, "it says so", 0.05)
