@@ -25,6 +25,7 @@ from mpsd.platform.kube import (
     Resource,
 )
 from mpsd.platform.rules.kubernetes_objects import read_object
+from tests.admission.cases import asking
 from tests.admission.reviews import ALLOWED, mutated, patched, review_of, rules_refusing, validated
 from tests.model.manifests import (
     COUNT,
@@ -93,7 +94,7 @@ def test_the_claim_is_for_the_same_memory_and_threads() -> None:
     (request,) = devices(pod(container(limits={MEMORY: "7"})))["requests"]
     assert request["exactly"]["capacity"] == {"requests": {"memory": "7Gi"}}
     mib = replace(CLAIMING, resources=replace(CLAIMING.resources, memory_unit_mib=512))
-    (request,) = devices(pod(container(limits={MEMORY: 7})), mib)["requests"]
+    (request,) = devices(asking(), mib)["requests"]
     assert request["exactly"]["capacity"] == {"requests": {"memory": "3584Mi"}}
 
 
@@ -115,10 +116,7 @@ def test_several_gpus_are_as_many_devices_of_one_domain() -> None:
         ),
         (pod(container(limits={MEMORY: 14}), labels={COUNT: "2"}), "claim-without-domain"),
         (
-            pod(
-                container(limits={MEMORY: 7}),
-                resourceClaims=[{"name": "mpsd-gpu", "resourceClaimName": "x"}],
-            ),
+            asking(resourceClaims=[{"name": "mpsd-gpu", "resourceClaimName": "x"}]),
             "claim-name-taken",
         ),
         (pod(container(limits={MEMORY: 7000})), "memory-over-card"),
@@ -180,7 +178,7 @@ def test_where_a_label_says_which_nodes_serve_claims_only_pods_that_select_it_ge
     spec: Fields, gets: bool
 ) -> None:
     by_label = replace(CLAIMING, claim_nodes="labelled")
-    thing = pod(container(limits={MEMORY: 7}), **spec)
+    thing = asking(**spec)
     assert bool(mutated(review_of(thing), by_label).template) is gets
     assert mutated(review_of(thing), CLAIMING).template
     two = pod(container("a", limits={MEMORY: 3}), container("b", limits={MEMORY: 4}), **spec)
@@ -192,7 +190,7 @@ def test_where_a_label_says_which_nodes_serve_claims_only_pods_that_select_it_ge
 @pytest.mark.parametrize("enforce", ["none", None])
 def test_pods_are_left_alone_where_the_policy_or_the_namespace_says_so(enforce: str | None) -> None:
     policy, labels = (CLAIMING, {"mpsd.io/enforce": enforce}) if enforce else (POLICY, {})
-    review = review_of(pod(container(limits={MEMORY: 7})))
+    review = review_of(asking())
     answer = mutated(review, replace(policy, pod_ends=False), AdmissionContext(labels))
     assert answer == ALLOWED
 
@@ -212,7 +210,7 @@ def test_the_warning_of_a_claim_has_lines_that_kubernetes_shows(name: str) -> No
 
 
 def test_a_dry_run_does_not_ask_for_the_template_that_it_does_not_make() -> None:
-    thing = pod(container(limits={MEMORY: 7}))
+    thing = asking()
     after = patched(thing, mutated(review_of(thing), CLAIMING))
     root = {**after, "spec": {**after["spec"], "hostPID": True}}
     assert "cannot be read" in str(validated(review_of(root), CLAIMING).warnings)
@@ -220,7 +218,7 @@ def test_a_dry_run_does_not_ask_for_the_template_that_it_does_not_make() -> None
 
 
 def test_templates_of_pods_and_updates_are_left_alone() -> None:
-    thing = pod(container(limits={MEMORY: 7}))
+    thing = asking()
     assert mutated(review_of(inside("batch/v1", "Job", thing)), CLAIMING) == ALLOWED
     assert mutated(review_of(thing, old=pod(container(limits={MEMORY: 6}))), CLAIMING) == ALLOWED
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mpsd.admission.rules.patch import HOST_IPC
 from mpsd.admission.rules.review import AdmissionContext
 from mpsd.model.policy import HostIPC, Policy
-from tests.admission.cases import broken
+from tests.admission.cases import asking, broken
 from tests.admission.reviews import mutated, patched, review_of
 from tests.model.manifests import (
     COUNT,
@@ -63,8 +63,7 @@ def test_a_container_that_asks_for_no_gpu_sees_none_whatever_its_image_says(
 
 
 @pytest.mark.parametrize(
-    "entry",
-    [{"value": "GPU-1"}, {"valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}],
+    "entry", [{"value": "GPU-1"}, {"valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}]
 )
 def test_a_variable_that_somebody_wrote_is_for_the_rules_and_is_left(entry: Fields) -> None:
     thing = pod(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", **entry}]))
@@ -131,7 +130,7 @@ def test_templates_are_left_as_they_were_written(version: str, kind: str) -> Non
 
 @pytest.mark.parametrize("host_ipc", [{}, {"hostIPC": False}])
 def test_host_ipc_is_added_where_the_policy_says_so_and_the_user_is_told(host_ipc: Fields) -> None:
-    thing = pod(container(limits={MEMORY: 7}), **{"hostIPC": None, **host_ipc})
+    thing = asking(**{"hostIPC": None, **host_ipc})
     answer = mutated(review_of(thing), INJECT)
     assert patched(thing, answer)["spec"]["hostIPC"] is True
     assert any("hostIPC: true is added" in warning for warning in answer.warnings)
@@ -164,7 +163,7 @@ def test_the_grace_of_a_gpu_pod_is_lengthened_by_what_its_end_takes(
     grace_s: int | None, policy: Policy, expected: tuple[int, str | None]
 ) -> None:
     for annotations in ({}, {"annotations": None}, {"annotations": {"note": "x"}}):
-        thing = pod(container(limits={MEMORY: 7}), terminationGracePeriodSeconds=grace_s)
+        thing = asking(terminationGracePeriodSeconds=grace_s)
         thing["metadata"] |= annotations
         now = patched(thing, mutated(review_of(thing), policy))
         seen = now["metadata"].get("annotations") or {}
@@ -180,7 +179,7 @@ def test_the_grace_of_a_gpu_pod_is_lengthened_by_what_its_end_takes(
 
 @pytest.mark.parametrize("annotation", ["mpsd.io/grace-added", "kubernetes.io/config.mirror"])
 def test_a_grace_that_is_lengthened_or_kept_in_a_nodes_file_stays(annotation: str) -> None:
-    thing = pod(container(limits={MEMORY: 7}))
+    thing = asking()
     thing["metadata"]["annotations"] = {annotation: "x"}
     assert mutated(review_of(thing)).patch == ()
 

@@ -27,7 +27,7 @@ from mpsd.admission.rules.review import (
 )
 from mpsd.admission.rules.verdict import review
 from mpsd.model.policy import HostIPC, RuleId, RuleMode
-from tests.admission.cases import PLACED, in_kind, with_volume
+from tests.admission.cases import PLACED, asking, in_kind, with_volume
 from tests.admission.reviews import ALLOWED, mutated, review_of, rules_refusing, validated
 from tests.docs.pages import page
 from tests.model.manifests import (
@@ -161,7 +161,7 @@ def test_labels_of_the_namespace_change_how_hard_rules_are_taken() -> None:
 @pytest.mark.parametrize("mode", list(RuleMode))
 def test_a_rule_is_taken_as_hard_as_the_policy_says(mode: RuleMode) -> None:
     policy = with_admission(rules={**POLICY.admission.rules, RuleId.HOST_PID: mode})
-    answer = validated(review_of(pod(container(limits={MEMORY: 7}), hostPID=True)), policy)
+    answer = validated(review_of(asking(hostPID=True)), policy)
     assert answer.verdicts == (("host-pid", str(mode)),)
     assert answer.audit == {str(mode): "host-pid"}
     assert (answer.allowed, bool(answer.warnings)) == (
@@ -388,17 +388,13 @@ def test_a_pod_that_asks_only_now_is_judged_as_one_that_asks() -> None:
 
 
 def test_a_pod_that_runs_can_always_be_labelled_bound_and_finished() -> None:
-    old = pod(container(limits={MEMORY: 7}), hostIPC=None, nodeName="node-1")
+    old = asking(hostIPC=None, nodeName="node-1")
     now = changed(old, labels={"a": "b"}) | {"status": {"phase": "Succeeded"}}
     assert validated(review_of(now, old=old)) == ALLOWED
 
 
 def test_an_object_that_goes_may_be_changed_in_any_way() -> None:
-    old = changed(
-        pod(container(limits={MEMORY: 7})),
-        deletionTimestamp="2026-11-21T00:00:00Z",
-        finalizers=["a"],
-    )
+    old = changed(asking(), deletionTimestamp="2026-11-21T00:00:00Z", finalizers=["a"])
     now = changed(
         in_kind("containers", securityContext={"privileged": True}),
         deletionTimestamp="2026-11-21T00:00:00Z",
@@ -417,9 +413,7 @@ def test_deleting_and_connecting_are_never_rules_refusing(operation: str) -> Non
 
 
 def test_a_placement_is_changed_by_the_scheduler_alone() -> None:
-    old, now = (
-        changed(pod(container(limits={MEMORY: 7})), annotations=notes) for notes in ({}, PLACED)
-    )
+    old, now = (changed(asking(), annotations=notes) for notes in ({}, PLACED))
     for before, after in ((old, now), (now, old)):
         assert rules_refusing(validated(review_of(after, old=before))) == ["placement-annotation"]
         scheduler = {"username": "system:serviceaccount:mpsd-system:mpsd-scheduler"}
@@ -446,7 +440,7 @@ _PROFILES: dict[str, tuple[Fields | None, list[str]]] = {
 @pytest.mark.parametrize("profile", _PROFILES)
 def test_a_debugger_of_a_gpu_pod_is_admitted_by_its_profile_as_the_page_says(profile: str) -> None:
     security, refusing = _PROFILES[profile]
-    old = pod(container(limits={MEMORY: 7}), nodeName="node-1")
+    old = asking(nodeName="node-1")
     now = copy.deepcopy(old)
     now["spec"]["ephemeralContainers"] = [
         {"name": "debugger", "image": "busybox", "securityContext": security}

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from mpsd.model.policy import HostIPC, Policy, RuleId
-from tests.admission.cases import KINDS, PLACED, broken, found, in_kind, with_volume
+from tests.admission.cases import KINDS, PLACED, asking, broken, found, in_kind, with_volume
 from tests.model.manifests import (
     COUNT,
     MEMORY,
@@ -132,15 +132,9 @@ BREAKERS: dict[RuleId, tuple[Fields, Policy]] = {
         pod(container(limits={MEMORY: 9}), labels={COUNT: "3"}),
         replace(POLICY, domains=[[0, 1]]),
     ),
-    RuleId.HOST_IPC_MISSING: (pod(container(limits={MEMORY: 7}), hostIPC=None), POLICY),
-    RuleId.HOST_IPC_ADDED: (
-        pod(container(limits={MEMORY: 7}), hostIPC=None),
-        with_admission(host_ipc=HostIPC.INJECT),
-    ),
-    RuleId.HOST_IPC_UNNEEDED: (
-        pod(container(limits={MEMORY: 7})),
-        with_admission(host_ipc=HostIPC.OFF),
-    ),
+    RuleId.HOST_IPC_MISSING: (asking(hostIPC=None), POLICY),
+    RuleId.HOST_IPC_ADDED: (asking(hostIPC=None), with_admission(host_ipc=HostIPC.INJECT)),
+    RuleId.HOST_IPC_UNNEEDED: (asking(), with_admission(host_ipc=HostIPC.OFF)),
     RuleId.ENVIRONMENT_BLOCKED: (
         pod(container(limits={MEMORY: 7}, env=[{"name": "EGPU", "value": "1"}])),
         POLICY,
@@ -158,20 +152,17 @@ BREAKERS: dict[RuleId, tuple[Fields, Policy]] = {
         in_kind("containers", securityContext={"capabilities": {"add": ["ALL"]}}),
         POLICY,
     ),
-    RuleId.HOST_PID: (pod(container(limits={MEMORY: 7}), hostPID=True), POLICY),
-    RuleId.HOST_ROOT: (pod(container(limits={MEMORY: 7}), securityContext=None), POLICY),
+    RuleId.HOST_PID: (asking(hostPID=True), POLICY),
+    RuleId.HOST_ROOT: (asking(securityContext=None), POLICY),
     RuleId.HOST_PATH: (with_volume("/dev"), POLICY),
-    RuleId.SCHEDULER_NAME: (pod(container(limits={MEMORY: 7}), schedulerName="other"), POLICY),
-    RuleId.NODE_NAME: (pod(container(limits={MEMORY: 7}), nodeName="node-1"), POLICY),
-    RuleId.RUNTIME_CLASS: (pod(container(limits={MEMORY: 7}), runtimeClassName="kata"), POLICY),
+    RuleId.SCHEDULER_NAME: (asking(schedulerName="other"), POLICY),
+    RuleId.NODE_NAME: (asking(nodeName="node-1"), POLICY),
+    RuleId.RUNTIME_CLASS: (asking(runtimeClassName="kata"), POLICY),
     RuleId.PLACEMENT_ANNOTATION: (
-        pod(container(limits={MEMORY: 7})) | {"metadata": {"name": "train", "annotations": PLACED}},
+        asking() | {"metadata": {"name": "train", "annotations": PLACED}},
         POLICY,
     ),
-    RuleId.GRACE_ZERO: (
-        pod(container(limits={MEMORY: 7}), terminationGracePeriodSeconds=0),
-        POLICY,
-    ),
+    RuleId.GRACE_ZERO: (asking(terminationGracePeriodSeconds=0), POLICY),
     RuleId.MOUNT_PATH: (in_kind("containers", volumeMounts=[{"mountPath": "/run/mpsd"}]), POLICY),
     RuleId.MPSD_FILES: (with_volume("/run/mpsd"), POLICY),
     RuleId.UNASKED_VISIBLE_DEVICES: (

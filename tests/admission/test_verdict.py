@@ -5,16 +5,11 @@ import itertools
 import pytest
 from hypothesis import given
 
-from mpsd.admission.rules.verdict import (
-    AdmissionVerdict,
-    modes_in,
-    review,
-    review_all,
-)
+from mpsd.admission.rules.verdict import AdmissionVerdict, modes_in, review, review_all
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem
-from tests.admission.cases import KINDS, in_kind
+from tests.admission.cases import KINDS, asking, in_kind
 from tests.admission.reviews import review_of, validated
 from tests.model.manifests import (
     ANY_JSON,
@@ -37,7 +32,7 @@ def rules(problems: tuple[Problem, ...]) -> list[str]:
 
 
 def test_a_sound_pod_is_admitted_with_its_requests() -> None:
-    verdict = judge(pod(container(limits={MEMORY: 7})))
+    verdict = judge(asking())
     assert verdict.admitted
     assert verdict.object_name == "Pod default/train"
     assert [request.memory_mib for request in verdict.requests] == [7168]
@@ -59,23 +54,12 @@ def test_what_asks_for_no_gpu_is_admitted_with_a_word_that_says_so(thing: Fields
 
 
 @pytest.mark.parametrize(
-    ("version", "kind"),
-    [
-        ("ray.io/v1", "RayJob"),
-        ("v1", "Job"),
-        (None, "RayJob"),
-    ],
+    ("version", "kind"), [("ray.io/v1", "RayJob"), ("v1", "Job"), (None, "RayJob")]
 )
 def test_of_a_kind_that_is_not_read_nobody_says_that_it_asks_for_no_gpu(
     version: str | None, kind: str
 ) -> None:
-    verdict = judge(
-        {
-            "apiVersion": version,
-            "kind": kind,
-            "spec": {"template": pod(container(limits={MEMORY: 7}))},
-        }
-    )
+    verdict = judge({"apiVersion": version, "kind": kind, "spec": {"template": asking()}})
     assert verdict.admitted
     named = f"{kind} of {version or 'no apiVersion'}"
     assert verdict.remark.startswith(
@@ -103,7 +87,7 @@ def test_an_object_of_too_many_fields_is_refused_in_one_sentence(thing: Fields) 
 
 def test_of_a_pod_that_runs_already_it_is_said_which_rules_a_new_one_would_break() -> None:
     """Whose status is its writer's own word; the webhook judges the pod as a new one."""
-    thing = pod(container(limits={MEMORY: 7}), nodeName="node-1")
+    thing = asking(nodeName="node-1")
     thing["metadata"]["annotations"] = {"mpsd.io/gpu": "GPU-1"}
     assert rules(judge(thing).problems) == ["node-name", "placement-annotation"]
     assert not validated(review_of(thing)).allowed

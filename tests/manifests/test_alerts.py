@@ -11,15 +11,7 @@ from mpsd.kubelet.rules.plugin_calls import CallOutcome
 from mpsd.model.domain import State
 from mpsd.model.metrics import METRICS, Exporter, HolderKind, Metric, Type
 from tests.docs.pages import ROOT, page
-from tests.prometheus.shipped import (
-    ALERTS,
-    INSTANCE,
-    JOB,
-    PANELS,
-    RECORDED,
-    Json,
-    job_of,
-)
+from tests.prometheus.shipped import ALERTS, INSTANCE, JOB, PANELS, RECORDED, Json, job_of
 
 SERIES = {name: metric for metric in METRICS for name in metric.series}
 SELECTOR = re.compile(r"(\w+\()?\b((?:mpsd[_:][\w:]+)|up)\b(?:\{([^}]*)\})?(\[[^\]]+\])?")

@@ -9,12 +9,7 @@ import yaml
 from mpsd.admission.rules.claims import asked_of
 from mpsd.admission.rules.verdict import claims_in, review_all
 from mpsd.platform.limits_files import load_limits, read_policy
-from tests.manifests.helm import (
-    Object,
-    files_by_helm,
-    rendered_by_helm,
-    values,
-)
+from tests.manifests.helm import Object, files_by_helm, rendered_by_helm, values
 from tests.manifests.rendering import called
 
 _SCHEDULER = {"scheduler": {"enabled": True}}

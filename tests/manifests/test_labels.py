@@ -2,11 +2,7 @@
 
 import pytest
 
-from mpsd.model.names import (
-    LABEL,
-    NAME_LABEL,
-    PRODUCT,
-)
+from mpsd.model.names import LABEL, NAME_LABEL, PRODUCT
 from mpsd.operations.lifecycle.rules.emptying import Stage, Thing, in_order
 from mpsd.operations.lifecycle.rules.upgrade import SELECTOR
 from tests.manifests.rendering import ALL, PLAIN, Object, called, rendered

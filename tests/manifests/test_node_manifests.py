@@ -121,11 +121,7 @@ def test_the_agent_has_no_more_privileges_than_those_that_it_gives_a_reason_for(
     of_claims = {"/var/lib/kubelet/plugins_registry", "/var/run/cdi"} if place == "dra" else set()
     assert (
         paths
-        == {
-            "/run/mpsd",
-            "/var/lib/kubelet/device-plugins",
-            "/var/lib/kubelet/pod-resources",
-        }
+        == {"/run/mpsd", "/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"}
         | of_claims
     )
 
@@ -238,10 +234,7 @@ def test_a_role_that_nobody_has_until_an_operator_binds_it_may_read_and_nothing_
     place: str,
 ) -> None:
     (rule,) = named(place, "ClusterRole", "mpsd-reader")["rules"]
-    assert rule == {
-        "nonResourceURLs": ["/", "/metrics", "/v1/node", "/v1/page"],
-        "verbs": ["get"],
-    }
+    assert rule == {"nonResourceURLs": ["/", "/metrics", "/v1/node", "/v1/page"], "verbs": ["get"]}
     bindings = of_kind(place, "ClusterRoleBinding")
     assert not any(binding["roleRef"]["name"] == "mpsd-reader" for binding in bindings)
 

@@ -34,14 +34,7 @@ ANY = st.recursive(
 
 
 @pytest.mark.parametrize(
-    "host",
-    [
-        "127.0.0.1",
-        "10.1.2.3:1",
-        "localhost",
-        "LOCALHOST:80",
-        "[::1]:9447",
-    ],
+    "host", ["127.0.0.1", "10.1.2.3:1", "localhost", "LOCALHOST:80", "[::1]:9447"]
 )
 def test_a_host_that_is_an_address_or_localhost_is_our_own(host: str) -> None:
     assert is_own_host(host)
@@ -80,12 +73,7 @@ def test_no_text_is_an_own_host_unless_it_is_localhost_or_an_address(host: str) 
 
 @pytest.mark.parametrize(
     ("header", "token"),
-    [
-        ("Bearer abc", "abc"),
-        ("bearer  abc ", "abc"),
-        ("Bearer ", ""),
-        ("Basic abc", ""),
-    ],
+    [("Bearer abc", "abc"), ("bearer  abc ", "abc"), ("Bearer ", ""), ("Basic abc", "")],
 )
 def test_only_a_bearer_token_is_a_token(header: str, token: str) -> None:
     assert bearer_token(header) == token

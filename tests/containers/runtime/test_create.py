@@ -115,10 +115,7 @@ def test_a_grant_is_written_into_the_bundle(ground: Ground) -> None:
 
 
 def test_everything_that_is_asked_is_told(ground: Ground) -> None:
-    fields = {
-        "linux": {"namespaces": [{"type": "ipc"}]},
-        "annotations": {"nerdctl/name": "train"},
-    }
+    fields = {"linux": {"namespaces": [{"type": "ipc"}]}, "annotations": {"nerdctl/name": "train"}}
     ground.write("EGPU=x=y", "ALIYUN_COM_GPU_OOM_SCRIPT=/s", "A=b", **fields)
     config = ground.edited
     config["process"]["capabilities"] = {"bounding": ["CAP_KILL"], "effective": ["CAP_SYS_ADMIN"]}
@@ -166,7 +163,7 @@ def test_a_refusal_reaches_the_user_and_the_engine(ground: Ground, form: str) ->
     errors = ground.folder / "log.json"
     with answering(ground.run_directory, Answers({ASK: (409, msgspec.to_builtins(refusal))})):
         ended = ground.call(
-            *("--log", str(errors), "--log-format", form, "create", "-b", str(ground.bundle), "c1"),
+            *("--log", str(errors), "--log-format", form, "create", "-b", str(ground.bundle), "c1")
         )
     assert ended.code == 1
     assert [
