@@ -4,6 +4,8 @@ from functools import cache
 
 import yaml
 
+from mpsd.model.policy import Policy
+from mpsd.platform.limits_files import read_policy
 from tests.manifests.helm import MANIFESTS, Object, merged, rendered_by_helm, values
 
 LATEST = 36
@@ -50,6 +52,12 @@ def only(place: str, kind: str) -> Object:
 def named(place: str, kind: str, name: str) -> Object:
     (found,) = [thing for thing in of_kind(place, kind) if thing["metadata"]["name"] == name]
     return found
+
+
+def policy_of(place: str) -> Policy:
+    """That of the limits in the manifests, as mpsd reads it."""
+    data = named(place, "ConfigMap", "mpsd-limits")["data"]
+    return read_policy(yaml.safe_load(data["policy.yaml"]), "policy.yaml")
 
 
 def rights(role: Object) -> dict[str, list[str]]:

@@ -6,13 +6,10 @@ import pytest
 from mpsd.kubelet.settings import kubelet_settings
 from mpsd.model.fields import FieldReader
 from mpsd.model.pod import read_pod
-from mpsd.model.policy import Policy
-from mpsd.platform.limits_files import read_policy
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.platform.settings import settings
-from mpsd.platform.yaml_files import parse_yaml
 from mpsd.status.rules.mpsnode import UPGRADE_LABEL
-from tests.manifests.rendering import ALL, PLAIN, Object, named, of_kind, rights
+from tests.manifests.rendering import ALL, PLAIN, Object, named, of_kind, policy_of, rights
 
 _CONTROL, _AGENT = "mps-control-daemon", "mpsd-agent"
 
@@ -36,16 +33,6 @@ def _container(place: str, name: str) -> Object:
 
 def _environment(place: str, name: str) -> dict[str, str]:
     return {entry["name"]: entry.get("value", "") for entry in _container(place, name)["env"]}
-
-
-def _policy(text: str) -> Policy:
-    policy = read_policy(parse_yaml(text.encode(), "policy.yaml")[0].value, "policy.yaml")
-    assert isinstance(policy, Policy)
-    return policy
-
-
-def _policy_of(place: str) -> Policy:
-    return _policy(named(place, "ConfigMap", "mpsd-limits")["data"]["policy.yaml"])
 
 
 @pytest.mark.parametrize("place", ALL)
@@ -75,7 +62,7 @@ def test_nothing_restarts_the_daemons_by_itself(place: str) -> None:
 def test_kubelet_waits_longer_for_the_daemons_than_they_for_their_clients(place: str) -> None:
     assert (
         _pod(place, _CONTROL)["terminationGracePeriodSeconds"]
-        >= _policy_of(place).graces.drain_s + 30
+        >= policy_of(place).graces.drain_s + 30
     )
 
 

@@ -6,9 +6,6 @@ from typing import Any
 import pytest
 import yaml
 
-from mpsd.model.policy import Policy
-from mpsd.platform.limits_files import read_policy
-from mpsd.platform.yaml_files import parse_yaml
 from mpsd.scheduler.settings import SchedulerSettings, scheduler_settings
 from tests.manifests.rendering import (
     Object,
@@ -16,6 +13,7 @@ from tests.manifests.rendering import (
     called,
     named,
     of_kind,
+    policy_of,
     rendered,
     rights,
 )
@@ -57,13 +55,6 @@ def _extender(place: str) -> dict[str, Any]:
     return extender
 
 
-def _policy(place: str) -> Policy:
-    text = named(place, "ConfigMap", "mpsd-limits")["data"]["policy.yaml"]
-    policy = read_policy(parse_yaml(text.encode(), "policy.yaml")[0].value, "policy.yaml")
-    assert isinstance(policy, Policy)
-    return policy
-
-
 @pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
 def test_nothing_else_in_the_cluster_changes(place: str) -> None:
     base = {called(thing): thing for thing in rendered(place.removeprefix(place.partition("@")[0]))}
@@ -82,7 +73,7 @@ def test_it_serves_pods_that_name_it_and_leads_under_a_name_of_its_own(place: st
     said = _configuration(place)
     assert said["apiVersion"] == f"kubescheduler.config.k8s.io/{_VERSIONS[place]}"
     assert [profile["schedulerName"] for profile in said["profiles"]] == [_NAME]
-    assert _NAME in _policy(place).admission.schedulers, "admission lets GPU pods name it"
+    assert _NAME in policy_of(place).admission.schedulers, "admission lets GPU pods name it"
     elected = said["leaderElection"]
     assert (elected["leaderElect"], elected["resourceName"], elected["resourceNamespace"]) == (
         True,
@@ -116,7 +107,7 @@ def test_it_asks_about_pods_that_ask_for_gpus_and_still_checks_the_nodes_sum(pla
     managed = {
         one["name"]: one["ignoredByScheduler"] for one in _extender(place)["managedResources"]
     }
-    assert managed == {_policy(place).resources.memory: False}
+    assert managed == {policy_of(place).resources.memory: False}
 
 
 @pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])

@@ -5,9 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from mpsd.admission.settings import WebhookSettings, webhook_settings
-from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
-from mpsd.platform.limits_files import read_policy
-from mpsd.platform.yaml_files import parse_yaml
+from mpsd.model.policy import HostIPC, RuleId, RuleMode
 from tests.manifests.rendering import (
     ALL,
     OLD,
@@ -17,6 +15,7 @@ from tests.manifests.rendering import (
     named,
     of_kind,
     only,
+    policy_of,
     rendered,
 )
 
@@ -189,10 +188,7 @@ def test_the_oldest_kubernetes_gets_no_version_of_an_api_that_it_lacks() -> None
 
 def test_the_policy_for_hostile_tenants_is_the_shipped_one_but_for_what_it_must_change() -> None:
     data = _limits("hostile-tenants")
-    policy = read_policy(
-        parse_yaml(data["policy.yaml"].encode(), "policy.yaml")[0].value, "policy.yaml"
-    )
-    assert isinstance(policy, Policy)
+    policy = policy_of("hostile-tenants")
     assert policy.admission.host_ipc is HostIPC.OFF
     assert policy.admission.rules[RuleId.HOST_ROOT] is RuleMode.ENFORCE
     assert policy.admission.rules[RuleId.HOST_PID] is RuleMode.ENFORCE
