@@ -16,13 +16,12 @@ from typing import Any
 import yaml
 from aiohttp import web
 
-from mpsd.admission.rules.review import AdmissionContext, read_review, validate
 from mpsd.platform.certificates import issue, load_into, new_authority
 from mpsd.platform.listener import tls_context
 from mpsd.simulator.api_server.bodies import merged
 from mpsd.simulator.api_server.server import SuddenServer
+from tests.admission.reviews import review_of, validated
 from tests.loop_thread import LoopThread
-from tests.model.manifests import FACTS, POLICY
 
 Object = dict[str, Any]
 TOKEN = "a-token-of-the-test"
@@ -170,26 +169,7 @@ class ApiServer:
         (path,) = (one for one in self.objects if "/validatingwebhookconfigurations/" in one)
         (webhook,) = self.objects[path]["webhooks"]
         if self.calls_webhooks and webhook["clientConfig"].get("caBundle"):
-            kind = {"group": "", "version": "v1", "kind": body["kind"]}
-            request = {
-                "uid": "1",
-                "kind": kind,
-                "operation": "CREATE",
-                "object": body,
-                "oldObject": None,
-            }
-            answer = validate(
-                read_review(
-                    {
-                        "apiVersion": "admission.k8s.io/v1",
-                        "kind": "AdmissionReview",
-                        "request": request,
-                    }
-                ),
-                POLICY,
-                FACTS,
-                AdmissionContext(),
-            )
+            answer = validated(review_of(body))
             if not answer.allowed:
                 return _status(
                     403,
