@@ -15,17 +15,9 @@ from hypothesis import strategies as st
 
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.platform.limits_files import shipped_folder
-from mpsd.simulator.programs import wait_until
+from tests.whole.machine.machine import eventually
 from tests.whole.webhook.api_server import ApiServer
-from tests.whole.webhook.world import (
-    DEADLINE_S,
-    Webhook,
-    bundles,
-    gpu_pod,
-    is_registered,
-    review_of,
-    webhook,
-)
+from tests.whole.webhook.world import Webhook, bundles, gpu_pod, is_registered, review_of, webhook
 
 PATHS = ["/validate", "/mutate"]
 GOOD = review_of(gpu_pod())
@@ -43,12 +35,12 @@ def test_hooks_are_added_as_the_version_of_the_api_server_allows_it(
 
     config = str(api.kubeconfig(tmp_path))
     with webhook(tmp_path, kubeconfig=config, serving_life="15s") as running:  # looks often
-        wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
+        eventually(lambda: is_registered(api), "registered")
         assert not has_hook()
         api.version = "v1.31.0-eks-1"
-        wait_until(has_hook, DEADLINE_S, "the new version is seen", 0.02)
+        eventually(has_hook, "the new version is seen")
         api.version = "unknown"
-        wait_until(lambda: not has_hook(), DEADLINE_S, "the version is not known", 0.02)
+        eventually(lambda: not has_hook(), "the version is not known")
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -239,16 +231,11 @@ def test_a_changed_policy_counts_without_a_restart(
         assert not one.review("/validate", refused, mine)["allowed"]
         good = policy.read_text()
         policy.write_text("version: v0\n")
-        wait_until(lambda: one.log("limits kept"), DEADLINE_S, "it says so", 0.05)
+        eventually(lambda: one.log("limits kept"), "it says so")
         assert one.metric("mpsd_limits_wrong") == 1
         assert not one.review("/validate", refused, mine)["allowed"]
         policy.write_text(good.replace("host-ipc-missing: enforce", "host-ipc-missing: warn"))
-        wait_until(
-            lambda: one.review("/validate", refused, mine)["allowed"],
-            DEADLINE_S,
-            "the new one counts",
-            0.05,
-        )
+        eventually(lambda: one.review("/validate", refused, mine)["allowed"], "the new one counts")
         assert one.metric("mpsd_limits_wrong") == 0
 
 
