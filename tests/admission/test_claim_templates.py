@@ -228,15 +228,15 @@ def test_templates_of_pods_and_updates_are_left_alone() -> None:
 
 def test_a_config_map_beyond_the_32_that_are_looked_into_is_not_known(tmp_path: Path) -> None:
     names = [f"many-{number}" for number in range(33)]
-    found: dict[str, frozenset[str]] = {}
 
-    async def ask(kube: Kube) -> None:
+    async def ask(kube: Kube) -> dict[str, frozenset[str]]:
         for name in names:
-            await kube.create(CONFIG_MAPS, {"metadata": {"name": name}, "data": {"A": ""}}, "team")
-        found.update(await Lookups(kube, WebhookMetrics()).config_map_keys("team", names))
+            thing = {"metadata": {"name": name}, "data": {"A": ""}}
+            await kube.create(CONFIG_MAPS, thing, "default")
+        return await Lookups(kube, WebhookMetrics()).config_map_keys("default", names)
 
     with simulated_api() as api:
-        answers(api.kubeconfig(tmp_path), ask)
+        found = answers(api.kubeconfig(tmp_path), ask)
     assert found == dict.fromkeys(names[:32], frozenset({"A"}))
 
 
