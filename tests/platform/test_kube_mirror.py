@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import urllib3
 
-from mpsd.platform import kube_mirror
+from mpsd.platform import event_loop, kube_mirror
 from mpsd.platform.kube import (
     Access,
     Forbidden,
@@ -62,12 +62,7 @@ def watching() -> list[str]:
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            while not condition():  # noqa: ASYNC110 - a thread or a server changes it
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"not within {DEADLINE_S:g} s: {what}") from None
+    await event_loop.until(condition, DEADLINE_S, what, 0.01)
 
 
 async def past_bookmarks(changes: AsyncIterator[WatchEvent]) -> WatchEvent:
