@@ -12,22 +12,11 @@ from tests.model.gpu_worlds import policy
 NEW, OLD = "580.159.04", "575.57.08"
 PLAIN = HostContainerRequest("/run/runc", "c1", "", {})
 # What `docker run` without any flag has in the bounding set.
-DOCKERS = tuple(
-    f"CAP_{name}"
-    for name in (
-        "CHOWN",
-        "DAC_OVERRIDE",
-        "FSETID",
-        "FOWNER",
-        "MKNOD",
-        "NET_RAW",
-        "SETGID",
-        "SETUID",
-        "SETFCAP",
-        "SETPCAP",
-        *("NET_BIND_SERVICE", "SYS_CHROOT", "KILL", "AUDIT_WRITE"),
-    )
-)
+_NAMES = """
+    CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SETUID SETFCAP SETPCAP NET_BIND_SERVICE
+    SYS_CHROOT KILL AUDIT_WRITE
+"""
+DOCKERS = tuple(f"CAP_{name}" for name in _NAMES.split())
 
 
 def refused(

@@ -60,16 +60,6 @@ def policy_of(place: str) -> Policy:
     return read_policy(yaml.safe_load(data["policy.yaml"]), "policy.yaml")
 
 
-def rights(role: Object) -> dict[str, list[str]]:
-    """The verbs that a role allows, by `group/resource`."""
-    return {
-        f"{group}/{resource}".lstrip("/"): sorted(rule["verbs"])
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
-
-
 def assert_confined(container: Object) -> None:
     """What holds of every container of ours that needs no device: it may change nothing, and says
     what it takes."""

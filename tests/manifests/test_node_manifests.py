@@ -9,7 +9,7 @@ from mpsd.model.pod import read_pod
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.platform.settings import settings
 from mpsd.status.rules.mpsnode import UPGRADE_LABEL
-from tests.manifests.rendering import ALL, PLAIN, Object, named, of_kind, policy_of, rights
+from tests.manifests.rendering import ALL, Object, named, of_kind, policy_of
 
 _CONTROL, _AGENT = "mps-control-daemon", "mpsd-agent"
 
@@ -199,21 +199,6 @@ def test_no_right_is_a_wildcard_deletes_or_reaches_further_than_its_reason(place
             is_kept = rule.get("resources") == ["resourceclaimtemplates"] in kept
             verbs = {*rule["verbs"]} - ({"delete"} if is_kept else set())
             assert not {"delete", "deletecollection", "escalate", "bind", "impersonate"} & verbs
-
-
-def test_the_agent_may_do_what_it_does_and_nothing_else() -> None:
-    assert rights(named(PLAIN, "ClusterRole", _AGENT)) == {
-        "pods": ["list", "watch"],
-        "pods/status": ["patch"],
-        "pods/eviction": ["create"],
-        "nodes": ["get", "list", "watch"],
-        "nodes/status": ["patch"],
-        "events": ["create", "patch"],
-        "mpsd.io/mpsnodes": ["create", "get", "list", "patch", "watch"],
-        "mpsd.io/mpsnodes/status": ["patch"],
-        "authentication.k8s.io/tokenreviews": ["create"],
-        "authorization.k8s.io/subjectaccessreviews": ["create"],
-    }
 
 
 @pytest.mark.parametrize("place", ALL)

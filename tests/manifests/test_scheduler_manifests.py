@@ -15,7 +15,6 @@ from tests.manifests.rendering import (
     of_kind,
     policy_of,
     rendered,
-    rights,
 )
 
 _NAME = "mpsd-scheduler"
@@ -108,23 +107,6 @@ def test_it_asks_about_pods_that_ask_for_gpus_and_still_checks_the_nodes_sum(pla
         one["name"]: one["ignoredByScheduler"] for one in _extender(place)["managedResources"]
     }
     assert managed == {policy_of(place).resources.memory: False}
-
-
-@pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
-def test_mpsd_may_promise_and_bind_and_nothing_else(place: str) -> None:
-    assert rights(named(place, "ClusterRole", _NAME)) == {
-        "mpsd.io/mpsnodes": ["get", "list", "patch", "watch"],
-        "pods": ["get", "list", "watch"],
-        "nodes": ["get", "list", "watch"],
-        "pods/binding": ["create"],
-        **{
-            f"resource.k8s.io/{plural}": ["get"]
-            for plural in ("resourceclaims", "resourceclaimtemplates")
-        },
-        **{f"resource.k8s.io/{plural}": ["list"] for plural in ("deviceclasses", "resourceslices")},
-        "authentication.k8s.io/tokenreviews": ["create"],
-        "authorization.k8s.io/subjectaccessreviews": ["create"],
-    }
 
 
 @pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])

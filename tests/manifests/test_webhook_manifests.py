@@ -60,25 +60,6 @@ def test_no_right_reaches_another_secret(place: str) -> None:
         )
 
 
-def test_the_rights_are_those_that_the_code_names() -> None:
-    """The table in the docstring of mpsd.admission.registration."""
-    found = {
-        (resource, *rule.get("resourceNames", ())): sorted(rule["verbs"])
-        for rule in _rules(PLAIN)
-        for resource in rule["resources"]
-    }
-    assert found == {
-        ("validatingwebhookconfigurations", "mpsd-webhook"): ["get", "patch"],
-        ("mutatingwebhookconfigurations", "mpsd-webhook"): ["get", "patch"],
-        ("namespaces", "kube-system", "mpsd-system"): ["patch"],
-        ("namespaces",): ["get"],
-        ("configmaps",): ["get"],
-        ("secrets", "mpsd-webhook-certificates"): ["get", "update"],
-        ("secrets",): ["create"],
-        ("podtemplates",): ["create"],
-    }
-
-
 def test_with_cert_manager_it_may_touch_no_secret_and_no_webhook_configuration() -> None:
     assert not any("secrets" in rule["resources"] for rule in _rules("cert-manager"))
     assert not of_kind("cert-manager", "RoleBinding")
