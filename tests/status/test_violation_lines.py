@@ -54,15 +54,6 @@ def test_the_last_of_them_are_shown_with_what_became_of_them_and_since_when_they
     )
 
 
-def test_a_violation_that_is_there_again_is_counted_once() -> None:
-    book = ViolationHistory(NOW)
-    first, other = book.add(violation(1), NOW), book.add(violation(2), NOW)
-    assert book.add(violation(1, again=True), NOW + 2) is first is not other
-    assert [(one.kind, one.count) for one in book.whole(0.0, "").node.counts] == [
-        (ViolationKind.OUTSIDE_MPS, 2)
-    ]
-
-
 def test_one_that_is_never_gone_is_told_of_once_however_many_come_after_it() -> None:
     book = ViolationHistory(NOW)
     first = book.add(violation(1), NOW)
