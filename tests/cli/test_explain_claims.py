@@ -33,12 +33,8 @@ def install(cluster: GpuCluster, *nodes: str, gib: int = 15) -> None:
     cluster.thing(CLASSES, {"metadata": {"name": DEVICE_CLASS}, "spec": {}})
     for node in nodes:
         device = {"name": "gpu0", "capacity": {"memory": {"value": f"{gib * GIB}Mi"}}}
-        spec = {
-            "driver": "gpu.mpsd.io",
-            "nodeName": node,
-            "pool": {"name": node},
-            "devices": [device],
-        }
+        spec = {"driver": "gpu.mpsd.io", "nodeName": node, "devices": [device]}
+        spec["pool"] = {"name": node}
         cluster.thing(SLICES, {"metadata": {"name": f"{node}-gpu.mpsd.io"}, "spec": spec})
 
 
@@ -46,20 +42,19 @@ def template(
     cluster: GpuCluster, name: str = "share", device_class: str = DEVICE_CLASS, **amounts: str
 ) -> None:
     exactly = {"deviceClassName": device_class, "capacity": {"requests": amounts}}
-    spec = {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}
+    keep_template(cluster, name, {"requests": [{"name": "gpu", "exactly": exactly}]})
+
+
+def keep_template(cluster: GpuCluster, name: str, devices: Any) -> None:
+    spec = {"spec": {"devices": devices}}
     cluster.thing(TEMPLATES, {"metadata": {"name": name}, "spec": spec}, "default")
 
 
 def claimed(name: str = "train", **spec: Any) -> Any:
     container = {"name": "main", "image": "train", "resources": {"claims": [{"name": "gpu"}]}}
     entry = {"name": "gpu", "resourceClaimTemplateName": "share"}
-    fields = {
-        "containers": [container],
-        "resourceClaims": [entry],
-        "schedulerName": "none-of-the-simulator",
-        **spec,
-    }
-    return {"metadata": {"name": name}, "spec": fields}
+    fields = {"containers": [container], "resourceClaims": [entry], "schedulerName": "nobody's"}
+    return {"metadata": {"name": name}, "spec": fields | spec}
 
 
 def test_a_claim_without_room_is_explained_as_a_request_is(cluster: GpuCluster) -> None:
@@ -89,11 +84,8 @@ def test_every_pod_of_a_claim_is_where_its_grant_is(cluster: GpuCluster) -> None
         for name in ("first", "second")
     )
     sharing = {"pod": "default/second", "uid": second["metadata"]["uid"]}
-    held = grant(first, 11, "node1") | {
-        "claim": "default/share",
-        "id": "1",
-        "sharedWith": [sharing],
-    }
+    of_both = {"claim": "default/share", "id": "1", "sharedWith": [sharing]}
+    held = grant(first, 11, "node1") | of_both
     cluster.nodes(machine("node1"), mpsnode("node1", 15, grants=[held]))
     for name in ("first", "second"):
         assert f"{name} runs on gpu0 of node1 with 11 GiB" in explain(cluster, name).output
@@ -226,10 +218,8 @@ def test_gpus_are_not_joined_for_a_claim_so_that_several_wait_for_a_domain(
     }
     devices = {"requests": [{"name": "gpu", "exactly": exactly}]}
     together = devices | {"constraints": [{"matchAttribute": "gpu.mpsd.io/domain"}]}
-    for name, spec in (("share", together), ("apart", devices)):
-        cluster.thing(
-            TEMPLATES, {"metadata": {"name": name}, "spec": {"spec": {"devices": spec}}}, "default"
-        )
+    keep_template(cluster, "share", together)
+    keep_template(cluster, "apart", devices)
     reported = mpsnode("node1", 15, 15)
     for domain in reported["status"]["domains"]:
         domain["kind"] = "free"

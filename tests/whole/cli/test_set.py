@@ -134,13 +134,16 @@ def test_who_waits_in_the_queue_gets_what_a_change_set_free(served: Machine) -> 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a process of another user")
 def test_another_user_changes_nothing(served: Machine) -> None:
     client = served.client(6)
-    script = (
-        "import os, socket, sys; there = socket.socket(socket.AF_UNIX);"
-        " os.chdir(sys.argv[1]);os.setresuid(65534, 65534, 65534); there.connect('mpsd.sock'); said"
-        " = '{\"percent\": 10}';there.sendall(f'POST /v1/grants/{sys.argv[2]}"
-        " HTTP/1.0\\r\\nContent-Length:"
-        " 15\\r\\n\\r\\n{said}'.encode());print(there.recv(4096).decode())"
-    )
+    script = """
+import os, socket, sys
+there = socket.socket(socket.AF_UNIX)
+os.chdir(sys.argv[1])
+os.setresuid(65534, 65534, 65534)
+there.connect("mpsd.sock")
+head = f"POST /v1/grants/{sys.argv[2]} HTTP/1.0\\r\\nContent-Length: 15\\r\\n\\r\\n"
+there.sendall(head.encode() + b'{"percent": 10}')
+print(there.recv(4096).decode())
+"""
     words = [sys.executable, "-c", script, str(served.run_directory), served.grant_of(client).id]
     said = served.start(words)
     assert said.exit_code() == 0, said
