@@ -161,7 +161,6 @@ CLAIMS: Object = {
     "slices": [resource_slice(), resource_slice("other", "gpu.nvidia.com")],
 }
 BREAKS: dict[str, list[Object]] = {
-    "kubernetes-old": [{"version": {"gitVersion": "v1.19.16-eks-1"}}],
     "not-installed": [
         {"namespace": []},
         {"definition": []},

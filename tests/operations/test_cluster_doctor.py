@@ -96,10 +96,8 @@ def test_a_webhook_that_does_not_report_its_certificate_is_not_known_to_be_well(
 
 
 def test_a_kubernetes_without_a_version_is_not_called_old() -> None:
-    assert (
-        verdict("kubernetes-old", version={"gitVersion": "v0.0.0-master+$Format:%H$"})
-        is CheckVerdict.UNKNOWN
-    )
+    unknown = CLAIMS | {"version": {"gitVersion": "v0.0.0-master+$Format:%H$"}}
+    assert verdict("claims-unsupported", **unknown) is CheckVerdict.UNKNOWN
 
 
 @pytest.mark.parametrize(
