@@ -204,21 +204,6 @@ def test_what_is_not_known_is_left_out_and_never_zero() -> None:
     )
 
 
-def test_versions_of_agent_and_control_are_told_or_left_out_each_for_itself() -> None:
-    view = node()
-    domains = tuple(
-        replace(one, record=replace(one.record, written_by="0.0.9")) for one in view.domains
-    )
-    told = status(replace(view, domains=domains))
-    assert (told["version"], {domain["version"] for domain in told["domains"]}) == (
-        "0.1.0",
-        {"0.0.9"},
-    )
-    older = status(view, version="")
-    assert "version" not in older
-    assert "version" not in older["domains"][0]
-
-
 def due_after(before: NodeView, now: NodeView) -> float:
     return write_due(status(now), WrittenStatus(status(before), 0.0))
 
