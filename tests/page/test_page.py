@@ -360,3 +360,24 @@ def test_a_clusters_page_has_the_worst_node_first_and_takes_no_silent_node_for_w
             (one["id"], one["impact"], [at["html"] for at in one["nodes"]][:3]) for one in found
         ] == []
         assert window.complaints() == []
+
+
+def test_a_pod_that_broke_its_limit_is_marked_and_what_it_did_happened_recently(
+    window: Browser,
+) -> None:
+    with played(cluster(time.time())) as site:
+        window.open(site.url)
+        window.keys("/sweep-0-1")
+        window.until("return document.querySelectorAll('.node').length === 1", "its node is shown")
+        marked = "return document.querySelector('tr.hit')?.textContent ?? ''"
+        window.until(f"{marked}.includes('3 violations')", "its row is marked")
+        others = "return document.querySelector('tr.hit + tr').textContent"
+        assert "violation" not in window.script(others)
+        recent = window.text("#recent > li:first-child")
+        assert "Memory over grant" in recent
+        assert "gpu-a1 research/sweep-0-1" in recent
+        assert "to be ended" in recent
+        window.script("document.querySelector('[data-language=zh]').click()")
+        window.until(f"{marked}.includes('违规 3 次')", "in Chinese")
+        assert "显存超额" in window.text("#recent > li:first-child")
+        assert window.complaints() == []
