@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from mpsd.cli import foreground
-from mpsd.grants.ledger import living
+from mpsd.grants.kept import living
 from mpsd.model.domain import GONE, Domain, DomainKind
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy

@@ -19,12 +19,12 @@ from mpsd.kubelet.rules.allocation import NodeConditions
 from mpsd.kubelet.rules.gpu_choice import annotations_for
 from mpsd.kubelet.rules.ledger import ContainerDevices, Held, by_name, late, since, without_devices
 from mpsd.kubelet.rules.node_pods import NodePod, PodKey, read_node_pod
-from mpsd.kubelet.rules.plugin_calls import PluginCalls
 from mpsd.kubelet.settings import KubeletSettings
 from mpsd.model.domain import Domain, drains, read_cordoned, unknown_cordons
 from mpsd.model.events import Reason
 from mpsd.model.grants import Gpu
 from mpsd.model.identity import PodName
+from mpsd.model.metrics import PluginCalls
 from mpsd.model.names import CLAIMS_LABEL
 from mpsd.model.node_view import HeldGrant, NodeView
 from mpsd.model.policy import Policy

@@ -23,7 +23,8 @@ from mpsd.containers.dialects.request import (
 )
 from mpsd.containers.rules.admission import container_answer, container_findings
 from mpsd.containers.rules.grant_change import changed, is_misuse, report
-from mpsd.grants.ledger import ContainerGrant, KeptGrant, LocalGrants
+from mpsd.grants.kept import ContainerGrant, KeptGrant
+from mpsd.grants.ledger import LocalGrants
 from mpsd.grants.rules.messages import (
     ExecAnswer,
     GrantChanged,

@@ -13,7 +13,8 @@ import msgspec
 from aiohttp import web
 
 from mpsd.agent.sources import AgentSources, Refused, known_asker, read
-from mpsd.grants.ledger import ContainerGrant, LocalGrants, ProgramGrant
+from mpsd.grants.kept import ContainerGrant, ProgramGrant
+from mpsd.grants.ledger import LocalGrants
 from mpsd.grants.rules.messages import (
     ClientsEnded,
     HostContainerName,

@@ -17,100 +17,30 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Protocol
 
+from mpsd.grants.kept import (
+    CONTAINER,
+    ContainerGrant,
+    KeptGrant,
+    ProgramGrant,
+    id_of,
+    others_live,
+    read_grant,
+)
 from mpsd.grants.rules.messages import HostContainerName, HostContainerRequest
 from mpsd.model.client_limits import limit_in
 from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY
 from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant, evenly, rooms
-from mpsd.model.identity import HostContainer, ProcessIdentity, process_of
+from mpsd.model.identity import ProcessIdentity, process_of
 from mpsd.model.node_view import HeldGrant, LedgerView, UnreadableGrant
 from mpsd.model.policy import Policy
-from mpsd.model.problem import program_of
 from mpsd.mps.records import NodeDomains
 from mpsd.platform import containers, processes, records
 from mpsd.platform.containers import ContainerProcesses, ProgramCgroups, Whereabouts, own_cgroups
 from mpsd.platform.event_loop import DeathWatch
 from mpsd.platform.logs import Logger
-from mpsd.platform.rules.cgroups import Cgroup
 from mpsd.platform.run_directory import DomainFolder
 from mpsd.platform.settings import GRANT
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramGrant(Grant):
-    """A grant to a program of this machine. cgroups: the one that mpsd made for it; none where it
-    could not."""
-
-    holder: ProcessIdentity
-    cgroups: tuple[Cgroup, ...] = ()
-
-    @property
-    def own_cgroups(self) -> tuple[str, ...]:
-        return _in_v2(self.cgroups)
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerGrant(Grant):
-    """A grant to a container without Kubernetes. oom_script: called before a process of it is ended
-    for its memory; empty for none. runtime: the program that made the container. cgroups: its own;
-    none before the container is made."""
-
-    holder: HostContainer
-    oom_script: str = ""
-    runtime: str = "runc"
-    cgroups: tuple[Cgroup, ...] = ()
-
-    @property
-    def own_cgroups(self) -> tuple[str, ...]:
-        return _in_v2(self.cgroups)
-
-
-def _in_v2(cgroups: tuple[Cgroup, ...]) -> tuple[str, ...]:
-    return tuple(one.path for one in cgroups if not one.hierarchy)
-
-
-KeptGrant = ProgramGrant | ContainerGrant
-# how the file of a container's grant ends; a program's ends in .json alone
-_CONTAINER = ".container.json"
-
-
-def living(folder: Path) -> list[str]:
-    """The holders on disk that live, or in whose cgroups processes do, and may still start programs
-    on their GPUs, and what cannot be read and may be of one, in words."""
-    found = []
-    programs = ProgramCgroups()
-    for path in folder.glob("*.json"):
-        try:
-            grant = _read(path)
-        except records.UnreadableRecord as error:
-            why = f"whose record cannot be read ({path}: {error.reason})"
-            found.append(f"the holder of grant {_id_of(path)}, {why}")
-            continue
-        if grant and (
-            processes.is_alive(process_of(grant.holder)) or _others_live(grant, programs)
-        ):
-            found.append(f"{process_of(grant.holder)}: {program_of(grant.command)}")
-    return found
-
-
-def _others_live(grant: KeptGrant, programs: ProgramCgroups) -> bool:
-    """Of a grant whose holder has ended; a container ends with its first process."""
-    is_program = isinstance(grant, ProgramGrant) and grant.holder.boot_id == processes.boot_id()
-    return is_program and any(map(programs.has_processes, grant.cgroups))
-
-
-def _read(path: Path) -> KeptGrant | None:
-    kind: type[KeptGrant] = ContainerGrant if path.name.endswith(_CONTAINER) else ProgramGrant
-    grant = records.read(path, kind)
-    if grant and (grant.id != _id_of(path) or not grant.parts):
-        raise records.UnreadableRecord(
-            path, f"it is the record of grant {grant.id}, of {len(grant.parts)} GPUs"
-        )
-    return grant
-
-
-def _id_of(path: Path) -> str:
-    return path.name.removesuffix(_CONTAINER).removesuffix(".json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,17 +169,17 @@ class LocalGrants:
 
     def _load(self, path: Path) -> None:
         try:
-            grant = _read(path)
+            grant = read_grant(path)
         except records.UnreadableRecord as error:
             if path not in self._broken or self._broken[path].reason != error.reason:
                 self._log.warning(
-                    "grant unreadable", grant=_id_of(path), file=str(path), reason=error.reason
+                    "grant unreadable", grant=id_of(path), file=str(path), reason=error.reason
                 )
-            known = self._broken.get(path, UnreadableGrant(_id_of(path), str(path), ""))
+            known = self._broken.get(path, UnreadableGrant(id_of(path), str(path), ""))
             self._broken[path] = replace(known, reason=error.reason)
             return
         if self._broken.pop(path, None):
-            self._log.info("grant unreadable no more", grant=_id_of(path), removed=grant is None)
+            self._log.info("grant unreadable no more", grant=id_of(path), removed=grant is None)
         if grant and process_of(grant.holder).boot_id == processes.boot_id():
             self._keep(grant)
         else:
@@ -262,7 +192,7 @@ class LocalGrants:
         for path, broken in tuple(self._broken.items()):
             own = marked.get(broken.id)
             domain = self._here.domain_of(own, self._folder.parent) if self._here and own else None
-            if self._here is None or not own or domain is None or path.name.endswith(_CONTAINER):
+            if self._here is None or not own or domain is None or path.name.endswith(CONTAINER):
                 continue
             self._broken[path] = replace(broken, domain=domain.name)
             if grant := self._here.rebuilt(broken.id, domain, own, tuple(self._grants.values())):
@@ -344,7 +274,7 @@ class LocalGrants:
         kept = self._grants.get(grant.id)
         for made in kept.cgroups if isinstance(kept, ProgramGrant) else ():
             self._programs.remove(made)  # before its record is
-        for ending in (".json", _CONTAINER):
+        for ending in (".json", CONTAINER):
             (self._folder / f"{grant.id}{ending}").unlink(missing_ok=True)
         self._grants.pop(grant.id, None)
         self._not_made.discard(grant.id)
@@ -391,7 +321,7 @@ class LocalGrants:
         own = None
         if isinstance(grant, ProgramGrant):
             own = next((made.path for made in grant.cgroups), "")
-        return HeldGrant(grant, alive, not alive and _others_live(grant, self._programs), own)
+        return HeldGrant(grant, alive, not alive and others_live(grant, self._programs), own)
 
     def has_cgroup(self, grant_id: str) -> bool:
         """Whether it is a program's, and the kernel says by a cgroup of its own which processes are
@@ -480,7 +410,7 @@ class LocalGrants:
             self._forget_watch(grant_id)
 
     def _file(self, grant: KeptGrant) -> Path:
-        ending = _CONTAINER if isinstance(grant, ContainerGrant) else ".json"
+        ending = CONTAINER if isinstance(grant, ContainerGrant) else ".json"
         return self._folder / f"{grant.id}{ending}"
 
 

@@ -24,7 +24,7 @@ from mpsd.kubelet.api import deviceplugin_pb2 as wire
 from mpsd.kubelet.api import deviceplugin_pb2_grpc as services
 from mpsd.kubelet.client import KUBELET_SOCKET, KubeletUnavailable, SocketIdentity, identity_of
 from mpsd.kubelet.rules.allocation import Answer, Device
-from mpsd.kubelet.rules.plugin_calls import Call, CallOutcome
+from mpsd.model.metrics import Call, CallOutcome
 from mpsd.model.problem import InvalidInput
 from mpsd.platform.event_loop import until
 from mpsd.platform.logs import logger

@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from msgspec import Struct, field
+from msgspec import field
 from msgspec.structs import force_setattr
 
-from mpsd.model.fields import Fields
+from mpsd.model.fields import Fields, Part
 from mpsd.model.problem import printable
 
 # a DNS label, as Kubernetes asks
@@ -34,13 +34,8 @@ CONTAINER_FIELDS = {
 }
 
 
-class Read(Struct, frozen=True, gc=False, rename="camel"):
+class Read(Part, frozen=True, gc=False, rename="camel"):
     """A part of a pod. What the object leaves out has the value that Kubernetes gives it."""
-
-    @classmethod
-    def path_of_entry(cls, _entry: Fields, path: str) -> str:
-        """Where an entry of a list is. path: by its position."""
-        return path
 
 
 class Variable(Read, frozen=True, gc=False):

@@ -19,7 +19,18 @@ from mpsd.model.times import Instant
 
 Fields = Mapping[str, object]
 Wanted = TypeVar("Wanted")
-Record = TypeVar("Record", bound=Struct)
+
+
+class Part(Struct, frozen=True, gc=False):
+    """A struct in an object that anybody may have written."""
+
+    @classmethod
+    def path_of_entry(cls, _entry: Fields, path: str) -> str:
+        """Where one of them in a list is. path: by its position."""
+        return path
+
+
+Record = TypeVar("Record", bound=Part)
 
 # in all mappings and lists that are read of one object; the largest pods have hundreds
 MOST_FIELDS = 10_000
@@ -50,7 +61,7 @@ def _step(key: str) -> str:
 
 
 @lru_cache(maxsize=64)
-def _parts(kind: type[Struct]) -> tuple[structs.FieldInfo, ...]:
+def _parts(kind: type[Part]) -> tuple[structs.FieldInfo, ...]:
     """The fields; a key with a slash in front is of a field that no object has."""
     return tuple(one for one in structs.fields(kind) if not one.encode_name.startswith("/"))
 
@@ -92,22 +103,17 @@ class FieldReader:
 
     def entries(self, fields: Fields, key: str, path: str) -> list[tuple[str, Fields]]:
         """The mappings of the list at `key`, each with its path by position."""
-        if fields.get(key) is None:
+        found: list[object] | None = self._read(fields, key, path, list)
+        if not found:
             return []
         listed = at(path, key)
-        return [
-            (f"{listed}[{position}]", entry) for position, entry in self.numbered(fields, key, path)
-        ]
-
-    def numbered(self, fields: Fields, key: str, path: str) -> list[tuple[int, Fields]]:
-        """The same with its position alone: a path costs more than to read what is there."""
-        found: list[object] = self._read(fields, key, path, list) or []
-        entries: list[tuple[int, Fields]]
-        entries = [
-            (position, entry) for position, entry in enumerate(found) if isinstance(entry, dict)
-        ]
-        if len(entries) < len(found):
-            self._note_others(found, at(path, key), dict)
+        entries: list[tuple[str, Fields]] = []
+        for position, entry in enumerate(found):
+            where = f"{listed}[{position}]"
+            if isinstance(entry, dict):
+                entries.append((where, entry))
+            else:
+                self._note(where, entry, dict)
         return entries
 
     def text(self, fields: Fields, key: str, path: str) -> str:
@@ -121,13 +127,15 @@ class FieldReader:
         # twice as fast as without the list
         texts = tuple([entry for entry in found if isinstance(entry, str)])
         if len(texts) < len(found):
-            self._note_others(found, at(path, key), str)
+            listed = at(path, key)
+            for position, entry in enumerate(found):
+                if not isinstance(entry, str):
+                    self._note(f"{listed}[{position}]", entry, str)
         return texts
 
-    def flag(self, fields: Fields, key: str, path: str, *, absent: bool = False) -> bool:
-        """The flag at `key`, `absent` where there is none."""
-        found = self._read(fields, key, path, bool)
-        return absent if found is None else found
+    def flag(self, fields: Fields, key: str, path: str) -> bool:
+        """The flag at `key`, false where there is none."""
+        return bool(self._read(fields, key, path, bool))
 
     def number(self, fields: Fields, key: str, path: str, *, absent: int | None) -> int | None:
         """The whole number at `key`, `absent` where there is none."""
@@ -209,15 +217,10 @@ class FieldReader:
                 return None
         return value
 
-    def _note_others(self, entries: list[object], listed: str, wanted: type) -> None:
-        for position, entry in enumerate(entries):
-            if not isinstance(entry, wanted):
-                self._note(f"{listed}[{position}]", entry, wanted)
-
     def _note(self, where: str, value: object, wanted: type) -> None:
         name, remedy = _WORDS[wanted]
         self.problems.append(Problem("wrong-type", where, shown(value), f"is not {name}", remedy))
 
 
 def _is_struct(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Struct)
+    return isinstance(kind, type) and issubclass(kind, Part)

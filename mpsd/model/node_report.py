@@ -6,14 +6,13 @@ UTC. What is absent is not known or not reported, and never zero; an empty text 
 there is nothing. `model.mpsnode` reads what others wrote.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 
 from mpsd.model.events import PastEvent
+from mpsd.model.fields import Part
 from mpsd.model.names import CONDITION
 from mpsd.model.problem import shortened
 from mpsd.model.times import Instant, epoch
@@ -29,17 +28,11 @@ Few = msgspec.Meta(max_length=MOST_ENTRIES)
 
 def json_name(name: str) -> str:
     first, *rest = name.split("_")
-    words = ["MiB" if word == "mib" else word.title() for word in rest]
-    return first + "".join(words)
+    return first + "".join(["MiB" if word == "mib" else word.title() for word in rest])
 
 
-class ReportPart(msgspec.Struct, frozen=True, omit_defaults=True, rename=json_name, gc=False):
+class ReportPart(Part, frozen=True, omit_defaults=True, rename=json_name, gc=False):
     """An object of a report."""
-
-    @classmethod
-    def path_of_entry(cls, _entry: object, path: str) -> str:
-        """Where an entry of a list is. path: by its position."""
-        return path
 
 
 class PodReport(ReportPart, frozen=True):
@@ -435,8 +428,7 @@ class NodeReport(NodeStatus, frozen=True):
         return epoch(self.reported_at) or 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class SeenViolations:
+class SeenViolations(NamedTuple):
     """What a watchdog has seen."""
 
     node: ViolationsReport
@@ -452,9 +444,7 @@ def total(amounts: Iterable[int | None]) -> int | None:
 
 def by_kind(counts: Iterable[ViolationCount]) -> dict[str, int | None]:
     """How often each kind was seen, whatever was done about it; None where that is not known."""
-    seen = [*counts]
-    known = Counter[str]()
-    for one in seen:
-        known[one.kind] += one.count or 0
-    unknown = {one.kind for one in seen if one.count is None}
-    return {kind: None if kind in unknown else count for kind, count in known.items()}
+    found: dict[str, int | None] = {}
+    for one in counts:
+        found[one.kind] = total([found.get(one.kind, 0), one.count])
+    return found

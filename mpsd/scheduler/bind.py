@@ -34,7 +34,8 @@ from mpsd.platform.kube import (
     Unavailable,
 )
 from mpsd.platform.logs import logger
-from mpsd.scheduler.ledger import ClusterLedger, KnownNode
+from mpsd.scheduler.known_node import KnownNode
+from mpsd.scheduler.ledger import ClusterLedger
 from mpsd.scheduler.rules.capacity import can_ever, has_domain
 from mpsd.scheduler.rules.filter import UNKNOWN_NODE, UnreadablePod, read_asking, why_not
 from mpsd.scheduler.rules.reservations import KEY, LONGEST_S, Reservation, written

@@ -11,20 +11,14 @@ import heapq
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from sys import intern
 from typing import Any, TypedDict
 
-from msgspec import structs
-
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
-from mpsd.model.cluster_status import ClusterNode, ServedGpu
 from mpsd.model.identity import PodName
-from mpsd.model.mpsnode import read_mpsnode
-from mpsd.model.names import STALE_S
-from mpsd.model.node_report import DomainReport
 from mpsd.model.pod import Pod
 from mpsd.model.policy import Policy
 from mpsd.model.times import lasting
@@ -33,10 +27,11 @@ from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.limits_files import PinnedResources
 from mpsd.platform.logs import logger
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
+from mpsd.scheduler.known_node import KnownNode, ReportedNode, read_reported
 from mpsd.scheduler.rules import reservations as rules
-from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, NodeCapacity, node_capacity
+from mpsd.scheduler.rules.capacity import PLACEMENT_LABEL, NodeCapacity
 from mpsd.scheduler.rules.gpu_table import GpuTable
-from mpsd.scheduler.rules.reservations import NodeReservations, PodState, Reservation, States
+from mpsd.scheduler.rules.reservations import PodState, Reservation
 
 
 class KnownPods:
@@ -75,169 +70,6 @@ class KnownPods:
         if not pod.node:
             return PodState.WAITING
         return PodState.BOUND if pod.node == node else PodState.ELSEWHERE
-
-
-# that an answer goes before an older watch: longer than watches lag while nobody notices
-_AHEAD_S = 30.0
-
-
-@dataclass(frozen=True, slots=True)
-class ReportedNode:
-    """An MPSNode, without what does not affect capacity. version: its resourceVersion.
-    reservations: the annotation's text."""
-
-    version: str
-    node: ClusterNode
-    reservations: str
-
-    def says_the_same(self, other: "ReportedNode") -> bool:
-        """Whether the capacity is the same, whenever it was reported."""
-        return self.reservations == other.reservations and self.node == structs.replace(
-            other.node, reported_at=self.node.reported_at
-        )
-
-    def is_older_than(self, other: "ReportedNode") -> bool:
-        """False where it is not known. Servers guarantee that versions count up since 1.35; they
-        always did."""
-        mine = self.version
-        others = other.version
-        return mine.isdecimal() and others.isdecimal() and int(mine) < int(others)
-
-
-def read_reported(thing: Object) -> ReportedNode:
-    metadata = thing["metadata"]
-    text = (metadata.get("annotations") or {}).get(rules.KEY, "")
-    node = read_mpsnode(thing, time.time())
-    # What changes while the capacity stays the same goes, so that busy programs cause no work here.
-    # A UUID is reported of a GPU, of its domain and of each pod there, and the names of GPUs and
-    # domains of every node: each is kept once.
-    pods = node.pods and tuple(
-        structs.replace(pod, used_mib=None, clients=None, gpus=_once(pod.gpus), violations=None)
-        for pod in node.pods
-    )
-    gpus = tuple(map(_lean, node.gpus))
-    # A GPU says which domain it is of. Of domains only the kind counts, so those of a kind are one.
-    of_kind: dict[str, list[str]] = {}
-    for one in node.domains:
-        if one.kind:
-            of_kind.setdefault(one.kind, []).extend(one.gpus)
-    domains = tuple(DomainReport(gpus=_once(held), kind=kind) for kind, held in of_kind.items())
-    lean = ClusterNode(
-        name=node.name,
-        reported_at=node.reported_at,
-        cordoned=node.cordoned,
-        gpus=gpus,
-        domains=domains,
-        pods=pods,
-    )
-    return ReportedNode(
-        str(metadata.get("resourceVersion", "")), lean, text if isinstance(text, str) else ""
-    )
-
-
-def _lean(gpu: ServedGpu) -> ServedGpu:
-    return ServedGpu(
-        uuid=intern(gpu.uuid),
-        label=intern(gpu.label),
-        domain=gpu.domain,
-        state=gpu.state,
-        cordoned=gpu.cordoned,
-        promised_mib=gpu.promised_mib,
-        promised_percent=gpu.promised_percent,
-        promised_clients=gpu.promised_clients,
-    )
-
-
-def _once(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(map(intern, texts))
-
-
-class KnownNode:
-    """One node. turn: the lock of whoever writes reservations. binds: how many are under way.
-    placement: the Node's label, empty where not known."""
-
-    def __init__(self, name: str, longest_s: float) -> None:
-        self.name = name
-        self.reported: ReportedNode | None = None  # None while it has no MPSNode
-        self.placement = ""
-        self.pods: dict[str, SharedPod] = {}  # by uid, those that are bound here
-        self.reservations = NodeReservations(longest_s)
-        self.indexed: frozenset[str] = frozenset()  # uids of pods by whose reservations it is found
-        # uids; names without one where none is reported
-        self.granted: frozenset[str | PodName] = frozenset()
-        self.turn = asyncio.Lock()
-        self.binds = 0
-        self._shown_stale = False  # in its last capacity
-        self._answered_at = float("-inf")  # when an answer last took precedence over the watch
-
-    @property
-    def is_known(self) -> bool:
-        """Whether anything is known of it, or a bind to it is under way."""
-        return bool(self.reported or self.pods or self.placement or self.binds)
-
-    def take_watched(self, reported: ReportedNode | None, now: float) -> bool:
-        """Takes a message of the watch. Returns whether the capacity may have changed."""
-        ahead = now - self._answered_at < _AHEAD_S
-        if reported and self.reported and ahead and reported.is_older_than(self.reported):
-            return False
-        self._answered_at = float("-inf")
-        return self._take(reported, now)
-
-    def take_answer(self, reported: ReportedNode, now: float, refused: str = "") -> bool:
-        """As `take_watched`, for an answer. refused: the version with which the server refused a
-        write."""
-        if (
-            self.reported
-            and reported.is_older_than(self.reported)
-            and self.reported.version != refused
-        ):
-            return False
-        self._answered_at = now
-        return self._take(reported, now)
-
-    def _take(self, reported: ReportedNode | None, now: float) -> bool:
-        before = self.reported
-        self.reported = reported
-        if (
-            reported
-            and before
-            and reported.says_the_same(before)
-            and self._is_stale == self._shown_stale
-        ):
-            return False
-        self.reservations.update(
-            rules.read_reservations(reported.reservations) if reported else (), now
-        )
-        self.granted = frozenset(
-            held.uid or PodName(held.namespace, held.name, "")
-            for held in (reported.node.pods if reported else None) or ()
-        )
-        return True
-
-    def ledger(self, policy: Policy, reservations: Iterable[Reservation]) -> NodeCapacity | None:
-        """None where it has no MPSNode."""
-        if self.reported is None:
-            return None
-        self._shown_stale = self._is_stale
-        node = structs.replace(self.reported.node, stale=self._shown_stale)
-        return node_capacity(node, self.placement, self.pods.values(), reservations, policy)
-
-    def changes_at(self, states: States, now: float) -> float | None:
-        """When its capacity changes if nothing is heard until then; None for never."""
-        ends_at = self.reservations.ends_at(states, now)
-        age_s = self._age_s
-        stale_at = None if age_s is None or self._is_stale else now + STALE_S - age_s
-        return min((at for at in (stale_at, ends_at) if at is not None), default=None)
-
-    @property
-    def _is_stale(self) -> bool:
-        return self._age_s is not None and self._age_s > STALE_S
-
-    @property
-    def _age_s(self) -> float | None:
-        """Since the node reported, by its clock and ours; None where it has not."""
-        at = self.reported.node.reported_at if self.reported else None
-        return None if at is None else time.time() - at
 
 
 _COARSE_S = 1.0  # that a row may be late where only time has passed

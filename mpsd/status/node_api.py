@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from aiohttp import web
 
 from mpsd.agent.sources import AgentSources
-from mpsd.kubelet.rules.plugin_calls import PluginCalls
+from mpsd.model.metrics import PluginCalls
 from mpsd.mps.control_daemon import command_times
 from mpsd.platform.listener import Handler, json_answer
 from mpsd.platform.nvml import NvmlFailed

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from mpsd.grants.ledger import ContainerGrant
+from mpsd.grants.kept import ContainerGrant
 from mpsd.platform import processes
 from mpsd.platform.logs import Logger
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from mpsd.grants.ledger import ContainerGrant, Ledger
+from mpsd.grants.kept import ContainerGrant
+from mpsd.grants.ledger import Ledger
 from mpsd.model.events import Reason
 from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_report import (

@@ -75,11 +75,6 @@ def test_a_gpu_that_has_its_clients_takes_no_more() -> None:
     assert refusal(SEVEN, *CROWD, gpus=1).ever
 
 
-def test_gpus_that_lack_threads_would_not_do_together_either() -> None:
-    held = [grant("a", 20, 0, reserved_percent=100), grant("b", 20, 1, reserved_percent=100)]
-    assert "together" not in refusal(Request(5 * 1024, 5, 1), *held).reason
-
-
 def test_gpus_that_nobody_uses_are_had_together_and_one_in_use_is_not() -> None:
     two = Request(7 * 1024, None, 2)
     free = rooms(GPUS, APART, (), POLICY, UUIDS)

@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpsd.agent.rules.decide import Admit, Refuse, SetLimit, decide
-from mpsd.grants.ledger import GrantableGpus, LocalGrants, ProgramGrant, living
+from mpsd.grants.kept import ProgramGrant, living
+from mpsd.grants.ledger import GrantableGpus, LocalGrants
 from mpsd.model.client_limits import ClientLimit, environment
 from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, MEMORY_LIMIT
 from mpsd.model.grants import evenly

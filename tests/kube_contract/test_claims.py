@@ -240,24 +240,6 @@ async def test_what_does_not_fit_waits_and_gets_what_is_given_back(claims: Claim
     assert not await claims.gotten("first")
 
 
-_NEVER: dict[str, tuple[Object, tuple[Object, ...]]] = {
-    "more than a device has": (gpu("gpu0"), (request({"memory": "23Gi"}),)),
-    "more than it may ask": (gpu("gpu0"), (request({"threads": "101"}),)),
-    "a capacity that no device has": (gpu("gpu0"), (request({"wheels": "4"}),)),
-    "a device with a taint": (gpu("gpu0", taints=[TAINT]), (request({"memory": "1Gi"}),)),
-    "more in two requests than there is": (
-        gpu("gpu0"),
-        (request({"memory": "12Gi"}), request({"memory": "12Gi"})),
-    ),
-}
-
-
-async def test_what_no_device_can_give_is_given_to_nobody(claims: Claims) -> None:
-    for generation, (about, (device, requests)) in enumerate(_NEVER.items(), 1):
-        await claims.offer(device, generation=generation)
-        assert await claims.try_one(f"c{generation}", *requests) == [], about
-
-
 async def test_a_taint_may_be_tolerated_and_of_a_pool_only_the_newest_whole_generation_counts(
     claims: Claims,
 ) -> None:

@@ -1,6 +1,6 @@
 """The containers that the device plugin holds back, counted."""
 
-from mpsd.kubelet.rules.plugin_calls import HELD_BACK_S, Call, CallOutcome, PluginCalls
+from mpsd.model.metrics import HELD_BACK_S, Call, CallOutcome, PluginCalls
 
 ONE, OTHER = ("GPU-0/1", "GPU-0/0"), ("GPU-0/2",)
 

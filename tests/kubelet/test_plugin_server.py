@@ -21,8 +21,8 @@ from mpsd.kubelet.api.deviceplugin_pb2_grpc import (
 from mpsd.kubelet.client import KUBELET_SOCKET, KubeletUnavailable, dial, identity_of, register
 from mpsd.kubelet.plugin_server import PluginServer, StartDeferred
 from mpsd.kubelet.rules.allocation import Answer, Device
-from mpsd.kubelet.rules.plugin_calls import Call, CallOutcome
 from mpsd.model.grants import DeviceNode, HostMount
+from mpsd.model.metrics import Call, CallOutcome
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform.event_loop import until
 

@@ -7,9 +7,8 @@ from enum import StrEnum
 
 import pytest
 
-from mpsd.kubelet.rules.plugin_calls import CallOutcome
 from mpsd.model.domain import State
-from mpsd.model.metrics import METRICS, Exporter, HolderKind, Metric, Type
+from mpsd.model.metrics import METRICS, CallOutcome, Exporter, HolderKind, Metric, Type
 from tests.docs.pages import ROOT, page
 from tests.prometheus.shipped import (
     ALERTS,

@@ -92,13 +92,6 @@ def test_from_every_state_a_silent_daemon_is_wedged_so_that_another_takes_its_pl
     assert walk(state, silent, silent) is State.WEDGED
 
 
-def test_a_daemon_that_wedged_before_it_was_settled_is_settled_first() -> None:
-    assert (
-        next_state(State.WEDGED, DaemonView(alive=True, server=ServerStatus.ACTIVE))
-        is State.STARTING
-    )
-
-
 def test_a_drain_waits_for_the_last_client() -> None:
     draining = replace(EMPTY, clients=1)
     assert walk(State.READY, draining, draining) is State.DRAINING

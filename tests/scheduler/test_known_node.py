@@ -3,7 +3,7 @@
 import pytest
 
 from mpsd.platform.kube import Object
-from mpsd.scheduler.ledger import KnownNode, read_reported
+from mpsd.scheduler.known_node import KnownNode, read_reported
 from mpsd.scheduler.rules.reservations import KEY, PodState
 from tests.model.worlds import POLICY
 from tests.whole.scheduler.world import told

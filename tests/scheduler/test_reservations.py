@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.identity import PodName
-from mpsd.scheduler.ledger import KnownNode, KnownPods
+from mpsd.scheduler.known_node import KnownNode
+from mpsd.scheduler.ledger import KnownPods
 from mpsd.scheduler.rules import reservations as reservations_rules
 from mpsd.scheduler.rules.reservations import (
     NodeReservations,

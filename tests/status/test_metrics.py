@@ -14,18 +14,20 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
 from mpsd.admission.review_api import WebhookMetrics
-from mpsd.kubelet.rules.plugin_calls import Call, CallOutcome, PluginCalls
 from mpsd.model.domain import State
 from mpsd.model.grants import Grant
 from mpsd.model.identity import HostContainer, PodName
 from mpsd.model.metrics import (
     COMMAND_BOUNDS_S,
     METRICS,
+    Call,
+    CallOutcome,
     CommandTimes,
     Durations,
     Exporter,
     Metric,
     MetricUnit,
+    PluginCalls,
     Type,
     exported_by,
     no_durations,

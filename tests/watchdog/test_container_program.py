@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.grants.ledger import ContainerGrant
+from mpsd.grants.kept import ContainerGrant
 from mpsd.model.identity import HostContainer, ProcessIdentity
 from mpsd.platform import processes
 from mpsd.watchdog.oom_scripts import run_in_container

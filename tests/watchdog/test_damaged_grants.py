@@ -20,7 +20,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from mpsd.agent.rules.decide import Admit, decide
-from mpsd.grants.ledger import GrantableGpus, LocalGrants, ProgramGrant
+from mpsd.grants.kept import ProgramGrant
+from mpsd.grants.ledger import GrantableGpus, LocalGrants
 from mpsd.model.client_limits import ClientLimit, environment
 from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES
 from mpsd.model.grants import Gpu, Grant, evenly

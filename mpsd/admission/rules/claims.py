@@ -253,7 +253,7 @@ def _amount(option: ClaimOption, name: str) -> int | None:
 def _caps(spec: ClaimSpec) -> Iterator[tuple[str, int]]:
     """The caps of the threads that its parameters name, each with its path."""
     # which most who ask for classes do without
-    from mpsd.kubelet.dra.rules.claims import THREAD_CAP
+    from mpsd.kubelet.dra.rules.config import THREAD_CAP
 
     for where, found in spec.parameters:
         cap = found.get(THREAD_CAP) if isinstance(found, dict) else None
@@ -431,7 +431,7 @@ def _wrong_together(
 def _wrong_parameters(
     spec: ClaimSpec, asked: Sequence[ClaimOption], policy: Policy
 ) -> Iterator[Problem]:
-    from mpsd.kubelet.dra.rules.claims import config_problems
+    from mpsd.kubelet.dra.rules.config import config_problems
 
     for where, found in spec.parameters:
         yield from config_problems(found, where, policy)

@@ -117,22 +117,55 @@ def _reason(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> s
         return "no GPU here accepts programs now"
     if request.gpus > most_together(rooms):
         return f"no domain here has {request.gpus} GPUs: {apart(rooms)}"
-    if request.gpus > 1 and sum(room.holds(request, policy) for room in rooms) >= request.gpus:
-        return f"{needs(request)}: {apart(rooms)}"
-    each = ", ".join(f"{room.gpu.label} {_left(request, room, policy)}" for room in rooms)
-    wanted = f"{gib(request.memory_mib)} GiB"
-    if request.thread_percent:
-        wanted += f" and {request.thread_percent} % of the threads"
+    lacking = what_lacks(request, rooms, policy)
+    return lacking if request.gpus > 1 else f"no single GPU has {wanted(request)}: {lacking}"
+
+
+def what_lacks(
+    request: Request, rooms: Sequence[GpuCapacity], policy: Policy, closed: Mapping[str, str] = {}
+) -> str:
+    """What each GPU lacks where nothing fits: `gpu0 has 3 of 7 GiB free, gpu1 4, gpu2 is cordoned`.
+    closed: by label, why other GPUs take nothing, as it reads after `is`."""
+    parts = []
+    before = ""
+    for room in rooms:
+        free, of = _lack(request, room, policy)
+        if of:
+            parts.append(
+                f"{room.gpu.label} {free}"
+                if of == before
+                else f"{room.gpu.label} has {free} of {of} free"
+            )
+            before = of
+    parts += [f"{label} is {reason}" for label, reason in closed.items()]
+    each = ", ".join(parts)
     if request.gpus == 1:
-        only_memory = all(room.holds(replace(request, memory_mib=0), policy) for room in rooms)
-        suffices = (
-            only_memory
-            and len(rooms) > 1
-            and sum(room.memory_mib for room in rooms) >= request.memory_mib
-        )
-        remark = "; together they have enough, but a grant cannot span GPUs" if suffices else ""
-        return f"no single GPU has {wanted}: {each}{remark}"
-    return f"{needs(request)} with {wanted} free on each: {each}"
+        return each
+    roomy = sum(room.holds(request, policy) for room in rooms)
+    why = apart(rooms) if roomy >= request.gpus else ""
+    return f"{needs(request)}: {'; '.join(filter(None, [why, each]))}"
+
+
+def _lack(request: Request, room: GpuCapacity, policy: Policy) -> tuple[str, str]:
+    """How much a GPU has left of what is asked, and what that is; empty where it has all."""
+    clients = request.clients or policy.requests.clients_per_grant
+    if room.memory_mib < request.memory_mib:
+        return gib(max(0, room.memory_mib)), f"{gib(request.memory_mib)} GiB"
+    if room.thread_percent < (request.thread_percent or 0):
+        return str(max(0, room.thread_percent)), f"{request.thread_percent} % of the threads"
+    if room.clients < clients:
+        return str(max(0, room.clients)), f"{clients} clients"
+    return "", ""
+
+
+def wanted(request: Request) -> str:
+    """`7 GiB and 30 % of its threads`, of each GPU."""
+    said = []
+    if request.memory_mib:
+        said.append(f"{gib(request.memory_mib)} GiB")
+    if request.thread_percent:
+        said.append(f"{request.thread_percent} % of its threads")
+    return " and ".join(said)
 
 
 def needs(request: Request) -> str:
@@ -170,15 +203,6 @@ def _are(labels: Sequence[str]) -> str:
     if len(labels) == 1:
         return f"{labels[0]} is"
     return f"{', '.join(labels[:-1])} and {labels[-1]} are"
-
-
-def _left(request: Request, room: GpuCapacity, policy: Policy) -> str:
-    left = [f"has {gib(max(0, room.memory_mib))} of {gib(room.memory_mib_total)} GiB free"]
-    if (request.thread_percent or 0) > room.thread_percent:
-        left.append(f"{room.thread_percent} % of its threads")
-    if policy.requests.clients_per_grant > room.clients:
-        left.append(f"room for {max(0, room.clients)} more clients")
-    return " and ".join(left)
 
 
 # -- a container that names its GPUs: all of them or none ----------------------------------------

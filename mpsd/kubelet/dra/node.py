@@ -1,22 +1,144 @@
-"""Resource claims on one node: what is offered to the scheduler, what kubelet has prepared, and the
-health of the GPUs.
+"""Resource claims on one node: what is offered to the scheduler in the ResourceSlice, what kubelet
+has prepared, and the health of the GPUs.
+
+Kubelet deletes the slices of a driver that has left, and all of a node when it starts itself; so
+the agent only has to write. Every write raises the generation of the pool above that of any slice
+that is there, which then no longer counts; one that another one overtook is tried again.
 
 Where the node serves its GPUs by the device plugins, only what an earlier agent prepared is known
 here, and counts.
 """
 
 import asyncio
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from mpsd.agent.agent import AgentRole
 from mpsd.kubelet.dra.driver import ClaimDriver, ClaimPlace
 from mpsd.kubelet.dra.plugin_server import DeviceHealth, DraServer
-from mpsd.kubelet.dra.rules.slices import device_name, devices, trouble_of
-from mpsd.kubelet.dra.slices import SlicePublisher
+from mpsd.kubelet.dra.rules.slices import (
+    Pool,
+    device_name,
+    devices,
+    resource_slice,
+    slice_name,
+    trouble_of,
+)
 from mpsd.kubelet.ledger import KubeletGrants
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
-from mpsd.platform.kube import Kube
+from mpsd.platform.kube import NODES, RESOURCE_SLICES, Conflict, Kube, KubeError, Object
+from mpsd.platform.kube_mirror import Mirror, Selection
+from mpsd.platform.logs import logger
+
+CONTENT = "mpsd.io/content"  # an annotation: the checksum of the devices as they were written
+_RETRY_S = 2.0
+_WITHDRAWN_S = 5.0
+_UNWRITTEN = "the ResourceSlice is not written yet"
+
+
+@dataclass(frozen=True, slots=True)
+class _Slice:
+    """One of the pool's as the API has it. content: empty where mpsd did not write it."""
+
+    name: str
+    version: str
+    generation: int
+    content: str
+
+
+def _read(thing: Object) -> _Slice:
+    metadata = thing["metadata"]
+    generation = int(thing["spec"]["pool"].get("generation") or 0)
+    content = (metadata.get("annotations") or {}).get(CONTENT, "")
+    return _Slice(metadata["name"], metadata["resourceVersion"], generation, content)
+
+
+class SlicePublisher:
+    """trouble: why the slice is not what it should be; empty while it is."""
+
+    def __init__(self, kube: Kube, driver: str, node: str) -> None:
+        self._kube = kube
+        self._driver = driver
+        self._node = node
+        selected = {"fieldSelector": f"spec.nodeName={node},spec.driver={driver}"}
+        self._news, self._written = asyncio.Event(), asyncio.Event()
+        self._mirror = Mirror(
+            kube, Selection(RESOURCE_SLICES, query=selected), _read, self._news.set
+        )
+        # None before the first look at the node
+        self._wanted: Sequence[Mapping[str, Any]] | None = None
+        self._log = logger(role="DRA driver")
+        self.trouble = _UNWRITTEN
+
+    def offer(self, devices: Sequence[Mapping[str, Any]]) -> None:
+        if devices != self._wanted:
+            self._wanted = devices
+            self._written.clear()
+            self._news.set()
+
+    async def withdraw(self) -> None:
+        """Offers nothing any more, before the driver leaves. Kubelet deletes the slice too, but
+        half a minute later."""
+        self.offer(())
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WITHDRAWN_S):
+                await self._written.wait()
+
+    async def run(self) -> None:
+        self.trouble = _UNWRITTEN
+        self._news.set()
+        watching = asyncio.create_task(self._mirror.run())
+        try:
+            while True:
+                await self._news.wait()
+                self._news.clear()
+                if self._wanted is None or not self._mirror.synced:
+                    continue
+                try:
+                    await self._write(wanted := self._wanted)
+                    self.trouble = ""
+                    if wanted is self._wanted:
+                        self._written.set()
+                except KubeError as error:
+                    # after a conflict the copy is behind, or somebody else wrote
+                    if not isinstance(error, Conflict):
+                        if self.trouble != str(error):
+                            self._log.warning("ResourceSlice not written", reason=str(error))
+                        self.trouble = str(error)
+                    await asyncio.sleep(_RETRY_S)
+                    self._news.set()
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+
+    async def _write(self, wanted: Sequence[Mapping[str, Any]]) -> None:
+        """KubeError where the API does not take it."""
+        found = self._mirror.objects()
+        own = slice_name(self._node, self._driver)
+        content = hashlib.sha256(json.dumps(wanted, sort_keys=True).encode()).hexdigest()[:16]
+        ours = next((one for one in found if one.name == own), None)
+        if ours is None or ours.content != content:
+            uid = (await self._kube.get(NODES, self._node))["metadata"]["uid"]
+            pool = Pool(self._driver, self._node, uid)
+            thing = resource_slice(
+                pool, max((one.generation for one in found), default=0) + 1, wanted
+            )
+            thing["metadata"]["annotations"] = {CONTENT: content}
+            if ours is None:
+                await self._kube.create(RESOURCE_SLICES, thing)
+            else:
+                thing["metadata"]["resourceVersion"] = ours.version
+                await self._kube.replace(RESOURCE_SLICES, thing)
+            self._log.info(
+                "ResourceSlice written",
+                devices=len(wanted),
+                generation=thing["spec"]["pool"]["generation"],
+            )
 
 
 class NodeClaims:

@@ -4,13 +4,13 @@ Up to _FEW nodes each get a reason that names what their GPUs lack. More get one
 counted: the scheduler counts equal reasons into one event, and cuts that at 1 kB.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from itertools import compress
 from typing import Any, NamedTuple
 
-from mpsd.grants.rules.placement import apart, find_gpus, needs
+from mpsd.grants.rules.placement import find_gpus, needs, wanted, what_lacks
 from mpsd.kubelet.rules.gpu_choice import SharedPod, shared_pod
-from mpsd.model.grants import GpuCapacity, Request
+from mpsd.model.grants import Request
 from mpsd.model.pod import pod_in
 from mpsd.model.policy import Policy
 from mpsd.model.quantity import gib
@@ -30,42 +30,8 @@ def why_not(request: Request, ledger: NodeCapacity | None) -> str:
         return ledger.shut
     if not has_domain(request, ledger):
         return f"no domain of this node has {request.gpus} GPUs"
-    lacks = [lack for room in ledger.rooms if (lack := _lack(request, room, ledger.policy))]
-    lacks += [(one.gpu.label, f"is {one.reason}", "") for one in ledger.closed]
-    if request.gpus == 1:
-        return _joined(lacks)
-    roomy = [room for room in ledger.rooms if room.holds(request, ledger.policy)]
-    are_apart = [apart(ledger.rooms)] if len(roomy) >= request.gpus else []
-    return f"{needs(request)}: {'; '.join(are_apart + [_joined(lacks)] * bool(lacks))}"
-
-
-def _lack(request: Request, room: GpuCapacity, policy: Policy) -> tuple[str, str, str] | None:
-    """A GPU's label, what it lacks, and the same after another GPU that lacks the like; None for
-    nothing."""
-    clients = request.clients or policy.requests.clients_per_grant
-    if room.memory_mib < request.memory_mib:
-        free = gib(max(0, room.memory_mib))
-        of = f"{gib(request.memory_mib)} GiB"
-    elif room.thread_percent < (request.thread_percent or 0):
-        free = str(max(0, room.thread_percent))
-        of = f"{request.thread_percent} % of the threads"
-    elif room.clients < clients:
-        free = str(max(0, room.clients))
-        of = f"{clients} clients"
-    else:
-        return None
-    return room.gpu.label, f"has {free} of {of} free", free
-
-
-def _joined(lacks: Iterable[tuple[str, str, str]]) -> str:
-    """`gpu0 has 3 of 7 GiB free, gpu1 4, gpu2 is cordoned`."""
-    parts: list[str] = []
-    kind = ""
-    for label, words, short in lacks:
-        now = words.replace(short, "", 1) if short else ""
-        parts.append(f"{label} {short}" if short and now == kind else f"{label} {words}")
-        kind = now
-    return ", ".join(parts)
+    closed = {one.gpu.label: one.reason for one in ledger.closed}
+    return what_lacks(request, ledger.rooms, ledger.policy, closed)
 
 
 _FEW = 16
@@ -158,8 +124,7 @@ def _words(request: Request, lack: Lack) -> str:
         ("no GPU", "has", "is") if one else (f"fewer than {request.gpus} GPUs", "have", "are")
     )
     memory = f"{gib(request.memory_mib)} GiB"
-    threads = [f"{request.thread_percent} % of its threads"] if request.thread_percent else []
-    both = " and ".join([memory] * bool(request.memory_mib) + threads)
+    both = wanted(request)
     return {
         Lack.UNKNOWN: UNKNOWN_NODE,
         Lack.SIZE: f"{none} {is_} as large as {memory}",

@@ -7,6 +7,7 @@ What is known for certain is stated, and what others say is quoted; nothing is g
 from dataclasses import replace
 from enum import Enum
 
+from mpsd.grants.rules.placement import wanted
 from mpsd.kubelet.rules.gpu_choice import chosen_gpus
 from mpsd.model.client_limits import BELOW_NORMAL, client_priority, priority_reason
 from mpsd.model.cluster_status import ClusterNode, ServedGpu, silence
@@ -25,7 +26,6 @@ from mpsd.status.rules.pods import (
     Why,
     listed,
     quoted,
-    wanted,
 )
 from mpsd.status.rules.waiting import waiting_explanation
 

@@ -9,10 +9,9 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
-from mpsd.kubelet.rules.plugin_calls import PluginCalls
 from mpsd.model import metrics as names
 from mpsd.model.domain import State
-from mpsd.model.metrics import CommandTimes, Durations, HolderKind, Metric, MetricUnit
+from mpsd.model.metrics import CommandTimes, Durations, HolderKind, Metric, MetricUnit, PluginCalls
 from mpsd.model.node_report import (
     CardReport,
     GpuReport,

@@ -13,7 +13,6 @@ from mpsd.admission.rules.requests import grace_problems
 from mpsd.kubelet.rules.gpu_choice import SharedPod, shared_pod
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.fields import FieldReader, Fields
-from mpsd.model.grants import Request
 from mpsd.model.identity import PodName
 from mpsd.model.pod import (
     ClaimName,
@@ -26,7 +25,6 @@ from mpsd.model.pod import (
 )
 from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem, printable
-from mpsd.model.quantity import gib
 from mpsd.model.request import read_allocated
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode
 from mpsd.scheduler.rules.capacity import NodeCapacity
@@ -349,11 +347,3 @@ def listed(words: Sequence[str], most: int = _MOST_NAMED) -> str:
     """`a`, `a and b`, `a, b, c and 4 more`."""
     shown = [*words[:most], *([f"{len(words) - most} more"] if len(words) > most else [])]
     return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))
-
-
-def wanted(request: Request) -> str:
-    """`7 GiB and 30 % of its threads`, of each GPU."""
-    said = [f"{gib(request.memory_mib)} GiB"] if request.memory_mib else []
-    return " and ".join(
-        [*said, *([f"{request.thread_percent} % of its threads"] if request.thread_percent else [])]
-    )

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.admission.rules.requests import template_wanted
-from mpsd.kubelet.dra.rules.claims import config_problems, read_claim
+from mpsd.kubelet.dra.rules.claims import read_claim
+from mpsd.kubelet.dra.rules.config import config_problems
 from mpsd.kubelet.dra.rules.slices import Pool, resource_slice
 from mpsd.model.problem import InvalidInput
 from mpsd.platform.rules.kubernetes_objects import read_object

@@ -9,15 +9,14 @@ and lower its priority. What is missing is refused, never guessed.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mpsd.kubelet.dra.rules.config import THREAD_CAP, ClaimConfig, claim_config
 from mpsd.kubelet.dra.rules.slices import CLIENTS, MEMORY, THREADS, device_name
 from mpsd.kubelet.rules.allocation import Allocation
 from mpsd.kubelet.rules.node_pods import NodePod
 from mpsd.model.client_limits import (
     NORMAL,
-    PRIORITIES,
     ClientLimit,
     client_priority,
-    priority_problem,
     problems_with,
 )
 from mpsd.model.domain import Domain
@@ -28,11 +27,6 @@ from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.quantity import gib, whole
 
-CONFIG_API = "mpsd.io/v1alpha1"
-CONFIG_KIND = "MPSConfig"
-THREAD_CAP = "threadCap"
-PRIORITY = "priority"
-_CONFIG_FIELDS = frozenset({"apiVersion", "kind", THREAD_CAP, PRIORITY})
 _RECREATE = "delete the pod and its claim, so that the scheduler allocates it again"
 _MIB = 1024**2
 
@@ -136,65 +130,6 @@ class ClaimNode:
     boot_id: str
 
 
-# -- the parameters ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Config:
-    """cap: of the threads, None where none is named. priority: NORMAL too where none is named."""
-
-    cap: int | None = None
-    priority: int = NORMAL
-
-
-def config_problems(parameters: object, where: str, policy: Policy) -> list[Problem]:
-    """Everything that is wrong with the parameters of a claim, a template or a class."""
-    return _read_config(parameters, where, policy)[1]
-
-
-def _read_config(parameters: object, where: str, policy: Policy) -> tuple[_Config, list[Problem]]:
-    """What the parameters say, and every problem."""
-    if not isinstance(parameters, dict):
-        remedy = f"write apiVersion: {CONFIG_API}, kind: {CONFIG_KIND} and its fields below it"
-        return _Config(), [
-            Problem("wrong-type", where, shown(parameters), "is not a mapping", remedy)
-        ]
-    if (parameters.get("apiVersion"), parameters.get("kind")) != (CONFIG_API, CONFIG_KIND):
-        sent = f"{shown(parameters.get('kind'))} of {shown(parameters.get('apiVersion'))}"
-        remedy = f"write kind: {CONFIG_KIND} and apiVersion: {CONFIG_API}"
-        problem = Problem(
-            "config-version", where, sent, "is of another kind or version than mpsd reads", remedy
-        )
-        return _Config(), [problem]
-    in_capacity = "write it under capacity.requests of the request"
-    known = f"write {THREAD_CAP} or {PRIORITY}"
-    remedies = dict.fromkeys((MEMORY, THREADS, CLIENTS), in_capacity)
-    problems = [
-        Problem(
-            "field-unknown",
-            at(where, str(key)),
-            shown(parameters[key]),
-            "is no field of it",
-            remedies.get(str(key), known),
-        )
-        for key in sorted(parameters.keys() - _CONFIG_FIELDS, key=str)
-    ]
-    fields = FieldReader()
-    cap = fields.number(parameters, THREAD_CAP, where, absent=None)
-    problems += fields.problems
-    least = policy.requests.minimum_thread_percent
-    if cap is not None and not least <= cap <= 100:
-        remedy = f"write {least} to 100"
-        problems.append(
-            Problem(
-                "percent-range", at(where, THREAD_CAP), str(cap), "is no thread percentage", remedy
-            )
-        )
-    if (priority := parameters.get(PRIORITY)) is not None:
-        problems += priority_problem(priority, at(where, PRIORITY))
-    return _Config(cap, PRIORITIES.get(str(priority), NORMAL)), problems
-
-
 # -- the allocation ------------------------------------------------------------------------------
 
 
@@ -234,9 +169,9 @@ def read_claim(
     if not taken:
         message = f"allocates no device of {node.driver or 'mpsd'} on node {node.pool}"
         raise InvalidInput.of(subject, "claim-not-allocated", path, "", message, _RECREATE)
-    config = (
-        _config(fields, devices, path, node.driver, policy) if started is None else _Config(started)
-    )
+    config = ClaimConfig(started)
+    if started is None:
+        config = claim_config(fields, devices, path, node.driver, policy)
     if reader.problems or (fields.problems and started is None):
         raise InvalidInput(subject, [*reader.problems, *fields.problems])
     first = taken[0]
@@ -351,26 +286,6 @@ class _Results:
             )
         )
         return 0
-
-
-def _config(
-    fields: FieldReader, devices: Fields, path: str, driver: str, policy: Policy
-) -> _Config:
-    """What the parameters for this driver say. The cap that a claim names goes before that of its
-    class; the priority is below normal where either says so."""
-    caps: dict[str, int] = {}
-    priority = NORMAL
-    for where, entry in fields.entries(devices, "config", path):
-        opaque = fields.mapping(entry, "opaque", where)
-        if opaque.get("driver") == driver:
-            config, problems = _read_config(
-                opaque.get("parameters"), at(where, "opaque", "parameters"), policy
-            )
-            fields.problems += problems
-            priority = max(priority, config.priority)
-            if config.cap is not None:
-                caps[fields.text(entry, "source", where)] = config.cap
-    return _Config(caps.get("FromClaim", next(iter(caps.values()), None)), priority)
 
 
 def _together(
