@@ -204,6 +204,11 @@ def test_what_is_not_known_is_left_out_and_never_zero() -> None:
     )
 
 
+def test_the_versions_of_agent_and_control_are_told_each_for_itself() -> None:
+    told = status(node(written_by="0.0.9"))
+    assert (told["version"], told["domains"][0]["version"]) == ("0.1.0", "0.0.9")
+
+
 def due_after(before: NodeView, now: NodeView) -> float:
     return write_due(status(now), WrittenStatus(status(before), 0.0))
 
