@@ -51,7 +51,7 @@ def test_eight_gpus_with_forty_clients_each_are_drawn_from_one_document_and_one_
         assert window.complaints() == []
 
 
-def test_nothing_is_asked_of_any_other_host_and_nothing_is_complained_of(
+def test_the_worst_is_said_first_also_to_who_does_not_see_it_and_no_other_host_is_asked(
     window: Browser, night: PlayedSite
 ) -> None:
     shown(window, night, 4)
@@ -59,18 +59,24 @@ def test_nothing_is_asked_of_any_other_host_and_nothing_is_complained_of(
     assert {urlsplit(url).netloc for url in asked} == {urlsplit(night.url).netloc}
     assert {urlsplit(url).path for url in asked} == {"/", "/v1/page"}
     assert window.complaints() == []
-
-
-def test_the_worst_is_said_first(window: Browser, night: PlayedSite) -> None:
-    shown(window, night, 4)
     assert "1 thing is wrong" in window.text("#verdict-title")
     assert window.script("return document.title").startswith("✖ 1")
     assert window.text("#notes > li:first-child").count("in fault") == 1
     assert window.text(".gpu:first-child h3").startswith("gpu2")
     assert "a program had a GPU fault" in window.text(".gpu:first-child")
-    assert "pod research/finetune-qwen-0 waits on gpu2 of gpu-a1: gpu2 is in fault" in window.text(
-        "#waiting"
+    waits = "pod research/finetune-qwen-0 waits on gpu2 of gpu-a1: gpu2 is in fault"
+    assert waits in window.text("#waiting")
+    words = window.script(
+        "return [...document.querySelectorAll('[role=img]')].map((one) =>"
+        " one.getAttribute('aria-label'))"
     )
+    assert "gpu0: 20 of 23 GiB granted, 15.1 GiB used, 3 holders" in words
+    assert "gpu0: 100 of 100 % of the threads reserved" in words
+    assert all(words)
+    lives = window.script(
+        "return [...document.querySelectorAll('[role=status]')].map((one) => one.id)"
+    )
+    assert lives == ["found", "said"]
 
 
 def test_a_data_scientist_finds_a_job_by_typing(window: Browser, night: PlayedSite) -> None:
@@ -293,21 +299,6 @@ def test_everything_that_can_be_done_is_reached_by_the_keyboard_and_seen_there(
     window.script("document.querySelector('.skip').focus()")
     window.keys(Keys.ENTER)
     assert window.script("return document.activeElement.id") == "main"
-
-
-def test_every_bar_has_words_for_who_does_not_see_it(window: Browser, night: PlayedSite) -> None:
-    shown(window, night, 4)
-    words = window.script(
-        "return [...document.querySelectorAll('[role=img]')].map((one) =>"
-        " one.getAttribute('aria-label'))"
-    )
-    assert "gpu0: 20 of 23 GiB granted, 15.1 GiB used, 3 holders" in words
-    assert "gpu0: 100 of 100 % of the threads reserved" in words
-    assert all(words)
-    lives = window.script(
-        "return [...document.querySelectorAll('[role=status]')].map((one) => one.id)"
-    )
-    assert lives == ["found", "said"]
 
 
 def test_nothing_wrong_is_said_in_one_line(window: Browser) -> None:
