@@ -8,7 +8,15 @@ from mpsd.agent.rules.node_events import REFUSED
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.domain import State
 from mpsd.model.events import PastEvent, Reason
-from mpsd.model.node_report import FaultsReport, SeenViolations, ViolationReport, ViolationsReport
+from mpsd.model.node_report import (
+    NO_VIOLATIONS,
+    FaultsReport,
+    GrantViolations,
+    SeenViolations,
+    ViolationCount,
+    ViolationReport,
+    ViolationsReport,
+)
 from mpsd.model.node_view import Client, DomainView, NodeView
 from mpsd.model.times import stamp, utc
 from mpsd.status.page.rules.pages import (
@@ -170,6 +178,7 @@ def cluster(now: float) -> PageView:
         for gpu in nodes[2].gpus
     )
     nodes[2] = changed(nodes[2], ready=False, domains=(broken, *rest), gpus=gpus)
+    nodes[0] = _broke_a_limit(nodes[0], now)
     nodes[5] = aged(changed(nodes[5], reported_at=now - 1500), now)
     around = scene(*nodes)
     pods = [
@@ -188,6 +197,16 @@ def cluster(now: float) -> PageView:
     cards = [pod_card(one, explanation_of(one, replace(around, now=now))) for one in seen]
     head = PageHead(PageScope.CLUSTER, "cluster", "0.1.0", now)
     return cluster_page(head, [node_parts(one, now) for one in nodes], cards)
+
+
+def _broke_a_limit(node: ClusterNode, now: float) -> ClusterNode:
+    """Its first pod did so three times, and its second never."""
+    first, second, *others = node.pods or ()
+    last = ViolationReport(at=utc(now - 60), kind="memory_over_grant", action="kill", pod=first.pod)
+    own = GrantViolations((ViolationCount(kind="memory_over_grant", count=3),), last)
+    pods = changed(first, violations=own), changed(second, violations=NO_VIOLATIONS), *others
+    seen = ViolationsReport(pods=1, counts=own.counts, last=(last,))
+    return changed(node, pods=pods, violations=seen)
 
 
 def _named(namespace: str, name: str) -> dict[str, str]:

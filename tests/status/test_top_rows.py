@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import permutations, product
 
 import pytest
-from msgspec.structs import replace as changed
 
 from mpsd.model.grants import evenly
 from mpsd.model.mpsnode import cluster_status
@@ -100,11 +99,6 @@ def test_a_grant_of_several_gpus_has_a_row_on_each() -> None:
     of_two = replace(grant("a", 4), parts=evenly(UUIDS[:2], 8192, 0))
     world = view(grants=(HeldGrant(of_two, True),), clients=())
     assert [one.label for one in node_top(node_report(world, POLICY)).users] == ["gpu0", "gpu1"]
-
-
-def test_a_gpu_whose_domain_nobody_has_told_of_has_no_daemon() -> None:
-    told = changed(node_report(view(), POLICY), domains=())
-    assert {gpu.state for gpu in node_top(told).gpus} == {None}
 
 
 # -- a cluster -----------------------------------------------------------------------------------

@@ -31,15 +31,6 @@ def test_how_busy_a_gpu_is_is_told_whoever_computes_there() -> None:
     assert [card.sm_percent for one in told.grants for card in one.cards] == [None, None]
 
 
-def test_where_the_clients_are_not_known_nothing_is_said_of_anybody() -> None:
-    told = use_report(
-        view(grants=(HeldGrant(grant("a", 4), True),), clients=None),
-        POLICY,
-        {UUIDS[0]: Busy(0, {})},
-    )
-    assert (told.grants[0].cards[0].sm_percent, told.grants[0].cards[0].used_mib) == (None, None)
-
-
 def test_a_container_has_a_row_on_each_of_its_gpus_with_its_weight() -> None:
     parts = (GpuShare(UUIDS[0], 3000, 25, weight=5), GpuShare(UUIDS[1], 1000, 0))
     holder = HostContainer("/run/runc", "c" * 64, "train", identity(7), is_made=True)

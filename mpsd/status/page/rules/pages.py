@@ -62,7 +62,7 @@ def node_page(
     gpus = tuple(_gpus(node))
     waiting = (*cards, *_waiting(node.waiting[:MOST_WAITING]))
     recent = view.newest(_recent(node, happened, since))[:MOST_RECENT]
-    return PageView(view.VERSION, head, notes, (), gpus, waiting, recent)
+    return PageView(head, notes, (), gpus, waiting, recent)
 
 
 def _gpus(node: NodeReport) -> Iterator[view.GpuCard]:
@@ -276,7 +276,7 @@ def cluster_page(
     every_note = (*notes, *(note for node in parts for note in node.notes))
     cards = tuple(node.card for node in parts)
     gpus = tuple(gpu for node in parts for gpu in node.gpus)
-    return view.PageView(view.VERSION, head, every_note, cards, gpus, tuple(waiting), recent)
+    return view.PageView(head, every_note, cards, gpus, tuple(waiting), recent)
 
 
 def no_mpsnode(node: str) -> Note:

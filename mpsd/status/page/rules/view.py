@@ -22,7 +22,6 @@ from mpsd.model.times import epoch, seconds
 if TYPE_CHECKING:  # as in page.rules.pages
     from mpsd.status.rules.pods import Explanation, PodSeen
 
-VERSION = "v1"
 _LONGEST_TEXT = 2000
 
 
@@ -201,9 +200,8 @@ class PageHead:
 
 @dataclass(frozen=True, slots=True)
 class PageView:
-    """All of it. version: of this shape."""
+    """All of it."""
 
-    version: str
     head: PageHead
     notes: tuple[Note, ...]
     nodes: tuple[NodeCard, ...]
