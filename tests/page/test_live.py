@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from selenium.webdriver.common.keys import Keys
 
 from mpsd.platform.kube import PatchKind
 from tests.page.browser import Browser
@@ -50,25 +49,6 @@ def test_a_program_that_gets_a_grant_is_seen_and_its_end_too(
     program.kill()
     window.until("return !document.querySelector('.bar:not(.threads) .slice')", "its end is seen")
     assert window.complaints() == []
-
-
-def test_who_waits_and_who_was_refused_is_told_why(window: Browser, machine: Machine) -> None:
-    service = machine.service("up", {LISTEN: "127.0.0.1:0"})
-    machine.until_ready()
-    window.open(page_of(service))
-    machine.client(20)
-    machine.client(20)
-    machine.run("--gpu-mem 7 --wait", "sim-cuda", "hold")
-    window.until(
-        "return document.getElementById('waiting').innerText.includes('7 GiB')",
-        "it is seen to wait",
-    )
-    assert "no single GPU has 7 GiB: gpu0 has 3." in window.text("#waiting")
-    machine.run("--gpu-mem 9", "sim-cuda", "hold")
-    window.until(
-        "return document.getElementById('recent').innerText.includes('no single GPU has 9 GiB')",
-        "the refusal",
-    )
 
 
 def test_a_lost_connection_is_said_with_since_when_and_heals(
@@ -144,15 +124,6 @@ def test_the_scheduler_shows_the_cluster_and_why_a_pod_waits(
         assert "pod default/finetune-0 waits: it asks for 24 GiB of one GPU" in window.text(
             "#waiting"
         )
-        window.keys("/train-0")
-        window.until("return document.querySelectorAll('.node').length === 1", "one node has it")
-        window.until(
-            "return document.querySelector('tr.hit th')?.innerText.trim() === 'default/train-0'",
-            "its row is marked",
-        )
-        window.select_all()
-        window.keys(Keys.BACKSPACE)
-        window.until("return document.querySelectorAll('.node').length === 5", "all nodes are back")
 
     def look_again() -> None:
         window.until(

@@ -9,8 +9,16 @@ import pytest
 from selenium.common.exceptions import JavascriptException
 from selenium.webdriver.common.keys import Keys
 
+from mpsd.model.node_report import (
+    GrantViolations,
+    SeenViolations,
+    ViolationCount,
+    ViolationsReport,
+)
+from mpsd.status.page.rules.pages import node_page
 from mpsd.status.page.rules.view import PodsHeard
-from tests.model.worlds import GPUS
+from mpsd.status.rules.node_report import node_report
+from tests.model.worlds import GPUS, POLICY
 from tests.page.browser import DESKTOP, PHONE, Browser, axe
 from tests.page.site import PlayedSite, played
 from tests.page.worlds import cluster, hostile, troubled
@@ -307,9 +315,18 @@ def test_a_claim_is_named_beside_its_holder_and_found_by_any_of_its_pods(window:
         window.until("return document.querySelectorAll('tr.hit').length === 1", "its row is marked")
 
 
-def test_a_cluster_has_the_worst_node_first_and_no_silent_one_is_well(
-    window: Browser,
-) -> None:
+def test_how_often_a_pod_broke_its_limit_is_in_its_row(window: Browser) -> None:
+    three = GrantViolations((ViolationCount(kind="memory_over_grant", count=3),))
+    pods = [granted(GPUS[0], name, GIB) for name in ("train", "well")]
+    seen = SeenViolations(ViolationsReport(), {pods[0].id: three})
+    with played(node_page(node_report(node(GPUS[:1], pods), POLICY, seen), "gpu-a1")) as site:
+        shown(window, site, 1)
+        window.until("return document.querySelectorAll('.gpu tbody tr').length === 2", "both pods")
+        assert "3 violations" in window.text(".gpu tbody tr:nth-child(1)")
+        assert "violation" not in window.text(".gpu tbody tr:nth-child(2)")
+
+
+def test_a_cluster_has_the_worst_node_first_and_no_silent_one_is_well(window: Browser) -> None:
     window.size(*PHONE)
     with played(cluster(time.time())) as site:
         window.open(site.url)

@@ -68,13 +68,6 @@ def test_the_gpus_of_a_domain_go_together_and_that_is_said() -> None:
         True,
         True,
     )
-    after = node("gpu-a2", "gpu2")
-    back = cordon_change(after, ["gpu2"], cordon=False)
-    assert (labels(after, back.gpus), labels(after, back.along), back.kept) == (
-        ["gpu2"],
-        ["gpu3"],
-        (),
-    )
 
 
 def test_a_gpu_whose_mate_is_cordoned_stays_out_of_use_and_that_is_said() -> None:
@@ -86,13 +79,6 @@ def test_a_gpu_whose_mate_is_cordoned_stays_out_of_use_and_that_is_said() -> Non
     again = cordon_change(mate, ["gpu2"], cordon=False)
     assert (again.changes, labels(mate, again.kept)) == (False, ["gpu2"])
     assert [*effects(mate, again)][1:] == [why]
-
-
-def test_what_is_so_already_is_said_and_not_written() -> None:
-    before = node("gpu-a1", "gpu0")
-    change = cordon_change(before, ["gpu0"], cordon=True)
-    assert not change.changes
-    assert len([*effects(before, change)]) == 1
 
 
 def test_every_gpu_that_is_not_there_is_named_with_those_that_are() -> None:

@@ -272,10 +272,7 @@ def test_who_is_below_normal_is_told_of_pods_and_not_of_programs() -> None:
     )
     assert by_name(
         status, "mpsd_grant_below_normal", gpu="gpu0", uuid=UUIDS[0], holder="pod", container=""
-    ) == {
-        ("default", "batch"): 1,
-        ("default", "serve"): 0,
-    }
+    ) == {("default", "batch"): 1, ("default", "serve"): 0}
     assert by_name(status, "mpsd_grant_below_normal", holder="program") == {}
 
 

@@ -227,23 +227,6 @@ def test_a_domain_that_does_not_serve_is_why_a_container_does_not_start() -> Non
     assert "gpu1 is wedged for 100 s" in found.sentence
 
 
-def test_a_container_that_crashes_is_no_pod_that_runs() -> None:
-    found = told(
-        started("CrashLoopBackOff", phase="Running"), scene(cluster_node(held=(held("train", 7),)))
-    )
-    assert (found.why, found.is_well) == (Why.RESTARTS, False)
-    assert found.sentence.endswith("kubectl logs train -n default --previous")
-
-
-def test_a_pod_that_kubelet_has_not_begun_says_so() -> None:
-    found = told(pod(spec={"nodeName": "node1"}), scene(cluster_node()))
-    warned = told(
-        started("ContainerCreating"), scene(cluster_node()), "FailedMount: no such volume."
-    )
-    assert (found.why, warned.why) == (Why.NOT_STARTED, Why.NOT_STARTED)
-    assert "FailedMount: no such volume;" in warned.sentence
-
-
 def test_a_pod_whose_init_container_runs_is_not_said_to_have_begun_nothing() -> None:
     first = {
         "initContainerStatuses": [
