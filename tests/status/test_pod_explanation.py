@@ -134,18 +134,6 @@ def test_the_node_with_the_most_free_is_named_first() -> None:
     assert "and 1 more" in found.sentence
 
 
-def test_threads_and_clients_that_lack_are_said() -> None:
-    node = cluster_node(held=(held("a", 1, 0, percent=80), held("b", 20, 1)))
-    slow = told(pod(percent=30), scene(node))
-    assert slow.why is Why.NO_ROOM
-    assert "gpu0 has 20 of 30 % of the threads" in slow.sentence
-    crowded = told(
-        pod(), scene(cluster_node(gib=(23,), held=tuple(held(f"p{n}", 1) for n in range(6))))
-    )
-    assert crowded.why is Why.NO_ROOM
-    assert "gpu0 has 0 of 8 clients free" in crowded.sentence
-
-
 def test_several_gpus_must_be_of_one_domain() -> None:
     apart, beside = (
         cluster_node(gib=(23, 23)),

@@ -63,7 +63,7 @@ def with_impossible_claims() -> Iterator[PodSeen]:
 
 def without_a_node() -> Iterator[Explanation]:
     """What keeps a pod out by itself, then what the nodes lack."""
-    usual, many = scene(cluster_node()), tuple(held(f"p{n}", 1) for n in range(6))
+    usual = scene(cluster_node())
     unreadable = pod()
     unreadable["spec"]["containers"].append(
         {"name": "b", "resources": {"limits": {"aliyun.com/gpu-mem": "7Gi"}}}
@@ -104,10 +104,6 @@ def without_a_node() -> Iterator[Explanation]:
         for n in (3, 4, 5)
     ]
     yield told(pod(), scene(*full, cluster_node("node9", (23,), cordoned=(0,))))
-    yield told(
-        pod(percent=30), scene(cluster_node(held=(held("a", 1, 0, percent=80), held("b", 20, 1))))
-    )
-    yield told(pod(), scene(cluster_node(gib=(23,), held=many)))
     yield told(pod(gpus=2), scene(cluster_node(gib=(23, 23))))
     yield told(pod(gpus=2), scene(cluster_node(gib=(23, 23), together=True, held=(held("a", 20),))))
     yield told(pod(), unready())
