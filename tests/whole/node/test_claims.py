@@ -292,7 +292,7 @@ def test_what_kubelet_gives_up_is_held_while_a_process_of_it_lives(claims: Claim
         claims.free("left")
         eventually(lambda: claims.agent.logged("grant kept"), "that it is kept is said")
         new = claims.allocate("new", 20)
-        assert "left beside the other grants" in claims.prepare("new", new).error
+        assert "no room beside the other grants" in claims.prepare("new", new).error
         eventually(lambda: claims.offered_mib() == whole - 10240, "the scheduler is not offered it")
         claims.agent.kill()
         claims.agent = claims.start_agent()
