@@ -7,8 +7,8 @@ which come at once agree on whoever was first.
 
 import base64
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from mpsd.admission.settings import WebhookSettings
 from mpsd.model.names import LABEL, PRODUCT
@@ -22,39 +22,36 @@ from mpsd.platform.certificates import (
 )
 from mpsd.platform.kube import Conflict, Kube, NotFound, Object, Resource
 from mpsd.platform.logs import logger
-from mpsd.platform.rules.certificates import CertificateStep, SecretView, next_step
+from mpsd.platform.rules.certificates import Authority, CertificateStep, SecretView, next_step
 
-# A part of the Secret that cannot be used counts as absent, so that an edited Secret is repaired
-# and never served.
-
-Found = TypeVar("Found")
-
-_FORMER = "former.crt"
+# The parts of the Secret, each a .crt and a .key; of the former authority the certificate alone.
+_AUTHORITY, _FOLLOWING, _FORMER, _SERVING = "authority", "following", "former", "tls"
+_AUTHORITIES = (_AUTHORITY, _FOLLOWING, _FORMER)
 _FORMER_UNTIL = "former-until"
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The parts of the Secret; None each for what is absent or cannot be used."""
+    """The parts of the Secret by name. One that cannot be used is left out, so that an edited
+    Secret is repaired and never served."""
 
-    authority: Pair | None = None
-    following: Pair | None = None
-    former: bytes | None = field(default=None, repr=False)
+    parts: Mapping[str, Pair]
     former_until: float = 0.0
-    serving: Pair | None = None
 
     @property
     def authorities(self) -> tuple[bytes, ...]:
         """The PEM certificates that verify, the one that signs first."""
-        signing = (pair.certificate for pair in (self.authority, self.following) if pair)
-        return (*signing, *([self.former] if self.former else []))
+        return tuple(self.parts[name].certificate for name in _AUTHORITIES if name in self.parts)
+
+    @property
+    def serving(self) -> Pair | None:
+        return self.parts.get(_SERVING)
 
     def seen(self, following_trusted_since: float | None, *, held: bool) -> SecretView:
-        authority, following = (
-            read_authority(pair.certificate, pair.key) if pair else None
-            for pair in (self.authority, self.following)
+        authority, following, former = (
+            _read_authority(self.parts[name]) if name in self.parts else None
+            for name in _AUTHORITIES
         )
-        former = read_authority(self.former, None) if self.former else None
         serving = read_serving(self.serving, self.authorities) if self.serving else None
         return SecretView(
             authority, following, former, self.former_until, serving, following_trusted_since, held
@@ -63,98 +60,73 @@ class Material:
 
 def read_material(data: Mapping[str, object]) -> Material:
     """data: the Secret's, base64; whatever else is in it stays out."""
-    found = (
-        (_bytes(data, f"{part}.crt"), _bytes(data, f"{part}.key"))
-        for part in ("authority", "following", "tls")
-    )
-    authority, following, serving = (Pair(one, key) if one and key else None for one, key in found)
-    former = _bytes(data, _FORMER)
+    parts: dict[str, Pair] = {}
+    for name in (*_AUTHORITIES, _SERVING):
+        certificate = _bytes(data, f"{name}.crt")
+        key = b"" if name == _FORMER else _bytes(data, f"{name}.key")
+        if certificate is None or key is None:
+            continue
+        pair = Pair(certificate, key)
+        with suppress(UnusableCertificate):
+            if name == _SERVING:
+                read_serving(pair, ())
+            else:
+                _read_authority(pair)
+            parts[name] = pair
     try:
         until = float(_bytes(data, _FORMER_UNTIL) or 0)
     except ValueError:  # a former authority that nobody knows the end of is forgotten
         until = 0.0
-    material = Material(
-        (
-            authority
-            if authority and _usable(read_authority, authority.certificate, authority.key)
-            else None
-        ),
-        (
-            following
-            if following and _usable(read_authority, following.certificate, following.key)
-            else None
-        ),
-        former if former and _usable(read_authority, former, None) else None,
-        until,
-    )
-    is_usable = serving and _usable(read_serving, serving, material.authorities)
-    return replace(material, serving=serving) if is_usable else material
+    return Material(parts, until)
 
 
 def written(material: Material) -> dict[str, str]:
-    parts: dict[str, bytes] = {}
-    for name, pair in (
-        ("authority", material.authority),
-        ("following", material.following),
-        ("tls", material.serving),
-    ):
-        if pair:
-            parts |= {f"{name}.crt": pair.certificate, f"{name}.key": pair.key}
-    if material.former:
-        parts |= {_FORMER: material.former, _FORMER_UNTIL: str(material.former_until).encode()}
-    return {name: base64.b64encode(value).decode() for name, value in parts.items()}
+    data: dict[str, bytes] = {}
+    for name, pair in material.parts.items():
+        data[f"{name}.crt"] = pair.certificate
+        if pair.key:
+            data[f"{name}.key"] = pair.key
+    if _FORMER in material.parts:
+        data[_FORMER_UNTIL] = str(material.former_until).encode()
+    return {name: base64.b64encode(value).decode() for name, value in data.items()}
 
 
 def after(
     step: CertificateStep, material: Material, settings: WebhookSettings, now: float
 ) -> Material:
     """The material once a step is taken. For BRING_BACK: what this process still holds."""
-
-    def new() -> Pair:
-        return certificates.new_authority(
-            f"{settings.service}.{settings.namespace}", now, settings.lives.authority_s
-        )
-
+    parts = dict(material.parts)
+    host, lives = f"{settings.service}.{settings.namespace}", settings.lives
     match step:
         case CertificateStep.START:
-            return Material(authority=new())
+            parts = {_AUTHORITY: certificates.new_authority(host, now, lives.authority_s)}
         case CertificateStep.PREPARE:
-            return replace(material, following=new())
+            parts[_FOLLOWING] = certificates.new_authority(host, now, lives.authority_s)
         case CertificateStep.BRING_BACK:
-            return replace(material, following=material.following or new())
+            if _FOLLOWING not in parts:
+                parts[_FOLLOWING] = certificates.new_authority(host, now, lives.authority_s)
         case CertificateStep.SWITCH:
-            assert material.authority, "the plan switches only from an authority"
             # The former authority stays until the last certificate that it signed has ended.
-            serving = material.serving and _usable(
-                read_serving, material.serving, material.authorities
-            )
-            until = serving.not_after if serving else 0.0
-            return Material(
-                material.following, None, material.authority.certificate, until, material.serving
-            )
+            parts[_FORMER] = Pair(parts[_AUTHORITY].certificate, b"")
+            parts[_AUTHORITY] = parts.pop(_FOLLOWING)
+            until = read_serving(material.serving, ()).not_after if material.serving else 0.0
+            return Material(parts, until)
         case CertificateStep.FORGET:
-            return replace(material, former=None, former_until=0.0)
+            del parts[_FORMER]
         case CertificateStep.ISSUE:
-            assert material.authority, "the plan issues only with an authority"
-            return replace(
-                material,
-                serving=certificates.issue(
-                    material.authority, settings.names, now, settings.lives.serving_s
-                ),
-            )
+            names = settings.names
+            parts[_SERVING] = certificates.issue(parts[_AUTHORITY], names, now, lives.serving_s)
+    return replace(material, parts=parts)
 
 
-def _usable(read: Callable[..., Found], *parts: object) -> Found | None:
-    """What is read of these parts of the Secret; None where they cannot be used."""
-    try:
-        return read(*parts)
-    except UnusableCertificate:
-        return None
+def _read_authority(pair: Pair) -> Authority:
+    return read_authority(pair.certificate, pair.key or None)
 
 
 def _bytes(data: Mapping[str, object], name: str) -> bytes | None:
+    """None where it is absent, empty or no base64."""
     try:
-        return base64.b64decode(str(data[name]), validate=True)
+        return base64.b64decode(str(data[name]), validate=True) or None
     except (KeyError, ValueError):
         return None
 
@@ -192,11 +164,9 @@ class SecretCertificates:
             step = next_step(seen, settings.names, settings.lives, now)
             if step is None and material.serving:
                 self._held = material
-                parts = {
-                    name: getattr(seen, name)
-                    for name in ("serving", "authority", "following", "former")
-                }
-                expiries = {name: part.not_after for name, part in parts.items() if part}
+                ends = {"serving": seen.serving, _AUTHORITY: seen.authority}
+                ends |= {_FOLLOWING: seen.following, _FORMER: seen.former}
+                expiries = {name: part.not_after for name, part in ends.items() if part}
                 return Certificates(material.serving, b"".join(material.authorities), expiries)
             if step:
                 await self._take(step, secret, material, now)
@@ -233,15 +203,11 @@ class SecretCertificates:
     def _trusted_since(self, material: Material, now: float) -> float | None:
         """Since when both configurations name the authority that follows; None while they do
         not."""
-        following = (
-            certificates.fingerprints(material.following.certificate)
-            if material.following
-            else frozenset()
-        )
-        if not following or not following <= self._trusted():
+        following = material.parts.get(_FOLLOWING)
+        identity = certificates.fingerprint(following.certificate) if following else ""
+        if identity not in self._trusted():
             self._since = None
             return None
-        (identity,) = following
         if self._since is None or self._since[0] != identity:
             self._since = (identity, now)
         return self._since[1]

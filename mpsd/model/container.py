@@ -136,7 +136,7 @@ class Container(Read, frozen=True, gc=False):
 
     @classmethod
     def path_of_entry(cls, entry: Fields, path: str) -> str:
-        """By its name, where it has one."""
+        """Where an entry of a list is: by its name, where it has one. path: by its position."""
         name = entry.get("name")
         is_name = isinstance(name, str) and _CONTAINER_NAME.fullmatch(name)
         return f"{path.rpartition('[')[0]}[{name}]" if is_name else path

@@ -103,9 +103,7 @@ class FieldReader:
 
     def entries(self, fields: Fields, key: str, path: str) -> list[tuple[str, Fields]]:
         """The mappings of the list at `key`, each with its path by position."""
-        found: list[object] | None = self._read(fields, key, path, list)
-        if not found:
-            return []
+        found: list[object] = self._read(fields, key, path, list) or []
         listed = at(path, key)
         entries: list[tuple[str, Fields]] = []
         for position, entry in enumerate(found):
@@ -146,7 +144,7 @@ class FieldReader:
         """The struct in the mapping at `path`, for what `msgspec.convert` refuses. Its fields are
         text, flags, whole numbers, times, mappings, structs, tuples of text or of structs, and Any;
         those of other types keep their defaults. Entries of a list are at the path that their
-        struct gives them (`path_of_entry`).
+        struct gives them where it has `path_of_entry`, else at their position.
         """
         read = {}
         for one in _parts(kind):
@@ -174,10 +172,10 @@ class FieldReader:
             return self.texts(fields, key, path)
         if not _is_struct(inner):
             return None
-        entries = self.entries(fields, key, path)
-        return tuple(
-            self.struct(inner, entry, inner.path_of_entry(entry, where)) for where, entry in entries
-        )
+        found = []
+        for where, entry in self.entries(fields, key, path):
+            found.append(self.struct(inner, entry, inner.path_of_entry(entry, where)))
+        return tuple(found)
 
     def _bounded(self, kind: Any, fields: Fields, key: str, path: str) -> object:
         """Text, a flag, a whole number or a time, within the bounds of its type."""

@@ -26,6 +26,11 @@ def broken(
     ]
 
 
+def asking(**spec: object) -> Fields:
+    """A pod whose one container asks for a GPU."""
+    return pod(container(limits={MEMORY: 7}), **spec)
+
+
 def in_kind(kind: str, asks: bool = True, **fields: object) -> Fields:
     """A pod, asking or not, with these fields on a container `x` of one kind."""
     first, other = container(limits={MEMORY: 7} if asks else None), container("x", **fields)

@@ -1,8 +1,5 @@
 """AdmissionReviews for tests, as an API server sends them, and their patches applied."""
 
-import copy
-from typing import Any
-
 from mpsd.admission.rules.review import (
     AdmissionAnswer,
     AdmissionContext,
@@ -11,6 +8,7 @@ from mpsd.admission.rules.review import (
     validate,
 )
 from mpsd.model.policy import Policy
+from mpsd.simulator.api_server.bodies import edited
 from tests.model.manifests import FACTS, POLICY, Fields
 
 UNSEEN = AdmissionContext()
@@ -60,22 +58,6 @@ def rules_refusing(answer: AdmissionAnswer) -> list[str]:
 
 
 def patched(thing: Fields, answer: AdmissionAnswer) -> Fields:
-    """The object after the patch, by the part of RFC 6902 that mpsd uses: add to a mapping or a
-    list, and remove from a mapping."""
-    after: Any = copy.deepcopy(thing)
-    for change in answer.patch:
-        assert change.keys() == {"op", "path", *(["value"] if change["op"] == "add" else [])}
-        *steps, last = (
-            step.replace("~1", "/") for step in str(change["path"]).removeprefix("/").split("/")
-        )
-        place = after
-        for step in steps:
-            place = place[int(step)] if isinstance(place, list) else place[step]
-        if change["op"] == "remove":
-            del place[last]
-        elif isinstance(place, dict):
-            place[last] = copy.deepcopy(change["value"])
-        else:
-            place.insert(len(place) if last == "-" else int(last), copy.deepcopy(change["value"]))
-    result: Fields = after
-    return result
+    """The object after the patch, as an API server applies it."""
+    after: Fields = edited(thing, [*answer.patch])
+    return after

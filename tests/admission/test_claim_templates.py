@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from mpsd.admission.review_api import USED_AT, ClaimTemplates
+from mpsd.admission.review_api import CONFIG_MAPS, USED_AT, ClaimTemplates, Lookups, WebhookMetrics
 from mpsd.admission.rules.requests import template_wanted
 from mpsd.admission.rules.review import AdmissionContext, needed_to_mutate, read_review
-from mpsd.model.names import MIRROR, NAME_LABEL, WEBHOOK
+from mpsd.model.names import NAME_LABEL, WEBHOOK
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
 from mpsd.platform.kube import (
     CLAIM_TEMPLATES,
@@ -25,6 +25,7 @@ from mpsd.platform.kube import (
     Resource,
 )
 from mpsd.platform.rules.kubernetes_objects import read_object
+from tests.admission.cases import asking
 from tests.admission.reviews import ALLOWED, mutated, patched, review_of, rules_refusing, validated
 from tests.model.manifests import (
     COUNT,
@@ -93,7 +94,7 @@ def test_the_claim_is_for_the_same_memory_and_threads() -> None:
     (request,) = devices(pod(container(limits={MEMORY: "7"})))["requests"]
     assert request["exactly"]["capacity"] == {"requests": {"memory": "7Gi"}}
     mib = replace(CLAIMING, resources=replace(CLAIMING.resources, memory_unit_mib=512))
-    (request,) = devices(pod(container(limits={MEMORY: 7})), mib)["requests"]
+    (request,) = devices(asking(), mib)["requests"]
     assert request["exactly"]["capacity"] == {"requests": {"memory": "3584Mi"}}
 
 
@@ -115,10 +116,7 @@ def test_several_gpus_are_as_many_devices_of_one_domain() -> None:
         ),
         (pod(container(limits={MEMORY: 14}), labels={COUNT: "2"}), "claim-without-domain"),
         (
-            pod(
-                container(limits={MEMORY: 7}),
-                resourceClaims=[{"name": "mpsd-gpu", "resourceClaimName": "x"}],
-            ),
+            asking(resourceClaims=[{"name": "mpsd-gpu", "resourceClaimName": "x"}]),
             "claim-name-taken",
         ),
         (pod(container(limits={MEMORY: 7000})), "memory-over-card"),
@@ -180,7 +178,7 @@ def test_where_a_label_says_which_nodes_serve_claims_only_pods_that_select_it_ge
     spec: Fields, gets: bool
 ) -> None:
     by_label = replace(CLAIMING, claim_nodes="labelled")
-    thing = pod(container(limits={MEMORY: 7}), **spec)
+    thing = asking(**spec)
     assert bool(mutated(review_of(thing), by_label).template) is gets
     assert mutated(review_of(thing), CLAIMING).template
     two = pod(container("a", limits={MEMORY: 3}), container("b", limits={MEMORY: 4}), **spec)
@@ -192,7 +190,7 @@ def test_where_a_label_says_which_nodes_serve_claims_only_pods_that_select_it_ge
 @pytest.mark.parametrize("enforce", ["none", None])
 def test_pods_are_left_alone_where_the_policy_or_the_namespace_says_so(enforce: str | None) -> None:
     policy, labels = (CLAIMING, {"mpsd.io/enforce": enforce}) if enforce else (POLICY, {})
-    review = review_of(pod(container(limits={MEMORY: 7})))
+    review = review_of(asking())
     answer = mutated(review, replace(policy, pod_ends=False), AdmissionContext(labels))
     assert answer == ALLOWED
 
@@ -204,27 +202,6 @@ def test_a_container_that_names_the_claim_before_it_is_there_is_refused() -> Non
     assert "mpsd-gpu" in validated(review_of(thing), CLAIMING).message
 
 
-def test_an_entry_that_names_no_claim_stays_for_the_api_server_to_refuse() -> None:
-    entry = {"name": "net", "source": {"resourceClaimName": "net"}}
-    thing = pod(container(limits={MEMORY: 7}), resourceClaims=[entry])
-    after = patched(thing, mutated(review_of(thing), CLAIMING))
-    assert after["spec"]["resourceClaims"][0] == entry
-
-
-def test_two_containers_of_one_name_stay_for_the_api_server_to_refuse() -> None:
-    thing = pod(container(), container(limits={MEMORY: 7}))
-    first, second = patched(thing, mutated(review_of(thing), CLAIMING))["spec"]["containers"]
-    assert first["name"] == second["name"]
-    assert "resources" not in first
-    assert second["resources"]["claims"] == [{"name": "mpsd-gpu"}]
-
-
-def test_the_copy_of_a_static_pod_gets_no_claim() -> None:
-    thing = pod(container(limits={MEMORY: 7}))
-    thing["metadata"]["annotations"] = {MIRROR: "1"}
-    assert mutated(review_of(thing), CLAIMING) == ALLOWED
-
-
 @pytest.mark.parametrize("name", ["a" * 63, "a\n" + "b" * 5000])
 def test_the_warning_of_a_claim_has_lines_that_kubernetes_shows(name: str) -> None:
     warnings = mutated(review_of(pod(container(name, limits={MEMORY: 7}))), CLAIMING).warnings
@@ -233,7 +210,7 @@ def test_the_warning_of_a_claim_has_lines_that_kubernetes_shows(name: str) -> No
 
 
 def test_a_dry_run_does_not_ask_for_the_template_that_it_does_not_make() -> None:
-    thing = pod(container(limits={MEMORY: 7}))
+    thing = asking()
     after = patched(thing, mutated(review_of(thing), CLAIMING))
     root = {**after, "spec": {**after["spec"], "hostPID": True}}
     assert "cannot be read" in str(validated(review_of(root), CLAIMING).warnings)
@@ -241,9 +218,26 @@ def test_a_dry_run_does_not_ask_for_the_template_that_it_does_not_make() -> None
 
 
 def test_templates_of_pods_and_updates_are_left_alone() -> None:
-    thing = pod(container(limits={MEMORY: 7}))
+    thing = asking()
     assert mutated(review_of(inside("batch/v1", "Job", thing)), CLAIMING) == ALLOWED
     assert mutated(review_of(thing, old=pod(container(limits={MEMORY: 6}))), CLAIMING) == ALLOWED
+
+
+# -- the ConfigMaps ----------------------------------------------------------------------------
+
+
+def test_a_config_map_beyond_the_32_that_are_looked_into_is_not_known(tmp_path: Path) -> None:
+    names = [f"many-{number}" for number in range(33)]
+
+    async def ask(kube: Kube) -> dict[str, frozenset[str]]:
+        for name in names:
+            thing = {"metadata": {"name": name}, "data": {"A": ""}}
+            await kube.create(CONFIG_MAPS, thing, "default")
+        return await Lookups(kube, WebhookMetrics()).config_map_keys("default", names)
+
+    with simulated_api() as api:
+        found = answers(api.kubeconfig(tmp_path), ask)
+    assert found == dict.fromkeys(names[:32], frozenset({"A"}))
 
 
 # -- the templates -------------------------------------------------------------------------------
@@ -328,22 +322,6 @@ def test_templates_of_others_are_neither_used_nor_removed(tmp_path: Path) -> Non
         assert "other contents" in await templates.keep("default", wanted(), 1000.0)
         await templates.sweep(10 * DAY_S)
         assert await names(kube) == [wanted().name]
-
-    with_api(tmp_path, act)
-
-
-def test_a_template_of_another_with_the_same_contents_is_used_and_not_written(
-    tmp_path: Path,
-) -> None:
-    async def act(kube: Kube, templates: ClaimTemplates) -> None:
-        typed = {"apiVersion": CLAIM_TEMPLATES.api, "kind": CLAIM_TEMPLATE}
-        made = await kube.create(
-            CLAIM_TEMPLATES,
-            {**typed, "metadata": {"name": wanted().name}, "spec": {"spec": wanted().spec}},
-            "default",
-        )
-        assert await templates.keep("default", wanted(), DAY_S) == ""
-        assert await kube.get(CLAIM_TEMPLATES, wanted().name, "default") == made
 
     with_api(tmp_path, act)
 

@@ -72,10 +72,6 @@ def test_a_good_pod_with_a_claim_is_admitted_without_a_word() -> None:
         assert validated(review_of(claimed()), seen=seen) == ALLOWED
 
 
-def test_claims_may_be_allocated_by_any_scheduler() -> None:
-    assert validated(review_of(claimed(schedulerName="volcano")), seen=OURS) == ALLOWED
-
-
 def test_a_claim_that_cannot_be_read_counts_as_one_of_mpsd_and_whoever_is_refused_is_told() -> None:
     answer = validated(review_of(claimed(hostIPC=None)), seen=UNKNOWN)
     assert rules_refusing(answer) == ["host-ipc-missing"]
@@ -155,44 +151,6 @@ def test_the_policy_names_the_classes() -> None:
     assert validated(review, with_admission(device_classes=()), UNKNOWN).allowed
 
 
-def test_the_hosts_ipc_namespace_is_added_only_for_a_claim_that_is_known() -> None:
-    inject, review = with_admission(host_ipc=HostIPC.INJECT), review_of(claimed(hostIPC=None))
-    assert [
-        change["path"]
-        for change in mutated(review, inject, OURS).patch
-        if change["path"] == "/spec/hostIPC"
-    ]
-    for seen in (ANOTHER, UNKNOWN):
-        assert not [
-            change
-            for change in mutated(review, inject, seen).patch
-            if change["path"] == "/spec/hostIPC"
-        ]
-
-
-def test_the_grace_is_lengthened_only_for_a_claim_that_is_known() -> None:
-    thing = claimed(terminationGracePeriodSeconds=60)
-    graces = [
-        patched(thing, mutated(review_of(thing), seen=seen))["spec"][
-            "terminationGracePeriodSeconds"
-        ]
-        for seen in (OURS, ANOTHER, UNKNOWN)
-    ]
-    assert graces == [64, 60, 60]
-
-
-def test_a_container_with_a_claim_gets_a_hook_only_where_the_claim_is_known() -> None:
-    thing = claimed(hostIPC=True)
-    hooks = [
-        [one.get("lifecycle") for one in patched(thing, answer)["spec"]["containers"]]
-        for answer in (
-            mutated(review_of(thing), seen=replace(seen, has_sleep=True))
-            for seen in (OURS, ANOTHER, UNKNOWN)
-        )
-    ]
-    assert hooks == [[{"preStop": {"sleep": {"seconds": 1}}}], [None], [None]]
-
-
 def test_what_is_needed_of_claims_is_said_beforehand() -> None:
     review = read_review(review_of(claimed(hostIPC=None)))
     assert needed_to_validate(review, POLICY, FACTS) == ReviewNeeds("team", claims=(SHARE,))
@@ -200,6 +158,18 @@ def test_what_is_needed_of_claims_is_said_beforehand() -> None:
     for policy in (POLICY, inject, replace(inject, pod_ends=False)):
         assert needed_to_mutate(review, policy, FACTS) == ReviewNeeds("team", claims=(SHARE,))
     assert needed_to_mutate(review, replace(POLICY, pod_ends=False), FACTS).claims == ()
+
+
+def test_a_pod_is_changed_only_for_a_claim_that_is_known() -> None:
+    inject, thing = with_admission(host_ipc=HostIPC.INJECT), claimed(hostIPC=None)
+    thing["spec"]["terminationGracePeriodSeconds"] = 60
+    for seen, known in ((OURS, True), (ANOTHER, False), (UNKNOWN, False)):
+        spec = patched(thing, mutated(review_of(thing), inject, replace(seen, has_sleep=True)))[
+            "spec"
+        ]
+        assert spec.get("hostIPC") is (True if known else None)
+        assert spec["terminationGracePeriodSeconds"] == (65 if known else 60)
+        assert ("lifecycle" in spec["containers"][0]) is known
 
 
 def test_without_a_look_at_claims_nobody_is_judged_by_them() -> None:

@@ -78,12 +78,6 @@ def test_the_authorities_come_first_and_fail_comes_after_them() -> None:
     assert repair({"webhooks": second.webhooks}, WANTED, may_fail=True) is None
 
 
-def test_fail_waits_until_it_may_be_set() -> None:
-    right = settled(shipped(), may_fail=False)
-    assert right["webhooks"][0]["failurePolicy"] == "Ignore"
-    assert is_registered(right, WANTED)
-
-
 def test_fail_is_not_taken_back_by_a_webhook_in_trouble() -> None:
     assert repair(settled(shipped()), WANTED, may_fail=False) is None
 
@@ -106,11 +100,6 @@ OURS = (
 @pytest.mark.parametrize(
     ("refusal", "fails", "expected"),
     [
-        (
-            f'admission webhook "validate.mpsd.io" denied the request: mpsd.io/probe: {WORD}',
-            False,
-            Called.YES,
-        ),
         (
             f'admission webhook "validate.mpsd.io" denied the request: mpsd.io/probe: {WORD}',
             True,
@@ -168,41 +157,11 @@ def test_another_template_is_judged_as_ever(annotations: object) -> None:
     assert WORD not in validated(review_of(thing)).message
 
 
-def test_ignore_is_set_at_once_where_the_operator_wants_it() -> None:
-    wanted = replace(WANTED, failure_policy=FailurePolicy.IGNORE)
-    change = repair(settled(shipped()), wanted, may_fail=False)
-    assert change
-    assert change.webhooks[0]["failurePolicy"] == "Ignore"
-
-
 @pytest.mark.parametrize(
     "broken",
     [
-        {"clientConfig": {}},
         {"clientConfig": {"url": "https://elsewhere/validate", "caBundle": "QUJD"}},
-        {
-            "clientConfig": {
-                "service": {
-                    "name": "other",
-                    "namespace": "mpsd-system",
-                    "path": "/validate",
-                    "port": 443,
-                }
-            }
-        },
-        {
-            "clientConfig": {
-                "service": {"name": "mpsd-webhook", "namespace": "x", "path": "/mutate"},
-                "caBundle": "Ug==",
-            }
-        },
-        {"namespaceSelector": {}},
         {"namespaceSelector": None},
-        {
-            "namespaceSelector": {
-                "matchExpressions": [{"key": EXEMPT, "operator": "In", "values": ["true"]}]
-            }
-        },
         {
             "namespaceSelector": {
                 "matchExpressions": [{"key": EXEMPT, "operator": "NotIn", "values": ["false"]}]
@@ -233,17 +192,6 @@ def test_an_exemption_in_other_words_and_what_stands_beside_it_are_left_alone() 
     )
 
 
-def test_a_port_of_the_service_that_the_manifests_chose_stays() -> None:
-    service = {
-        "name": "mpsd-webhook",
-        "namespace": "mpsd-system",
-        "path": "/validate",
-        "port": 8443,
-    }
-    (webhook,) = settled(shipped(clientConfig={"service": service}))["webhooks"]
-    assert webhook["clientConfig"]["service"]["port"] == 8443
-
-
 def test_a_url_takes_the_place_of_the_service() -> None:
     wanted = replace(WANTED, url="https://10.0.0.7:9443/")
     (webhook,) = settled(shipped(), wanted)["webhooks"]
@@ -268,11 +216,6 @@ def test_rules_and_every_other_webhook_are_repaired_alone() -> None:
     assert change
     assert [webhook["rules"] for webhook in change.webhooks] == [RULES, []]
     assert [webhook.get("timeoutSeconds") for webhook in change.webhooks] == [None, 5]
-
-
-def test_a_configuration_without_webhooks_asks_nobody() -> None:
-    assert repair({}, WANTED, may_fail=True) is None
-    assert not is_registered({"webhooks": []}, WANTED)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from mpsd.admission.rules.patch import HOST_IPC
 from mpsd.admission.rules.review import AdmissionContext
 from mpsd.model.policy import HostIPC, Policy
-from tests.admission.cases import broken
+from tests.admission.cases import asking, broken
 from tests.admission.reviews import mutated, patched, review_of
 from tests.model.manifests import (
     COUNT,
@@ -46,7 +46,6 @@ def environment(thing: Fields, kind: str = "containers", position: int = -1) -> 
     [
         ({}, [VOID]),
         ({"env": None}, [VOID]),
-        ({"env": []}, [VOID]),
         ({"env": [{"name": "A", "value": "b"}]}, [{"name": "A", "value": "b"}, VOID]),
         ({"env": [VOID]}, [VOID]),
         ({"env": [{"name": "NVIDIA_VISIBLE_DEVICES"}]}, [{"name": "NVIDIA_VISIBLE_DEVICES"}]),
@@ -64,12 +63,7 @@ def test_a_container_that_asks_for_no_gpu_sees_none_whatever_its_image_says(
 
 
 @pytest.mark.parametrize(
-    "entry",
-    [
-        {"value": "all"},
-        {"value": "GPU-1"},
-        {"valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}},
-    ],
+    "entry", [{"value": "GPU-1"}, {"valueFrom": {"configMapKeyRef": {"name": "a", "key": "b"}}}]
 )
 def test_a_variable_that_somebody_wrote_is_for_the_rules_and_is_left(entry: Fields) -> None:
     thing = pod(container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", **entry}]))
@@ -81,15 +75,12 @@ def test_a_variable_that_somebody_wrote_is_for_the_rules_and_is_left(entry: Fiel
 @pytest.mark.parametrize(
     ("resources", "is_void"),
     [
-        ({MEMORY: 7}, False),
         ({MEMORY: 0}, False),
         ({PERCENT: 30}, False),
         ({COUNT: 1}, False),
         ({"aliyun.com/gpu": 1}, False),
-        ({"nvidia.com/gpu": "1"}, False),
         ({"nvidia.com/mig-1g.10gb": 1}, False),
         ({"nvidia.com/gpu": 0}, True),
-        ({"cpu": 1, "memory": "1Gi"}, True),
         ({"amd.com/gpu": 1}, True),
     ],
 )
@@ -137,15 +128,9 @@ def test_templates_are_left_as_they_were_written(version: str, kind: str) -> Non
     assert mutated(review_of(inside(version, kind, pod(container()))), INJECT).patch == ()
 
 
-def test_void_can_be_switched_off() -> None:
-    assert (
-        mutated(review_of(pod(container())), with_admission(void_visible_devices=False)).patch == ()
-    )
-
-
 @pytest.mark.parametrize("host_ipc", [{}, {"hostIPC": False}])
 def test_host_ipc_is_added_where_the_policy_says_so_and_the_user_is_told(host_ipc: Fields) -> None:
-    thing = pod(container(limits={MEMORY: 7}), **{"hostIPC": None, **host_ipc})
+    thing = asking(**{"hostIPC": None, **host_ipc})
     answer = mutated(review_of(thing), INJECT)
     assert patched(thing, answer)["spec"]["hostIPC"] is True
     assert any("hostIPC: true is added" in warning for warning in answer.warnings)
@@ -165,14 +150,11 @@ def draining(end_drain_s: float, *, pod_ends: bool = True) -> Policy:
     ("grace_s", "policy", "expected"),
     [
         (None, POLICY, (34, "4")),
-        (30, POLICY, (34, "4")),
         (1, POLICY, (5, "4")),
         (600, draining(2.5), (603, "3")),
         (600, draining(2.6), (604, "4")),
         (600, draining(0.1), (601, "1")),
-        (600, draining(10), (611, "11")),
         (0, POLICY, (0, None)),
-        (-1, POLICY, (-1, None)),
         (30, draining(0), (30, None)),
         (30, draining(3, pod_ends=False), (30, None)),
     ],
@@ -181,7 +163,7 @@ def test_the_grace_of_a_gpu_pod_is_lengthened_by_what_its_end_takes(
     grace_s: int | None, policy: Policy, expected: tuple[int, str | None]
 ) -> None:
     for annotations in ({}, {"annotations": None}, {"annotations": {"note": "x"}}):
-        thing = pod(container(limits={MEMORY: 7}), terminationGracePeriodSeconds=grace_s)
+        thing = asking(terminationGracePeriodSeconds=grace_s)
         thing["metadata"] |= annotations
         now = patched(thing, mutated(review_of(thing), policy))
         seen = now["metadata"].get("annotations") or {}
@@ -197,15 +179,9 @@ def test_the_grace_of_a_gpu_pod_is_lengthened_by_what_its_end_takes(
 
 @pytest.mark.parametrize("annotation", ["mpsd.io/grace-added", "kubernetes.io/config.mirror"])
 def test_a_grace_that_is_lengthened_or_kept_in_a_nodes_file_stays(annotation: str) -> None:
-    thing = pod(container(limits={MEMORY: 7}))
+    thing = asking()
     thing["metadata"]["annotations"] = {annotation: "x"}
     assert mutated(review_of(thing)).patch == ()
-
-
-def test_a_pod_without_a_gpu_keeps_its_grace() -> None:
-    thing = pod(container(), terminationGracePeriodSeconds=30)
-    assert after(thing)["spec"]["terminationGracePeriodSeconds"] == 30
-    assert "annotations" not in after(thing)["metadata"]
 
 
 HOOK = {"sleep": {"seconds": 1}}
@@ -230,7 +206,6 @@ def graces(thing: Fields) -> tuple[int, str]:
     [
         ({}, {"preStop": HOOK}),
         ({"lifecycle": None}, {"preStop": HOOK}),
-        ({"lifecycle": {}}, {"preStop": HOOK}),
         ({"lifecycle": {"preStop": None}}, {"preStop": HOOK}),
         (
             {"lifecycle": {"postStart": HOOKED, "stopSignal": "SIGUSR1"}},
@@ -300,11 +275,6 @@ def test_pods_are_changed_in_every_namespace_but_where_nothing_is_enforced(label
     assert not mutated(review_of(pod(container()), namespace="kube-system")).patch
 
 
-def test_what_cannot_be_read_is_not_changed() -> None:
-    thing = pod(container("a"), container("b", env="x"))
-    assert mutated(review_of(thing)).patch == ()
-
-
 ENVIRONMENTS = st.none() | st.lists(
     st.fixed_dictionaries(
         {"name": st.sampled_from(["A", "NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_X"])},
@@ -365,13 +335,3 @@ def test_what_was_changed_once_is_not_changed_again(thing: Fields, policy: Any) 
 def test_a_change_breaks_no_rule(thing: Fields, policy: Any) -> None:
     once = patched(thing, mutated(review_of(thing), policy))
     assert set(broken(once, policy)) <= set(broken(thing, policy))
-
-
-@given(PODS, CONTAINERS)
-def test_what_another_webhook_adds_afterwards_is_changed_when_it_comes_again(
-    thing: Fields, added: list[Fields]
-) -> None:
-    once = patched(thing, mutated(review_of(thing)))
-    once["spec"]["containers"] += added
-    again = patched(once, mutated(review_of(once)))
-    assert mutated(review_of(again)).patch == ()

@@ -27,7 +27,7 @@ from mpsd.admission.rules.review import (
 )
 from mpsd.admission.rules.verdict import review
 from mpsd.model.policy import HostIPC, RuleId, RuleMode
-from tests.admission.cases import PLACED, in_kind, with_volume
+from tests.admission.cases import PLACED, asking, in_kind, with_volume
 from tests.admission.reviews import ALLOWED, mutated, review_of, rules_refusing, validated
 from tests.docs.pages import page
 from tests.model.manifests import (
@@ -161,25 +161,13 @@ def test_labels_of_the_namespace_change_how_hard_rules_are_taken() -> None:
 @pytest.mark.parametrize("mode", list(RuleMode))
 def test_a_rule_is_taken_as_hard_as_the_policy_says(mode: RuleMode) -> None:
     policy = with_admission(rules={**POLICY.admission.rules, RuleId.HOST_PID: mode})
-    answer = validated(review_of(pod(container(limits={MEMORY: 7}), hostPID=True)), policy)
+    answer = validated(review_of(asking(hostPID=True)), policy)
     assert answer.verdicts == (("host-pid", str(mode)),)
     assert answer.audit == {str(mode): "host-pid"}
     assert (answer.allowed, bool(answer.warnings)) == (
         mode is not RuleMode.ENFORCE,
         mode is RuleMode.WARN,
     )
-
-
-def test_warnings_are_short_and_each_says_its_rule() -> None:
-    name = "x" * 63
-    env_from = [{"prefix": "CUDA_", "secretRef": {"name": "y" * 253}}]
-    thing = inside(
-        "batch/v1", "CronJob", pod(container(name, {MEMORY: 7}, envFrom=env_from), hostPID=True)
-    )
-    answer = validated(review_of(thing))
-    assert len(answer.warnings) > 3
-    assert all(len(warning) < 120 for warning in answer.warnings)
-    assert {"host-pid: remove it; MPS does not need it"} < set(answer.warnings)
 
 
 def test_an_answer_stays_short_however_much_is_wrong() -> None:
@@ -226,25 +214,24 @@ def test_a_patch_is_sent_as_json_patch_in_base64() -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"apiVersion": "admission.k8s.io/v1beta1"}, "admission.k8s.io/v1beta1"),
-        ({"kind": "Pod"}, 'the body is "Pod"'),
-        ({"apiVersion": None}, "null"),
-        ({"request": None}, "request: is missing"),
-        ({"request": []}, "request is []: is not a mapping"),
-        ({"request.uid": None}, "request.uid: is missing"),
-        ({"request.uid": ""}, "request.uid: is missing"),
-        ({"request.uid": 7}, "request.uid is 7: is not text"),
-        ({"request.operation": "PATCH"}, 'request.operation is "PATCH": is no operation'),
-        ({"request.operation": None}, "request.operation: is missing"),
-        ({"request.kind": None}, "request.kind: is missing"),
-        ({"request.kind": {"group": "", "version": "v1"}}, "request.kind.kind: is missing"),
-        ({"request.kind": {"group": 1, "version": "v1", "kind": "Pod"}}, "request.kind.group is 1"),
-        ({"request.object": None}, "request.object: is missing"),
-        ({"request.object": "x"}, 'request.object is "x"'),
-        ({"request.namespace": ["x"]}, "request.namespace is"),
-        ({"request.userInfo": "ann"}, "request.userInfo is"),
-        ({"request.dryRun": "yes"}, "request.dryRun is"),
-        ({"request.uid": 7, "request.operation": 7}, "request.operation is 7"),
+        ({"apiVersion": "admission.k8s.io/v1beta1"}, "$.apiVersion"),
+        ({"kind": "Pod"}, "$.kind"),
+        ({"apiVersion": None}, "$.apiVersion"),
+        ({"request": None}, "$.request"),
+        ({"request": []}, "$.request"),
+        ({"request.uid": None}, "$.request.uid"),
+        ({"request.uid": ""}, "$.request.uid"),
+        ({"request.uid": 7}, "$.request.uid"),
+        ({"request.operation": "PATCH"}, "$.request.operation"),
+        ({"request.operation": None}, "$.request.operation"),
+        ({"request.kind": None}, "$.request.kind"),
+        ({"request.kind": {"group": "", "version": "v1"}}, "missing required field `kind`"),
+        ({"request.kind": {"group": 1, "kind": "Pod"}}, "$.request.kind.group"),
+        ({"request.object": None}, "request.object is missing"),
+        ({"request.object": "x"}, "$.request.object"),
+        ({"request.namespace": ["x"]}, "$.request.namespace"),
+        ({"request.userInfo": "ann"}, "$.request.userInfo"),
+        ({"request.dryRun": "yes"}, "$.request.dryRun"),
     ],
 )
 def test_what_is_no_review_is_said_to_be_none_and_why(change: Fields, said: str) -> None:
@@ -259,12 +246,12 @@ def test_what_is_no_review_is_said_to_be_none_and_why(change: Fields, said: str)
 
 @pytest.mark.parametrize("body", [None, [], "AdmissionReview", 7, True])
 def test_a_body_that_is_no_mapping_is_no_review(body: object) -> None:
-    with pytest.raises(MalformedReview, match="and not an AdmissionReview"):
+    with pytest.raises(MalformedReview, match="Expected `object`"):
         read_review(body)
 
 
 def test_an_update_without_its_old_object_is_no_review() -> None:
-    with pytest.raises(MalformedReview, match=r"request\.oldObject: is missing"):
+    with pytest.raises(MalformedReview, match=r"request\.oldObject is missing"):
         read_review(review_of(pod(container()), "UPDATE"))
 
 
@@ -306,15 +293,6 @@ def test_what_is_called_faultless_before_anything_is_looked_up_is_allowed_withou
                 assert validate(question, POLICY, FACTS, AdmissionContext()) == AdmissionAnswer(
                     question.uid
                 )
-
-
-def test_only_what_has_no_fault_and_asks_for_no_gpu_is_called_faultless() -> None:
-    def is_faultless(thing: Fields) -> bool:
-        return needed_to_validate(read_review(review_of(thing)), POLICY, FACTS).is_faultless
-
-    assert is_faultless(pod(container()))
-    assert not is_faultless(pod(container(limits={MEMORY: 7})))
-    assert not is_faultless(with_volume("/", asks=False))
 
 
 @given(broken_objects(), broken_objects() | st.none(), ANY_JSON)
@@ -410,17 +388,13 @@ def test_a_pod_that_asks_only_now_is_judged_as_one_that_asks() -> None:
 
 
 def test_a_pod_that_runs_can_always_be_labelled_bound_and_finished() -> None:
-    old = pod(container(limits={MEMORY: 7}), hostIPC=None, nodeName="node-1")
+    old = asking(hostIPC=None, nodeName="node-1")
     now = changed(old, labels={"a": "b"}) | {"status": {"phase": "Succeeded"}}
     assert validated(review_of(now, old=old)) == ALLOWED
 
 
 def test_an_object_that_goes_may_be_changed_in_any_way() -> None:
-    old = changed(
-        pod(container(limits={MEMORY: 7})),
-        deletionTimestamp="2026-11-21T00:00:00Z",
-        finalizers=["a"],
-    )
+    old = changed(asking(), deletionTimestamp="2026-11-21T00:00:00Z", finalizers=["a"])
     now = changed(
         in_kind("containers", securityContext={"privileged": True}),
         deletionTimestamp="2026-11-21T00:00:00Z",
@@ -439,9 +413,7 @@ def test_deleting_and_connecting_are_never_rules_refusing(operation: str) -> Non
 
 
 def test_a_placement_is_changed_by_the_scheduler_alone() -> None:
-    old, now = (
-        changed(pod(container(limits={MEMORY: 7})), annotations=notes) for notes in ({}, PLACED)
-    )
+    old, now = (changed(asking(), annotations=notes) for notes in ({}, PLACED))
     for before, after in ((old, now), (now, old)):
         assert rules_refusing(validated(review_of(after, old=before))) == ["placement-annotation"]
         scheduler = {"username": "system:serviceaccount:mpsd-system:mpsd-scheduler"}
@@ -468,7 +440,7 @@ _PROFILES: dict[str, tuple[Fields | None, list[str]]] = {
 @pytest.mark.parametrize("profile", _PROFILES)
 def test_a_debugger_of_a_gpu_pod_is_admitted_by_its_profile_as_the_page_says(profile: str) -> None:
     security, refusing = _PROFILES[profile]
-    old = pod(container(limits={MEMORY: 7}), nodeName="node-1")
+    old = asking(nodeName="node-1")
     now = copy.deepcopy(old)
     now["spec"]["ephemeralContainers"] = [
         {"name": "debugger", "image": "busybox", "securityContext": security}

@@ -1,27 +1,18 @@
 """Whether an object may have what it asks for: every rule, in every kind of container."""
 
 import itertools
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 
-from mpsd.admission.rules.verdict import (
-    RULES,
-    AdmissionVerdict,
-    label_of,
-    modes_in,
-    review,
-    review_all,
-)
+from mpsd.admission.rules.verdict import AdmissionVerdict, modes_in, review, review_all
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem
-from tests.admission.cases import KINDS, in_kind
+from tests.admission.cases import KINDS, asking, in_kind
 from tests.admission.reviews import review_of, validated
 from tests.model.manifests import (
     ANY_JSON,
-    COUNT,
     FACTS,
     MEMORY,
     POLICY,
@@ -41,7 +32,7 @@ def rules(problems: tuple[Problem, ...]) -> list[str]:
 
 
 def test_a_sound_pod_is_admitted_with_its_requests() -> None:
-    verdict = judge(pod(container(limits={MEMORY: 7})))
+    verdict = judge(asking())
     assert verdict.admitted
     assert verdict.object_name == "Pod default/train"
     assert [request.memory_mib for request in verdict.requests] == [7168]
@@ -63,25 +54,12 @@ def test_what_asks_for_no_gpu_is_admitted_with_a_word_that_says_so(thing: Fields
 
 
 @pytest.mark.parametrize(
-    ("version", "kind"),
-    [
-        ("ray.io/v1", "RayJob"),
-        ("jobset.x-k8s.io/v1alpha2", "JobSet"),
-        ("x.io/v1", "Job"),
-        ("v1", "Job"),
-        (None, "RayJob"),
-    ],
+    ("version", "kind"), [("ray.io/v1", "RayJob"), ("v1", "Job"), (None, "RayJob")]
 )
 def test_of_a_kind_that_is_not_read_nobody_says_that_it_asks_for_no_gpu(
     version: str | None, kind: str
 ) -> None:
-    verdict = judge(
-        {
-            "apiVersion": version,
-            "kind": kind,
-            "spec": {"template": pod(container(limits={MEMORY: 7}))},
-        }
-    )
+    verdict = judge({"apiVersion": version, "kind": kind, "spec": {"template": asking()}})
     assert verdict.admitted
     named = f"{kind} of {version or 'no apiVersion'}"
     assert verdict.remark.startswith(
@@ -92,12 +70,8 @@ def test_of_a_kind_that_is_not_read_nobody_says_that_it_asks_for_no_gpu(
 HUGE = {
     "containers": pod(*[container(f"c{number}", {MEMORY: 7}) for number in range(30_000)]),
     "what is no container": pod(*[7] * 700_000),  # type: ignore[arg-type]
-    "variables": pod(container(limits={MEMORY: 7}, env=[{"name": "EGPU"}] * 100_000)),
     "resources": pod(
         container(limits={MEMORY: 7, **{f"nvidia.com/gpu{number}": 1 for number in range(80_000)}})
-    ),
-    "labels": pod(
-        container(limits={MEMORY: 7}), labels={f"a{number}": "b" for number in range(80_000)}
     ),
     "volumes": pod(container(), volumes=[{"name": "dev", "hostPath": {"path": "/dev"}}] * 50_000),
 }
@@ -111,19 +85,9 @@ def test_an_object_of_too_many_fields_is_refused_in_one_sentence(thing: Fields) 
     assert len(str(problem)) < 300
 
 
-def test_every_container_of_a_large_pod_is_judged() -> None:
-    hidden = {"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}
-    many = [
-        container(f"c{number}", {MEMORY: 1}, env=[hidden], securityContext=None)
-        for number in range(2000)
-    ]
-    found = judge(pod(*many)).problems
-    assert rules(found).count("environment-blocked") == 2000
-
-
 def test_of_a_pod_that_runs_already_it_is_said_which_rules_a_new_one_would_break() -> None:
     """Whose status is its writer's own word; the webhook judges the pod as a new one."""
-    thing = pod(container(limits={MEMORY: 7}), nodeName="node-1")
+    thing = asking(nodeName="node-1")
     thing["metadata"]["annotations"] = {"mpsd.io/gpu": "GPU-1"}
     assert rules(judge(thing).problems) == ["node-name", "placement-annotation"]
     assert not validated(review_of(thing)).allowed
@@ -140,19 +104,9 @@ def test_of_a_pod_that_runs_already_it_is_said_which_rules_a_new_one_would_break
     assert plain.remark == "asks for no GPU"
 
 
-BLOCKED = [
-    "NVIDIA_GPU_MEMORY_LIMIT",
-    "CUDA_MPS_PIPE_DIRECTORY",
-    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
-    "CUDA_MPS_",
-    "NVIDIA_MPS_X",
-    "ALIYUN_COM_GPU_MEM_CONTAINER",
-    "GPU_MEM_PER_DEVICE",
-    "GPU_UTIL_PER_DEVICE",
-    "AMP_VGPU_ENABLE",
-    "AMP_USE_HOST_DAEMON",
-    "EGPU",
-]
+BLOCKED = ["NVIDIA_GPU_MEMORY_LIMIT", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_", "NVIDIA_MPS_X"]
+BLOCKED += ["ALIYUN_COM_GPU_MEM_CONTAINER", "GPU_MEM_PER_DEVICE", "GPU_UTIL_PER_DEVICE"]
+BLOCKED += ["AMP_VGPU_ENABLE", "AMP_USE_HOST_DAEMON", "EGPU"]
 
 
 @pytest.mark.parametrize("name", BLOCKED)
@@ -181,7 +135,6 @@ def test_a_pod_may_ask_for_the_libraries_whose_memory_is_counted(value: str) -> 
 @pytest.mark.parametrize(
     "entry",
     [
-        {"value": "all"},
         {"value": "compute,graphics"},
         {"value": "Compute"},
         {"valueFrom": {"fieldRef": {"fieldPath": "x"}}},
@@ -233,48 +186,6 @@ def test_what_a_container_without_a_gpu_takes_from_elsewhere_is_no_matter(beside
     assert not judge(in_kind(beside, envFrom=sources)).warnings
 
 
-def test_a_prefix_that_leads_to_no_blocked_name_is_no_matter() -> None:
-    assert not judge(
-        in_kind("containers", envFrom=[{"prefix": "MY_", "configMapRef": {"name": "train"}}])
-    ).warnings
-
-
-def test_several_gpus_are_warned_of_where_the_policy_lists_fewer_together() -> None:
-    thing = pod(container(limits={MEMORY: 9}), labels={COUNT: "3"})
-    assert rules(judge(thing, replace(POLICY, domains=[[0, 1]])).warnings) == ["gpus-not-together"]
-    assert not judge(thing, replace(POLICY, domains=[[0, 1, 2]])).warnings
-    assert not judge(thing).warnings
-
-
-def test_everything_wrong_with_an_object_is_said_at_once() -> None:
-    asking = container(
-        limits={MEMORY: "40Gb"}, env=[{"name": "CUDA_MPS_X", "value": "1"}], resources=None
-    )
-    asking |= {"resources": {"limits": {MEMORY: "40Gb"}}}
-    verdict = judge(pod(asking, hostIPC=None, initContainers="x"))
-    assert rules(verdict.problems) == [
-        "wrong-type",
-        "quantity-malformed",
-        "host-ipc-missing",
-        "environment-blocked",
-    ]
-
-
-def test_each_object_of_a_list_has_its_own_verdict() -> None:
-    things = [
-        pod(container(limits={MEMORY: 7})),
-        pod(container(limits={MEMORY: 0})),
-        {"kind": "Secret"},
-    ]
-    verdicts = review_all({"kind": "List", "items": things}, POLICY, FACTS)
-    assert [verdict.admitted for verdict in verdicts] == [True, False, True]
-
-
-def test_rules_have_one_name_each_and_a_reason() -> None:
-    assert [rule.id for rule in RULES] == list(RuleId)
-    assert all(rule.reason and rule.remedy for rule in RULES)
-
-
 @given(ANY_JSON)
 def test_any_json_has_a_verdict(document: object) -> None:
     check_verdicts(document)
@@ -320,12 +231,10 @@ def test_a_namespace_that_says_nothing_gets_the_policy() -> None:
     [
         ({"enforce": "all"}, ["enforce", "enforce", "enforce"]),
         ({"enforce": "none"}, ["warn", "warn", "audit"]),
-        ({"enforce": "none", "warn": "none"}, ["audit", "audit", "audit"]),
         ({"enforce": "none", "warn": "none", "audit": "none"}, ["", "", ""]),
         ({"warn": "all"}, ["enforce", "warn", "warn"]),
         ({"warn": "none"}, ["enforce", "audit", "audit"]),
         ({"audit": "none"}, ["enforce", "warn", ""]),
-        ({"audit": "all"}, ["enforce", "warn", "audit"]),
         ({"enforce": "default", "warn": "default"}, ["enforce", "warn", "audit"]),
     ],
 )
@@ -335,7 +244,7 @@ def test_each_label_says_which_rules_are_taken_so(
     assert modes(**labels) == expected
 
 
-@pytest.mark.parametrize("value", ["strict", "", "ALL", "restricted"])
+@pytest.mark.parametrize("value", ["strict", "", "ALL"])
 def test_a_label_that_says_nothing_known_is_the_default_and_is_told(value: str) -> None:
     there = modes_in({"mpsd.io/enforce": value}, MODES)
     assert there.modes == MODES
@@ -356,11 +265,3 @@ def test_a_stronger_label_never_makes_a_rule_weaker() -> None:
                     modes(**labels), modes(**labels | {mode: stronger}), strict=True
                 ):
                     assert strength.index(strong) >= strength.index(weak)
-
-
-def test_labels_are_named_after_the_modes() -> None:
-    assert [label_of(mode) for mode in RuleMode] == [
-        "mpsd.io/enforce",
-        "mpsd.io/warn",
-        "mpsd.io/audit",
-    ]

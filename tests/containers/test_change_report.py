@@ -35,13 +35,6 @@ def test_of_a_container_it_is_said_whom_exec_and_restart_give_what() -> None:
     assert "`docker restart` starts with the container's own variables" in said
 
 
-def test_of_a_program_nothing_is_said_of_containers() -> None:
-    held = grant("a", 6)
-    (said,) = change(held, GrantChangeRequest(percent=30), using(held, 100)).messages
-    assert "docker" not in said
-    assert "the processes that they start" in said
-
-
 def test_by_force_it_is_said_that_what_is_over_ends_where_the_policy_ends_it() -> None:
     less = GrantChangeRequest(memory_mib=2048, forced=True)
     messages = change(IN_CONTAINER, less, using(IN_CONTAINER, 3000)).messages
@@ -59,17 +52,6 @@ def test_by_force_it_is_said_that_what_is_over_ends_where_the_policy_ends_it() -
     assert (
         "use an unknown amount of gpu0"
         in change(IN_CONTAINER, less, using(IN_CONTAINER, None)).messages[-1]
-    )
-
-
-def test_less_memory_that_still_holds_what_is_used_ends_nobody() -> None:
-    assert (
-        len(
-            change(
-                IN_CONTAINER, GrantChangeRequest(memory_mib=4096), using(IN_CONTAINER, 3000)
-            ).messages
-        )
-        == 1
     )
 
 

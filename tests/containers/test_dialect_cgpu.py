@@ -110,17 +110,6 @@ def test_b2_a_container_of_several_cards_gets_the_smallest_cap() -> None:
     )
 
 
-def test_b2_a_weight_over_a_cards_parts_is_refused_and_names_the_card() -> None:
-    compute = Compute(5, None, {"2": CardCompute(1, 4)})
-    share = ALL_FOUR | {"ALIYUN_COM_GPU_MEM_CONTAINER": "3", "ALIYUN_COM_GPU_SCHD_WEIGHT": "5"}
-    (problem,) = problems(FOUR, compute, **share)
-    assert (
-        str(problem)
-        == 'ALIYUN_COM_GPU_SCHD_WEIGHT is "5": is more than max_inst of gpu2, which is 4; write 1'
-        " to 4"
-    )
-
-
 def test_b2_a_share_of_fewer_sms_than_mps_gives_says_how_many_it_gives() -> None:
     share = {"ALIYUN_COM_GPU_MEM_CONTAINER": "6", "ALIYUN_COM_GPU_MEM_DEV": "15"}
     (small,) = asked(machine(T4_MIB), every(0, 20), **share)

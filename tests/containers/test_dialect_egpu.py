@@ -62,13 +62,6 @@ def test_c2_no_device_an_unknown_one_and_the_same_twice_are_refused(
     ]
 
 
-def test_c2_devices_that_are_not_said_are_the_machines_only_card() -> None:
-    (card,) = asked(SIX[:1], **ON, GPU_MEM_PER_DEVICE="5000000000")
-    assert card.gpu == SIX[0]
-    assert rules(SIX, **ON, GPU_MEM_PER_DEVICE="5000000000") == ["devices-unsaid"]
-    assert rules((), **ON, GPU_MEM_PER_DEVICE="5000000000") == ["no-gpu"]
-
-
 @pytest.mark.parametrize(
     ("reserved", "kept_mib"), [({}, 10), ({"ALIYUN_COM_GPU_MEM_RESERVED": "0"}, 0)]
 )

@@ -56,24 +56,6 @@ def test_d1_egpu_reserves_every_weight_and_gives_mps_the_smallest() -> None:
     )
 
 
-def test_c6_egpus_percentage_is_reserved_where_it_caps() -> None:
-    def reserved(percent: str) -> tuple[int, int]:
-        environment = {
-            "AMP_VGPU_ENABLE": "1",
-            "GPU_MEM_PER_DEVICE": "2000000000",
-            "GPU_UTIL_PER_DEVICE": percent,
-        }
-        cards = cards_request(request(ONE_T4, environment))
-        return cards.thread_percent, cards.parts[0].reserved_percent
-
-    assert [reserved(percent) for percent in ("1", "95", "0", "96")] == [
-        (1, 1),
-        (95, 95),
-        (100, 0),
-        (100, 0),
-    ]
-
-
 @pytest.mark.parametrize(("policy", "reserved"), [(0, 5), (1, 0), (2, 0), (3, 5), (4, 0), (5, 0)])
 def test_b2_a_policy_that_gives_a_share_reserves_it_and_no_other_does(
     policy: int, reserved: int
@@ -88,10 +70,3 @@ def test_b3_a_container_has_a_weight_of_1_where_none_is_written_and_only_cgpus_c
         cards_request(asked).parts[0].weight for asked in (request(ONE_T4, SHARE), weighted)
     ] == [1, 4]
     assert [part.weight for part in cards_request(request(THREE_V100, EGPU)).parts] == [None, None]
-
-
-def test_what_is_true_of_all_cards_is_said_once_and_without_their_names() -> None:
-    even = LIST | {"ALIYUN_COM_GPU_MEM_CONTAINER": "3"}
-    said = messages(request(FOUR_A10, even))
-    assert len(said) == len(set(said)) == 2
-    assert said[0].startswith("policy 5, native")

@@ -68,11 +68,6 @@ def test_installed_and_taken_out_again_the_file_is_the_same_byte_for_byte(text: 
 
 
 @given(_texts())
-def test_no_line_of_the_file_is_touched(text: str) -> None:
-    assert CONFIGURATION.with_runtime(text).startswith(text)
-
-
-@given(_texts())
 def test_the_runtime_is_where_this_version_looks_for_it_and_the_others_are_as_before(
     text: str,
 ) -> None:
@@ -81,15 +76,6 @@ def test_the_runtime_is_where_this_version_looks_for_it_and_the_others_are_as_be
     assert entry["runtime_type"] == "io.containerd.runc.v2"
     assert entry["options"]["BinaryName"] == LAUNCHER
     assert after == (before or {"runc": {"runtime_type": "io.containerd.runc.v2"}})
-
-
-@given(_texts())
-def test_cgroups_are_made_as_for_runc(text: str) -> None:
-    is_systemd = _runtimes(text).get("runc", {}).get("options", {}).get("SystemdCgroup", False)
-    assert (
-        _runtimes(CONFIGURATION.with_runtime(text))["mpsd"]["options"].get("SystemdCgroup", False)
-        is is_systemd
-    )
 
 
 @given(_texts())
@@ -133,19 +119,6 @@ def test_whoever_came_since_keeps_the_runtime_runc() -> None:
     )
     assert left is not None
     assert set(_runtimes(left)) == {"runc", "kata"}
-
-
-def test_a_file_that_was_not_there_is_gone_again() -> None:
-    assert CONFIGURATION.without_runtime(CONFIGURATION.with_runtime(None), []) is None
-
-
-def test_what_else_decides_is_said() -> None:
-    assert (
-        "replaces the one in /etc/containerd/config.toml"
-        in CONFIGURATION.notes('version = 2\nimports = ["/x/*.toml"]')[1]
-    )
-    assert "which containerd 2 no longer reads" in CONFIGURATION.notes("")[1]
-    assert len(CONFIGURATION.notes("version = 3\n")) == len(CONFIGURATION.notes(None)) == 2
 
 
 @pytest.mark.parametrize(

@@ -81,19 +81,8 @@ def test_what_others_wrote_since_stays_and_no_backup_undoes_it(
     assert said in (before, _without(before, "runtimes"))
 
 
-@pytest.mark.parametrize("indent", ["  ", "    ", "\t"])
-def test_the_indentation_is_the_one_of_the_file(indent: str) -> None:
-    text = f'{{\n{indent}"debug": true\n}}\n'
-    expected = {"debug": True, "runtimes": {"mpsd": {"path": LAUNCHER}}}
-    assert CONFIGURATION.with_runtime(text) == json.dumps(expected, indent=indent) + "\n"
-
-
 def test_a_file_that_was_not_there_is_gone_again() -> None:
     assert CONFIGURATION.without_runtime(CONFIGURATION.with_runtime(None), []) is None
-
-
-def test_a_file_that_was_empty_is_empty_again() -> None:
-    assert CONFIGURATION.without_runtime(CONFIGURATION.with_runtime(""), [""]) == ""
 
 
 @pytest.mark.parametrize(

@@ -64,8 +64,3 @@ def test_what_is_no_text_is_refused(tmp_path: Path, data: bytes, said: str) -> N
     (tmp_path / "daemon.json").write_bytes(data)
     with pytest.raises(InvalidInput, match=said):
         engine_files.find(tmp_path / "daemon.json", ROOT)
-
-
-def test_a_folder_in_its_place_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="is not a file"):
-        engine_files.find(tmp_path, ROOT)

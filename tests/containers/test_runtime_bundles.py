@@ -46,13 +46,6 @@ def test_a_container_that_two_keep_is_one(tmp_path: Path) -> None:
     assert found(tmp_path) == ["c1"]
 
 
-def test_nothing_inside_a_container_is_read(tmp_path: Path) -> None:
-    bundle = tmp_path / "run/containerd/io.containerd.runtime.v2.task/default/c1"
-    write(bundle / "config.json", {"hooks": {}})
-    write(bundle / "rootfs/config.json", {"hooks": OURS})
-    assert found(tmp_path) == []
-
-
 @pytest.mark.parametrize(
     "hooks",
     [

@@ -8,6 +8,7 @@ from mpsd.model.cuda_limit_parser import (
     THREAD_PERCENT,
     Lifted,
     Limited,
+    Unset,
     Unusable,
     memory_limit_as_read,
 )
@@ -34,8 +35,10 @@ LIFT = [
     *("5=1G", "0=1G,1=1G", "GPU-00000000-0000-0000-0000-000000000000=1G"),
     "{uuid}=1G,GPU-00000000-0000-0000-0000-000000000000=1G",
 ]
-FAIL = ["0=1.5G", "0=1T", "0=100T"]
-CHANGE_NOTHING = ["", "0=-1G", "0=18446744073709551615G"]
+READ = [
+    *[(value, Unusable) for value in ("0=1.5G", "0=1T", "0=100T")],
+    *[("", Unset), ("0=-1G", Limited), ("0=18446744073709551615G", Limited)],
+]
 
 
 def _of(gpu: Gpu, value: str) -> str:
@@ -67,22 +70,12 @@ class TestAClientsMemoryLimit:
         assert client.saw(world.gpu.seen(memory=value))
         assert client.line("rc")["rc"] == SUCCESS
 
-    @pytest.mark.parametrize("value", FAIL)
-    def test_a_limit_in_this_form_leaves_no_context(
-        self, daemon: Daemon, world: World, value: str
+    @pytest.mark.parametrize(("value", "read"), READ)
+    def test_a_limit_in_this_form_leaves_no_context_or_changes_nothing(
+        self, daemon: Daemon, world: World, value: str, read: type
     ) -> None:
-        assert isinstance(memory_limit_as_read(value, [world.gpu.uuid]), Unusable)
-        assert (
-            daemon.client(environment={MEMORY_LIMIT: value})
-            .finished()
-            .saw(world.gpu.seen(memory=value))
-        )
-
-    @pytest.mark.parametrize("value", CHANGE_NOTHING)
-    def test_a_limit_in_this_form_changes_nothing(
-        self, daemon: Daemon, world: World, value: str
-    ) -> None:
-        assert daemon.client(environment={MEMORY_LIMIT: value}).finished().saw(world.gpu.seen())
+        assert isinstance(memory_limit_as_read(value, [world.gpu.uuid]), read)
+        assert daemon.shows(world.gpu.seen(memory=value), environment={MEMORY_LIMIT: value})
 
     @pytest.mark.parametrize("percent", ["100", "40", "20"])
     def test_it_includes_the_context_which_costs_by_the_sm(
@@ -94,12 +87,7 @@ class TestAClientsMemoryLimit:
         for limit_mib in (cost_mib - 8, cost_mib + 64):
             limits = {MEMORY_LIMIT: f"0={limit_mib}M", THREAD_PERCENT: percent}
             expected = world.gpu.seen(memory=limits[MEMORY_LIMIT], percent=percent)
-            assert daemon.client(environment=limits).finished().saw(expected)
-
-    def test_free_shows_the_limit_and_total_the_card(self, daemon: Daemon, world: World) -> None:
-        first = daemon.client(environment={MEMORY_LIMIT: "0=2G"}).finished().line("pid")
-        assert first["meminfo_free_MiB"] < 2048
-        assert first["meminfo_total_MiB"] == first["total_MiB"] == world.gpu.memory_mib
+            assert daemon.shows(expected, environment=limits)
 
     def test_what_is_freed_may_be_taken_again(self, daemon: Daemon) -> None:
         client = daemon.client(

@@ -58,35 +58,21 @@ class TestADaemonThatDies:
         assert daemon.process.wait(5) == -number
         eventually(lambda: not _alive(server))
 
-    def test_leaves_its_files_and_no_answer(self, daemon: Daemon) -> None:
+    def test_leaves_its_files_and_clients_beside_mps_until_another_takes_its_place(
+        self, daemon: Daemon, world: World
+    ) -> None:
         daemon.start_server()
         before = sorted(path.name for path in daemon.pipe.iterdir())
         daemon.send(signal.SIGKILL)
         daemon.process.wait(5)
         assert sorted(path.name for path in daemon.pipe.iterdir()) == before
         answer = daemon.command("get_server_list")
-        assert (answer.exit_code, answer.stderr.strip()) == (
-            1,
-            "Cannot find MPS control daemon process",
-        )
-
-    def test_lets_new_clients_run_beside_mps_without_limits(
-        self, daemon: Daemon, world: World
-    ) -> None:
-        daemon.start_server()
-        daemon.send(signal.SIGKILL)
-        daemon.process.wait(5)
+        assert answer.exit_code == 1
+        assert answer.stderr.strip() == "Cannot find MPS control daemon process"
         client = daemon.ready_client("alloc=3072", "hold", environment=LIMITED)
         assert client.line("rc")["rc"] == SUCCESS
         assert client.pid not in world.mib_on_mps(world.gpu)
         assert client.pid in world.mib_on(world.gpu)
-
-    def test_is_replaced_by_a_new_one_over_the_old_files(
-        self, daemon: Daemon, world: World
-    ) -> None:
-        daemon.start_server()
-        daemon.send(signal.SIGKILL)
-        daemon.process.wait(5)
         successor = world.daemon(pipe=daemon.pipe)
         client = successor.ready_client("hold", environment=LIMITED)
         assert client.saw(world.gpu.seen(memory=LIMITED[MEMORY_LIMIT]))
@@ -103,11 +89,7 @@ class TestADaemonThatDies:
         assert outside.line("pid")["meminfo_free_MiB"] > world.gpu.memory_mib / 2
         (part / "new").hardlink_to(successor.pipe / "control")
         (part / "new").rename(part / "control")
-        assert (
-            successor.client(environment=LIMITED, directory=part)
-            .finished()
-            .saw(world.gpu.seen(memory="0=2G"))
-        )
+        assert successor.shows(world.gpu.seen(memory="0=2G"), environment=LIMITED, directory=part)
 
 
 class TestAServerThatIsKilled:

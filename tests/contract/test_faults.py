@@ -17,38 +17,30 @@ def faults_in_its_log(daemon: Daemon) -> int:
 
 
 class TestABadPointer:
-    def test_hits_every_client_on_the_gpu(self, daemon: Daemon) -> None:
-        bystanders = [daemon.ready_client("hold"), daemon.ready_client("hold")]
-        culprit = daemon.client("fault").finished()
-        assert culprit.line("bad")["bad"] == culprit.line("end")["end"] == ILLEGAL_ADDRESS
-        for client in bystanders:
-            assert client.broke(ILLEGAL_ADDRESS)
-
-    def test_puts_the_server_in_fault_until_the_last_process_it_hit_is_gone(
+    def test_hits_every_client_and_turns_new_ones_away_until_all_it_hit_are_gone(
         self, daemon: Daemon
     ) -> None:
-        bystander = daemon.ready_client("hold")
+        bystanders = [daemon.ready_client("hold"), daemon.ready_client("hold")]
         server = daemon.server
         assert daemon.status == "ACTIVE"
         culprit = daemon.client("fault", "linger")
         culprit.next_line("lingering")
-        assert bystander.broke(ILLEGAL_ADDRESS)
+        assert culprit.line("bad")["bad"] == ILLEGAL_ADDRESS
+        for client in bystanders:
+            assert client.broke(ILLEGAL_ADDRESS)
         assert daemon.status == "FAULT"
+        refused = daemon.client().finished()
+        assert (refused.line("fail")["fail"], refused.line("fail")["err"]) == ("cuInit", NOT_READY)
+        assert refused.exit_code() == 3
+        said = daemon.output.read_text(encoding="utf-8")
+        assert re.search(r"Client \{PID: \d+, Context: \d+\} encountered a fatal GPU error\.", said)
+        listed = said.rpartition("have a sticky error set:")[2]
+        for client in (*bystanders, culprit):
+            assert re.search(rf"\] {client.pid}$", listed, re.MULTILINE), said
         eventually(lambda: daemon.command(f"get_client_list {server}").pids == [culprit.pid])
         culprit.kill()
         eventually(lambda: daemon.status == "ACTIVE")
         assert daemon.server == server
-
-    def test_turns_new_clients_away_until_then(self, daemon: Daemon) -> None:
-        bystander = daemon.ready_client("hold")
-        culprit = daemon.client("fault", "linger")
-        culprit.next_line("lingering")
-        assert bystander.broke(ILLEGAL_ADDRESS)
-        refused = daemon.client().finished()
-        assert (refused.line("fail")["fail"], refused.line("fail")["err"]) == ("cuInit", NOT_READY)
-        assert refused.exit_code() == 3
-        culprit.kill()
-        eventually(lambda: daemon.status == "ACTIVE")
         assert daemon.client().finished().line("end")["end"] == SUCCESS
 
     def test_holds_the_gpu_shut_while_a_bystander_lingers(self, daemon: Daemon) -> None:
@@ -58,16 +50,6 @@ class TestABadPointer:
         assert daemon.status == "FAULT"
         bystander.kill()
         eventually(lambda: daemon.status == "ACTIVE")
-
-    def test_lists_in_the_log_all_that_it_hit(self, daemon: Daemon) -> None:
-        bystander = daemon.ready_client("hold")
-        culprit = daemon.client("fault").finished()
-        assert bystander.broke(ILLEGAL_ADDRESS)
-        said = daemon.output.read_text(encoding="utf-8")
-        assert re.search(r"Client \{PID: \d+, Context: \d+\} encountered a fatal GPU error\.", said)
-        listed = said.rpartition("have a sticky error set:")[2]
-        for client in (bystander, culprit):
-            assert re.search(rf"\] {client.pid}$", listed, re.MULTILINE), said
 
     @pytest.mark.skipif(os.getuid() != 0, reason="needs root, to be another user")
     def test_cannot_be_forged_by_what_a_tenant_sends(self, daemon: Daemon) -> None:

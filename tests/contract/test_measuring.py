@@ -68,17 +68,6 @@ class TestMeasuring:
         assert two["launches_per_s"] / one["launches_per_s"] == pytest.approx(sms, rel=0.05)
         assert one["gpu_ms"] / two["gpu_ms"] == pytest.approx(sms, rel=0.05)
 
-    def test_small_kernels_do_not_mind_each_other(self, daemon: Daemon) -> None:
-        (alone,) = together(daemon, "small", ["100"])
-        pair = together(daemon, "small", ["100", "20"])
-        assert [one["launches_per_s"] for one in pair] == [
-            pytest.approx(alone["launches_per_s"], rel=0.15)
-        ] * 2
-
-    def test_copies_need_no_more_than_half_of_the_sms(self, daemon: Daemon) -> None:
-        whole, half = (together(daemon, "bandwidth", [percent])[0] for percent in ("100", "50"))
-        assert half["launches_per_s"] > 0.8 * whole["launches_per_s"]
-
     def test_a_copys_memory_is_taken_when_it_is_prepared(
         self, daemon: Daemon, world: World
     ) -> None:

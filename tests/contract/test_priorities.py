@@ -40,11 +40,8 @@ class TestTwoClientsThatFillTheGpu:
     def test_equals_get_the_same(self, daemon: Daemon, priority: Environment) -> None:
         assert 1 / SAME < times(daemon, priority, priority) < SAME
 
-    def test_one_that_names_none_is_normal(self, daemon: Daemon) -> None:
-        assert times(daemon, UNSET, BELOW) > MORE
-
-    @pytest.mark.parametrize("value", ["-1", "2", "abc", ""])
-    def test_what_is_no_priority_is_the_default(self, daemon: Daemon, value: str) -> None:
+    @pytest.mark.parametrize("value", [None, "-1", "2", "abc", ""])
+    def test_what_is_no_priority_is_the_default(self, daemon: Daemon, value: str | None) -> None:
         assert times(daemon, {CLIENT_PRIORITY: value}, BELOW) > MORE
 
     def test_one_below_normal_is_served_at_once_where_there_is_room(self, daemon: Daemon) -> None:
@@ -55,16 +52,12 @@ class TestTwoClientsThatFillTheGpu:
     os.getuid() != 0, reason="only who started the daemon, or root, may set its defaults"
 )
 class TestTheDefault:
-    def test_it_is_read_back_and_counts_for_clients_that_name_none(self, daemon: Daemon) -> None:
+    def test_it_counts_for_clients_that_name_none_and_one_may_undo_it(self, daemon: Daemon) -> None:
+        """Which is why a tenant may not name one."""
         daemon.command("set_default_client_priority 1")
         assert daemon.command("get_default_client_priority").text == "1"
         daemon.start_server()
         assert times(daemon, NORMAL, UNSET) > MORE
-
-    def test_a_client_undoes_it(self, daemon: Daemon) -> None:
-        """Which is why a tenant may not name one."""
-        daemon.command("set_default_client_priority 1")
-        daemon.start_server()
         assert times(daemon, NORMAL, BELOW) > MORE
 
 

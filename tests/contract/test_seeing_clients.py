@@ -64,27 +64,22 @@ class TestTheDaemonsLists:
 
 
 class TestWhatNvmlLists:
-    def test_the_clients_of_mps_are_listed_as_such(self, world: World, present: Present) -> None:
-        assert set(world.mib_on_mps(world.gpu)) == present.on_mps
-
-    def test_what_else_computes_is_the_server_and_who_is_outside_mps(
+    def test_clients_are_listed_as_such_beside_the_server_and_who_is_outside(
         self, daemon: Daemon, world: World, present: Present
     ) -> None:
-        beside = world.mib_on(world.gpu).keys() - world.mib_on_mps(world.gpu).keys()
-        assert beside == {daemon.server, present.outside.pid}
+        on_mps, computing = set(world.mib_on_mps(world.gpu)), set(world.mib_on(world.gpu))
+        assert on_mps == present.on_mps
+        assert computing == on_mps | {daemon.server, present.outside.pid}
+        assert world.mib_drawing(world.gpu).keys().isdisjoint(computing - {daemon.server})
 
-    def test_the_whole_list_has_the_clients_too(self, world: World, present: Present) -> None:
-        assert set(world.mib_on(world.gpu)) >= present.on_mps
-
-    def test_who_only_computes_draws_nothing(self, world: World, present: Present) -> None:
-        drawing = world.mib_drawing(world.gpu).keys()
-        assert drawing.isdisjoint({*present.on_mps, present.outside.pid})
-
-    def test_a_clients_figure_has_its_context_in_it(self, world: World, present: Present) -> None:
+    def test_a_clients_figure_has_its_context_in_it_and_the_servers_is_small(
+        self, daemon: Daemon, world: World, present: Present
+    ) -> None:
         gpu, held = world.gpu, world.mib_on_mps(world.gpu)
         assert held[present.one.pid] == near(512 + gpu.context_mib(gpu.sms), within=NVML_NEAR_MIB)
         quarter_mib = gpu.context_mib(gpu.capability.sms_given(25, gpu.sms))
         assert held[present.quarter.pid] == near(1024 + quarter_mib, within=NVML_NEAR_MIB)
+        assert 0 < world.mib_on(gpu)[daemon.server] <= gpu.capability.server_mib
 
     def test_managed_memory_is_in_no_clients_figure_but_in_use_and_mapped(
         self, daemon: Daemon, world: World
@@ -106,11 +101,6 @@ class TestWhatNvmlLists:
         assert mapped // 1024**2 == near(2048, within=2)
         client.go_on()
         client.finished()
-
-    def test_the_servers_own_figure_is_small(
-        self, daemon: Daemon, world: World, present: Present
-    ) -> None:
-        assert 0 < world.mib_on(world.gpu)[daemon.server] <= world.gpu.capability.server_mib
 
     def test_free_memory_falls_by_what_the_others_hold(
         self, daemon: Daemon, world: World, present: Present

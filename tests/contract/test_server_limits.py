@@ -66,9 +66,9 @@ class TestLimitsOfAServer:
     def test_the_smaller_thread_percentage_wins(
         self, limited: Daemon, world: World, percent: str
     ) -> None:
-        client = limited.client(environment={THREAD_PERCENT: percent}).finished()
-        assert client.saw(
-            world.gpu.seen(percent=percent, server_mib=LIMIT_MIB, server_percent=PERCENT)
+        assert limited.shows(
+            world.gpu.seen(percent=percent, server_mib=LIMIT_MIB, server_percent=PERCENT),
+            environment={THREAD_PERCENT: percent},
         )
 
     @pytest.mark.parametrize("value", POISONED)
@@ -82,7 +82,7 @@ class TestLimitsOfAServer:
         assert client.line("rc")["rc"] == SUCCESS
 
     def test_an_impossible_value_gets_no_context(self, limited: Daemon) -> None:
-        assert limited.client(environment={MEMORY_LIMIT: "0=100T"}).finished().saw(OutOfMemory())
+        assert limited.shows(OutOfMemory(), environment={MEMORY_LIMIT: "0=100T"})
 
 
 @pytest.fixture(scope="class")
@@ -95,8 +95,10 @@ class TestLimitsInTheDaemonsOwnEnvironment:
     def test_the_percentage_counts_and_the_memory_does_not(
         self, limited_itself: Daemon, world: World, percent: str | None
     ) -> None:
-        client = limited_itself.client(environment={THREAD_PERCENT: percent}).finished()
-        assert client.saw(world.gpu.seen(percent=percent, server_percent=50))
+        assert limited_itself.shows(
+            world.gpu.seen(percent=percent, server_percent=50),
+            environment={THREAD_PERCENT: percent},
+        )
 
 
 @pytest.fixture
@@ -115,22 +117,20 @@ class TestChangingALimit:
         daemon.command(f"set_device_pinned_mem_limit {server} 0 3G")
         early = daemon.ready_client("step", "alloc=2016")
         daemon.command(f"set_device_pinned_mem_limit {server} 0 1G")
-        assert daemon.client().finished().saw(world.gpu.seen(server_mib=1024))
+        assert daemon.shows(world.gpu.seen(server_mib=1024))
         early.go_on()
         taken = early.next_line("rc")
         assert (taken["alloc_MiB"], taken["rc"]) == (2016, SUCCESS)
         daemon.command(f"set_device_pinned_mem_limit {server} 0 5G")
-        assert daemon.client().finished().saw(world.gpu.seen(server_mib=5120))
+        assert daemon.shows(world.gpu.seen(server_mib=5120))
 
-    def test_zero_is_no_limit(self, daemon: Daemon, server: int, world: World) -> None:
-        daemon.command(f"set_device_pinned_mem_limit {server} 0 0")
-        assert daemon.client().finished().saw(world.gpu.seen())
-
-    def test_a_limit_near_the_whole_card_is_the_card(
+    def test_zero_is_no_limit_and_one_near_the_whole_card_is_the_card(
         self, daemon: Daemon, server: int, world: World
     ) -> None:
-        daemon.command(f"set_device_pinned_mem_limit {server} 0 {world.gpu.memory_mib}M")
-        assert daemon.client().finished().saw(world.gpu.seen(server_mib=world.gpu.memory_mib))
+        gpu = world.gpu
+        for limit, server_mib in (("0", None), (f"{gpu.memory_mib}M", gpu.memory_mib)):
+            daemon.command(f"set_device_pinned_mem_limit {server} 0 {limit}")
+            assert daemon.shows(gpu.seen(server_mib=server_mib))
 
     @pytest.mark.parametrize("mib", [1, DENY_MIB, 64])
     def test_a_tiny_limit_turns_every_new_client_away(
@@ -138,7 +138,7 @@ class TestChangingALimit:
     ) -> None:
         daemon.command(f"set_device_pinned_mem_limit {server} 0 {mib}M")
         for value in (None, "0=2G"):
-            assert daemon.client(environment={MEMORY_LIMIT: value}).finished().saw(OutOfMemory())
+            assert daemon.shows(OutOfMemory(), environment={MEMORY_LIMIT: value})
 
     def test_a_tiny_limit_turns_no_poisoned_client_away(
         self, daemon: Daemon, server: int, world: World
@@ -147,7 +147,7 @@ class TestChangingALimit:
         for value in POISONED:
             expected = world.gpu.seen(memory=value, server_mib=DENY_MIB)
             assert isinstance(expected, Seen)
-            assert daemon.client(environment={MEMORY_LIMIT: value}).finished().saw(expected)
+            assert daemon.shows(expected, environment={MEMORY_LIMIT: value})
 
     def test_a_percentage_counts_for_new_clients_only(
         self, daemon: Daemon, server: int, world: World
@@ -157,7 +157,7 @@ class TestChangingALimit:
         early.go_on()
         assert early.next_line("sms")["sms"] == world.gpu.sms
         early.finished()
-        assert daemon.client().finished().saw(world.gpu.seen(server_percent=40))
+        assert daemon.shows(world.gpu.seen(server_percent=40))
 
 
 @pytest.fixture(scope="class")
@@ -174,11 +174,9 @@ class TestThePartitioningFlag:
     def test_0_changes_nothing(
         self, limited_server: Daemon, world: World, percent: str | None
     ) -> None:
-        client = limited_server.client(
-            environment={PARTITIONING: "0", THREAD_PERCENT: percent}
-        ).finished()
-        assert client.saw(
-            world.gpu.seen(percent=percent, server_mib=LIMIT_MIB, server_percent=PERCENT)
+        assert limited_server.shows(
+            world.gpu.seen(percent=percent, server_mib=LIMIT_MIB, server_percent=PERCENT),
+            environment={PARTITIONING: "0", THREAD_PERCENT: percent},
         )
 
     def test_1_lifts_the_percentage_but_not_the_memory_limit(
@@ -193,9 +191,7 @@ class TestThePartitioningFlag:
     def test_1_leaves_the_clients_own_percentage(
         self, limited_server: Daemon, world: World
     ) -> None:
-        client = limited_server.client(
-            environment={PARTITIONING: "1", THREAD_PERCENT: "20"}
-        ).finished()
-        assert client.saw(
-            world.gpu.seen(percent="20", server_mib=LIMIT_MIB, server_percent=PERCENT)
+        assert limited_server.shows(
+            world.gpu.seen(percent="20", server_mib=LIMIT_MIB, server_percent=PERCENT),
+            environment={PARTITIONING: "1", THREAD_PERCENT: "20"},
         )

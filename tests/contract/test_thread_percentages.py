@@ -16,11 +16,7 @@ class TestAClientsThreadPercentage:
         "percent", ["1", "10", "20", "25", "30", "33", "40", "50", "99", "100"]
     )
     def test_it_becomes_these_sms(self, daemon: Daemon, world: World, percent: str) -> None:
-        assert (
-            daemon.client(environment={THREAD_PERCENT: percent})
-            .finished()
-            .saw(world.gpu.seen(percent=percent))
-        )
+        assert daemon.shows(world.gpu.seen(percent=percent), environment={THREAD_PERCENT: percent})
 
     @pytest.mark.parametrize("percent", ["0", "101", "-5", "abc", ""])
     def test_what_is_no_percentage_is_silently_all(
@@ -29,7 +25,7 @@ class TestAClientsThreadPercentage:
         expected = world.gpu.seen(percent=percent)
         assert isinstance(expected, Seen)
         assert expected.sms == world.gpu.sms
-        assert daemon.client(environment={THREAD_PERCENT: percent}).finished().saw(expected)
+        assert daemon.shows(expected, environment={THREAD_PERCENT: percent})
 
 
 def is_as_known(client: Client, world: World) -> bool:

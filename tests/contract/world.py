@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tests.contract.gpus import Gpu
+from tests.contract.gpus import Gpu, OutOfMemory, Seen
 from tests.contract.journal import Journal
 from tests.contract.platforms import Platform, Program
 from tests.contract.processes import SOON_S, Answer, Client, eventually
@@ -110,6 +110,18 @@ class Daemon:
         client = self.client(*actions, environment=environment, uid=uid)
         client.next_line("ready")
         return client
+
+    def shows(
+        self,
+        expected: Seen | OutOfMemory,
+        *actions: str,
+        environment: Environment | None = None,
+        uid: int | None = None,
+        directory: Directory | None = None,
+    ) -> bool:
+        """Whether a client that goes to its end sees this."""
+        client = self.client(*actions, environment=environment, uid=uid, directory=directory)
+        return client.finished().saw(expected)
 
     def start_server(self) -> int:
         """Has it start its server, and gives the server's pid."""

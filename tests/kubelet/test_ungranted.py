@@ -33,7 +33,6 @@ from tests.status.node_worlds import (
 )
 
 MIRROR = "kubernetes.io/config.mirror"
-HASH = "46dac9a538838115821dfd9559149484"
 
 
 def read(thing: dict[str, Any]) -> NodePod | None:
@@ -59,9 +58,7 @@ def test_a_pod_that_asks_for_no_gpu_holds_none() -> None:
 
 
 @pytest.mark.parametrize("amount", [7, "40Gb", "16Ki", None, {}])
-def test_whoever_asks_for_memory_of_a_gpu_is_not_judged_well_or_badly_written(
-    amount: object,
-) -> None:
+def test_whoever_asks_for_memory_is_not_judged_however_it_is_written(amount: object) -> None:
     assert found(pod_object("train", container(resources={"limits": {MEM: amount}}))) == {}
     assert found(pod_object("train", container(resources={"requests": {MEM: amount}}))) == {}
 
@@ -129,29 +126,6 @@ def test_who_asks_is_judged_only_after_long_and_no_longer_once_he_is_served() ->
 def test_where_kubelet_and_the_api_say_different_things_nobody_is_judged() -> None:
     web = pod_object("web", container())
     assert found(web, held=(devices(named("web"), mem_ids(7)),)) == {}
-
-
-def test_an_annotation_makes_nobody_another_pod() -> None:
-    """Whoever makes pods may write it, and a pod that is gone from the API may run yet."""
-    for claim in (HASH, "uid-of-train"):
-        assert set(found(pod_object("liar", container(), annotations={MIRROR: claim}))) == {
-            "uid-of-liar"
-        }
-
-
-@pytest.mark.parametrize(
-    "thing",
-    [
-        None,
-        {},
-        {"kind": "Node", **pod_object("web", container())},
-        {"kind": "Pod", "metadata": {"resourceVersion": "12"}, "spec": {"containers": None}},
-        pod_object("web", container(), metadata={"uid": None}),
-        pod_object("web", container(resources=[])),
-    ],
-)
-def test_what_cannot_be_read_without_a_doubt_is_nobody(thing: Any) -> None:
-    assert read(thing) is None
 
 
 def test_whoever_shares_a_claim_cannot_hide_it_behind_what_else_is_in_the_pod() -> None:

@@ -4,6 +4,8 @@ from functools import cache
 
 import yaml
 
+from mpsd.model.policy import Policy
+from mpsd.platform.limits_files import read_policy
 from tests.manifests.helm import MANIFESTS, Object, merged, rendered_by_helm, values
 
 LATEST = 36
@@ -52,14 +54,10 @@ def named(place: str, kind: str, name: str) -> Object:
     return found
 
 
-def rights(role: Object) -> dict[str, list[str]]:
-    """The verbs that a role allows, by `group/resource`."""
-    return {
-        f"{group}/{resource}".lstrip("/"): sorted(rule["verbs"])
-        for rule in role["rules"]
-        for group in rule["apiGroups"]
-        for resource in rule["resources"]
-    }
+def policy_of(place: str) -> Policy:
+    """That of the limits in the manifests, as mpsd reads it."""
+    data = named(place, "ConfigMap", "mpsd-limits")["data"]
+    return read_policy(yaml.safe_load(data["policy.yaml"]), "policy.yaml")
 
 
 def assert_confined(container: Object) -> None:

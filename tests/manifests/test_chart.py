@@ -43,8 +43,3 @@ def test_helm_takes_the_chart_to_every_version_that_is_promised_and_every_vendor
     version: str,
 ) -> None:
     assert text_by_helm(values(), version)
-
-
-def test_helm_refuses_a_kubernetes_that_is_too_old() -> None:
-    with pytest.raises(helm_python.HelmError, match=r"incompatible with Kubernetes v1\.19\.16"):
-        text_by_helm(values(), "v1.19.16")

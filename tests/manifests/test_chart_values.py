@@ -1,27 +1,16 @@
 """Each value of the Helm chart does what it says. Wrong ones: test_wrong_values."""
 
-import re
 from base64 import b64decode
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 
 from mpsd.admission.rules.claims import asked_of
 from mpsd.admission.rules.verdict import claims_in, review_all
-from mpsd.model.policy import CardCompute
-from mpsd.platform.limits_files import load_limits, read_policy, shipped_folder
-from tests.manifests.helm import (
-    CHART,
-    IMAGE,
-    Object,
-    files_by_helm,
-    merged,
-    rendered_by_helm,
-    values,
-)
-from tests.manifests.rendering import called, values_of
+from mpsd.platform.limits_files import load_limits, read_policy
+from tests.manifests.helm import Object, files_by_helm, rendered_by_helm, values
+from tests.manifests.rendering import called
 
 _SCHEDULER = {"scheduler": {"enabled": True}}
 _PROMETHEUS = {
@@ -69,11 +58,6 @@ def test_the_image_is_that_of_every_pod_by_its_digest_with_the_secrets_to_pull_i
         assert pod["imagePullSecrets"] == [{"name": "key"}]
 
 
-def test_a_tag_takes_the_place_of_the_version() -> None:
-    (container,) = _pods({"image": {**IMAGE, "tag": "next"}})["mpsd-agent"]["containers"]
-    assert container["image"] == "mpsd:next"
-
-
 _TOLERATION = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 _OF_NODES = {"mps-control-daemon", "mpsd-agent"}
 _SIZE = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
@@ -94,22 +78,15 @@ _SIZE = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "2Gi"}}
         ),
         ({"tolerations": [_TOLERATION]}, _OF_NODES, {"tolerations": [_TOLERATION]}),
         ({"runtimeClassName": "nvidia-cdi"}, _OF_NODES, {"runtimeClassName": "nvidia-cdi"}),
-        ({"priorityClass": {"node": "gpus"}}, _OF_NODES, {"priorityClassName": "gpus"}),
         (
             {"priorityClass": {"cluster": "gpus"}},
             {"mpsd-webhook", "mpsd-scheduler"},
             {"priorityClassName": "gpus"},
         ),
-        ({"webhook": {"nodeSelector": {"a": "b"}}}, {"mpsd-webhook"}, {"nodeSelector": {"a": "b"}}),
         (
             {"webhook": {"tolerations": [_TOLERATION]}},
             {"mpsd-webhook"},
             {"tolerations": [_TOLERATION]},
-        ),
-        (
-            {"scheduler": {"nodeSelector": {"a": "b"}}},
-            {"mpsd-scheduler"},
-            {"nodeSelector": {"a": "b"}},
         ),
         (
             {"policy": {"graces": {"drain_s": 900}}},
@@ -125,18 +102,6 @@ def test_a_value_is_in_the_pods_that_it_is_for_and_in_no_others(
     given.setdefault("scheduler", {})["enabled"] = True
     for name, pod in _pods(given).items():
         assert ({key: pod.get(key) for key in wanted} == wanted) is (name in pods), name
-
-
-@pytest.mark.parametrize(
-    "affinity",
-    [
-        None,
-        {"nodeAffinity": None},
-        {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": None}},
-    ],
-)
-def test_an_affinity_that_is_null_is_none(affinity: Object | None) -> None:
-    assert rendered_by_helm(values(affinity=affinity)) == rendered_by_helm(values())
 
 
 @pytest.mark.parametrize(
@@ -229,15 +194,6 @@ def test_a_given_secret_serves_the_webhook_which_then_has_no_rights_to_secrets()
     assert not {"Role", "RoleBinding", "Certificate", "Issuer"} & {*kinds}
 
 
-def test_what_prometheus_selects_by_has_the_labels_that_it_wants() -> None:
-    prometheus = {**_PROMETHEUS["prometheus"], "labels": {"release": "stack"}}
-    given = values(prometheus=prometheus)
-    found = [
-        one for one in rendered_by_helm(given) if one["kind"] in ("PodMonitor", "PrometheusRule")
-    ]
-    assert [one["metadata"]["labels"].get("release") for one in found] == ["stack"] * 3
-
-
 # -- the policy --
 
 
@@ -270,33 +226,6 @@ def test_numbers_ordinals_and_off_are_read_as_they_were_written() -> None:
     assert policy.compute.cards["1"].max_inst == 20
     assert policy.domains == [[0, 1]]
     assert policy.graces.command_s == 2.5
-
-
-def test_values_after_those_for_hostile_tenants_change_them() -> None:
-    own = {"admission": {"allowed_host_paths": ["/etc/ssl"], "rules": {"host-root": "audit"}}}
-    policy = _policy(merged(values_of("hostile-tenants"), {"policy": own}))
-    assert policy.admission.allowed_host_paths == ("/etc/ssl",)
-    assert policy.admission.rules["host-root"] == "audit"
-    assert policy.admission.rules["host-pid"] == "enforce"
-    assert policy.admission.host_ipc == "off"
-
-
-def test_false_null_and_an_empty_list_take_the_place_of_what_is_shipped() -> None:
-    changed = {"exclusive_process": False, "pod_ends": False, "admission": {"runtime_classes": []}}
-    policy = _policy(
-        values(policy=changed | {"compute": {"cards": {"1": {"policy": 4, "max_inst": None}}}})
-    )
-    assert (policy.exclusive_process, policy.pod_ends) == (False, False)
-    assert policy.admission.runtime_classes == ()
-    assert policy.compute.of(1) == CardCompute(4, None)
-
-
-def test_the_exempt_namespaces_of_the_policy_are_those_that_not_everybody_may_create() -> None:
-    names = ["kube-system", "mpsd-system", "monitoring"]
-    given = values(exemptions=True, policy={"admission": {"exempt_namespaces": names}})
-    variables = _named(given, "ValidatingAdmissionPolicy", "mpsd-exemptions")["spec"]["variables"]
-    (found,) = (one["expression"] for one in variables if one["name"] == "exemptNamespaces")
-    assert found == str(names)
 
 
 def test_the_expressions_of_admission_policies_have_the_lists_and_names_of_the_policy() -> None:
@@ -335,11 +264,6 @@ def test_the_expressions_of_admission_policies_have_the_lists_and_names_of_the_p
             assert by_name["values"] == ["ours"]
 
 
-def test_facts_about_gpus_may_be_ones_own() -> None:
-    own = (shipped_folder() / "gpus.yaml").read_text().replace("short: H200", "short: H200-ours")
-    assert _named(values(gpus=own), "ConfigMap", "mpsd-limits")["data"]["gpus.yaml"] == own
-
-
 # -- the sample Job, and what is said at the end --
 
 _CLAIMS = {"dra": {"enabled": True}}
@@ -350,7 +274,6 @@ _CLAIMS = {"dra": {"enabled": True}}
     [
         {},
         {"policy": {"admission": {"host_ipc": "off"}}},
-        {"runtimeClassName": "nvidia"},
         _CLAIMS,
         {**_CLAIMS, "policy": {"resources": {"memory_unit_mib": 512}}, "test": {"memory": 14}},
     ],
@@ -374,19 +297,6 @@ def test_helms_test_is_a_job_that_admission_takes_without_a_warning(given: Objec
     ] * len(templates)
 
 
-def test_helms_test_requests_a_claim_and_no_resource_where_nodes_serve_claims() -> None:
-    text = files_by_helm(values(**_CLAIMS, **_SCHEDULER))["templates/tests/sample.yaml"]
-    template, job = yaml.safe_load_all(text)
-    kubernetes_validate.validate(template, "1.36", strict=True)
-    kubernetes_validate.validate(job, "1.36", strict=True)
-    pod = job["spec"]["template"]["spec"]
-    assert pod["containers"][0]["resources"] == {"claims": [{"name": "gpu"}]}
-    assert pod["resourceClaims"] == [
-        {"name": "gpu", "resourceClaimTemplateName": template["metadata"]["name"]}
-    ]
-    assert "schedulerName" not in pod, "the cluster's own scheduler counts claims"
-
-
 @pytest.mark.parametrize(
     ("given", "said", "unsaid"),
     [
@@ -395,13 +305,7 @@ def test_helms_test_requests_a_claim_and_no_resource_where_nodes_serve_claims() 
             ("helm test mpsd", "ack.node.gpu.schedule=mps", "set scheduler.enabled"),
             ("failClosed", "dra.md"),
         ),
-        ({"resources": {"domain": "mpsd.io"}}, ("mpsd.io/share=mps",), ("ack.node",)),
         (_SCHEDULER, ("schedulerName: mpsd-scheduler",), ("set scheduler.enabled",)),
-        (
-            {"scheduler": {"enabled": True, "mode": "extender"}},
-            ("docs/scheduling.md",),
-            ("set scheduler.enabled",),
-        ),
         (
             _CLAIMS,
             ("docs/dra.md", "set policy.admission.claims_for_requests"),
@@ -418,16 +322,6 @@ def test_helms_test_requests_a_claim_and_no_resource_where_nodes_serve_claims() 
             (),
             ("Without the webhook", "set webhook.failClosed"),
         ),
-        (
-            {"webhook": {"tls": {"source": "cert-manager"}}},
-            ("set webhook.failClosed",),
-            ("Without the webhook",),
-        ),
-        (
-            {"control": {"updateStrategy": "RollingUpdate"}},
-            ("control.updateStrategy is RollingUpdate",),
-            (),
-        ),
     ],
     ids=str,
 )
@@ -437,10 +331,3 @@ def test_what_helm_says_at_the_end_is_left_to_do_with_these_values_and_nothing_e
     notes = files_by_helm(values(**given))["templates/NOTES.txt"]
     assert [one for one in said if one not in notes] == []
     assert [one for one in unsaid if one in notes] == []
-
-
-def test_every_page_that_helm_names_at_the_end_exists() -> None:
-    notes = (CHART / "templates/NOTES.txt").read_text()
-    pages = re.findall(r"docs/[a-z/-]+[.]md", notes)
-    assert pages
-    assert [page for page in pages if not (CHART.parents[1] / page).is_file()] == []

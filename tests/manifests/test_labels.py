@@ -2,17 +2,7 @@
 
 import pytest
 
-from mpsd.model.names import (
-    AGENT,
-    CONTROL,
-    LABEL,
-    LIMITS,
-    NAME_LABEL,
-    NAMESPACE,
-    PRODUCT,
-    SCHEDULER,
-    WEBHOOK,
-)
+from mpsd.model.names import LABEL, NAME_LABEL, PRODUCT
 from mpsd.operations.lifecycle.rules.emptying import Stage, Thing, in_order
 from mpsd.operations.lifecycle.rules.upgrade import SELECTOR
 from tests.manifests.rendering import ALL, PLAIN, Object, called, rendered
@@ -44,20 +34,6 @@ def test_everything_that_is_made_says_that_it_is_mpsds_and_so_do_its_pods_and_se
                 labels = found.get("metadata", found)["labels"]
                 assert labels.get(LABEL) == PRODUCT, f"{template} of {called(made)}"
         assert made["kind"] != "Certificate" or "secretTemplate" in made["spec"], called(made)
-
-
-def test_what_is_made_has_the_names_that_the_code_looks_for() -> None:
-    made = [one for place in ALL for one in rendered(place)]
-    pods = [
-        one["spec"]["template"]["metadata"]["labels"]
-        for one in made
-        if "template" in one.get("spec", {})
-    ]
-    assert {labels[NAME_LABEL] for labels in pods} >= {CONTROL, AGENT, WEBHOOK, SCHEDULER}
-    names = {
-        (one["kind"], one["metadata"].get("namespace"), one["metadata"]["name"]) for one in made
-    }
-    assert names >= {("Namespace", None, NAMESPACE), ("ConfigMap", NAMESPACE, LIMITS)}
 
 
 @pytest.mark.parametrize("place", ALL)

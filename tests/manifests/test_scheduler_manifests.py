@@ -6,9 +6,6 @@ from typing import Any
 import pytest
 import yaml
 
-from mpsd.model.policy import Policy
-from mpsd.platform.limits_files import read_policy
-from mpsd.platform.yaml_files import parse_yaml
 from mpsd.scheduler.settings import SchedulerSettings, scheduler_settings
 from tests.manifests.rendering import (
     Object,
@@ -16,8 +13,8 @@ from tests.manifests.rendering import (
     called,
     named,
     of_kind,
+    policy_of,
     rendered,
-    rights,
 )
 
 _NAME = "mpsd-scheduler"
@@ -57,13 +54,6 @@ def _extender(place: str) -> dict[str, Any]:
     return extender
 
 
-def _policy(place: str) -> Policy:
-    text = named(place, "ConfigMap", "mpsd-limits")["data"]["policy.yaml"]
-    policy = read_policy(parse_yaml(text.encode(), "policy.yaml")[0].value, "policy.yaml")
-    assert isinstance(policy, Policy)
-    return policy
-
-
 @pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
 def test_nothing_else_in_the_cluster_changes(place: str) -> None:
     base = {called(thing): thing for thing in rendered(place.removeprefix(place.partition("@")[0]))}
@@ -82,7 +72,7 @@ def test_it_serves_pods_that_name_it_and_leads_under_a_name_of_its_own(place: st
     said = _configuration(place)
     assert said["apiVersion"] == f"kubescheduler.config.k8s.io/{_VERSIONS[place]}"
     assert [profile["schedulerName"] for profile in said["profiles"]] == [_NAME]
-    assert _NAME in _policy(place).admission.schedulers, "admission lets GPU pods name it"
+    assert _NAME in policy_of(place).admission.schedulers, "admission lets GPU pods name it"
     elected = said["leaderElection"]
     assert (elected["leaderElect"], elected["resourceName"], elected["resourceNamespace"]) == (
         True,
@@ -116,24 +106,7 @@ def test_it_asks_about_pods_that_ask_for_gpus_and_still_checks_the_nodes_sum(pla
     managed = {
         one["name"]: one["ignoredByScheduler"] for one in _extender(place)["managedResources"]
     }
-    assert managed == {_policy(place).resources.memory: False}
-
-
-@pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
-def test_mpsd_may_promise_and_bind_and_nothing_else(place: str) -> None:
-    assert rights(named(place, "ClusterRole", _NAME)) == {
-        "mpsd.io/mpsnodes": ["get", "list", "patch", "watch"],
-        "pods": ["get", "list", "watch"],
-        "nodes": ["get", "list", "watch"],
-        "pods/binding": ["create"],
-        **{
-            f"resource.k8s.io/{plural}": ["get"]
-            for plural in ("resourceclaims", "resourceclaimtemplates")
-        },
-        **{f"resource.k8s.io/{plural}": ["list"] for plural in ("deviceclasses", "resourceslices")},
-        "authentication.k8s.io/tokenreviews": ["create"],
-        "authorization.k8s.io/subjectaccessreviews": ["create"],
-    }
+    assert managed == {policy_of(place).resources.memory: False}
 
 
 @pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
@@ -153,12 +126,6 @@ def test_kube_scheduler_has_what_kubernetes_gives_every_one_and_mpsd_alone_has_n
         ("Role", _NAME),
     }
     assert bound == {("ClusterRole", _NAME)} | (set() if place == _EXTENDER else kubernetes)
-
-
-@pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
-def test_what_it_writes_on_pods_is_believed(place: str) -> None:
-    account = f"system:serviceaccount:mpsd-system:{_pod(place)['serviceAccountName']}"
-    assert account in _policy(place).admission.placement_accounts
 
 
 @pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
@@ -187,13 +154,6 @@ def test_ports_and_folders_are_the_programs_own(place: str) -> None:
     assert str(settings.limits_directory) in [
         mount["mountPath"] for mount in container["volumeMounts"]
     ]
-
-
-def test_two_replicas_one_of_which_leads() -> None:
-    for place in _SECOND:
-        assert named(place, "Deployment", _NAME)["spec"]["replicas"] == 2
-        _name, tag = _container(place, "kube-scheduler")["image"].split(":")
-        assert tag.startswith("v1.")
 
 
 def test_on_a_control_plane_node_nothing_listens_on_its_network_but_what_asks_for_a_token() -> None:

@@ -5,9 +5,8 @@ from functools import cache
 
 import kubernetes_validate
 import pytest
-from kubernetes_validate.utils import SchemaNotFoundError
 
-from tests.manifests.rendering import ALL, LATEST, PLAIN, SINCE, VALUES, called, of_kind, rendered
+from tests.manifests.rendering import LATEST, PLAIN, SINCE, VALUES, rendered
 
 _OLDEST = 25  # the oldest that the library has; tests/e2e/admission asks API servers themselves
 _NOT_OURS = {
@@ -39,23 +38,3 @@ def test_every_object_is_valid_where_it_is_promised_to_be(name: str, minor: int)
 def _validate(thing: str, version: str) -> None:
     """Once for all values files that make the same object."""
     kubernetes_validate.validate(json.loads(thing), version, strict=True)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("policies", "ValidatingAdmissionPolicy"),
-        ("hostile-tenants", "ValidatingAdmissionPolicy"),
-        ("policies-mutating", "MutatingAdmissionPolicy"),
-    ],
-)
-def test_policies_are_promised_from_the_first_version_that_knows_them(name: str, kind: str) -> None:
-    for thing in of_kind(name, kind):
-        with pytest.raises(SchemaNotFoundError):
-            kubernetes_validate.validate(thing, f"1.{SINCE[name] - 1}", strict=True)
-
-
-@pytest.mark.parametrize("place", ALL)
-def test_no_object_comes_twice(place: str) -> None:
-    names = [(called(thing), thing["metadata"].get("namespace")) for thing in rendered(place)]
-    assert len(names) == len(set(names))

@@ -4,11 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.admission.rules.configurations import EXEMPT, FailurePolicy, WebhookRegistration, repair
 from mpsd.admission.settings import WebhookSettings, webhook_settings
-from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
-from mpsd.platform.limits_files import read_policy, shipped_folder
-from mpsd.platform.yaml_files import parse_yaml
+from mpsd.model.policy import HostIPC, RuleId, RuleMode
 from tests.manifests.rendering import (
     ALL,
     OLD,
@@ -18,6 +15,7 @@ from tests.manifests.rendering import (
     named,
     of_kind,
     only,
+    policy_of,
     rendered,
 )
 
@@ -60,25 +58,6 @@ def test_no_right_reaches_another_secret(place: str) -> None:
         assert not any("secrets" in rule.get("resources", ()) for rule in role["rules"]), (
             "Secrets of its namespace alone"
         )
-
-
-def test_the_rights_are_those_that_the_code_names() -> None:
-    """The table in the docstring of mpsd.admission.registration."""
-    found = {
-        (resource, *rule.get("resourceNames", ())): sorted(rule["verbs"])
-        for rule in _rules(PLAIN)
-        for resource in rule["resources"]
-    }
-    assert found == {
-        ("validatingwebhookconfigurations", "mpsd-webhook"): ["get", "patch"],
-        ("mutatingwebhookconfigurations", "mpsd-webhook"): ["get", "patch"],
-        ("namespaces", "kube-system", "mpsd-system"): ["patch"],
-        ("namespaces",): ["get"],
-        ("configmaps",): ["get"],
-        ("secrets", "mpsd-webhook-certificates"): ["get", "update"],
-        ("secrets",): ["create"],
-        ("podtemplates",): ["create"],
-    }
 
 
 def test_with_cert_manager_it_may_touch_no_secret_and_no_webhook_configuration() -> None:
@@ -145,25 +124,6 @@ def test_as_shipped_nothing_depends_on_the_webhook(place: str, kind: str) -> Non
     )
 
 
-@pytest.mark.parametrize("kind", _CONFIGURATIONS)
-def test_registering_changes_nothing_but_trust_and_then_the_failure_policy(kind: str) -> None:
-    settings = _settings()
-    configuration = only(PLAIN, kind)
-    path = configuration["webhooks"][0]["clientConfig"]["service"]["path"]
-    wanted = WebhookRegistration(
-        settings.service, settings.namespace, path, "", "Q0E=", FailurePolicy.FAIL
-    )
-    first = repair(configuration, wanted, may_fail=True)
-    assert first
-    assert len(first.changes) == 1
-    assert first.changes[0].endswith("clientConfig")
-    second = repair({"webhooks": first.webhooks}, wanted, may_fail=True)
-    assert second
-    assert len(second.changes) == 1
-    assert second.changes[0].endswith("failurePolicy")
-    assert repair({"webhooks": second.webhooks}, wanted, may_fail=True) is None
-
-
 def test_mutation_is_for_new_pods_and_new_debugging_containers_only() -> None:
     (webhook,) = only(PLAIN, "MutatingWebhookConfiguration")["webhooks"]
     asked = {(tuple(rule["resources"]), tuple(rule["operations"])) for rule in webhook["rules"]}
@@ -187,10 +147,6 @@ def test_validation_covers_every_kind_that_makes_pods() -> None:
     )
 
 
-def test_its_own_namespace_is_exempt_from_the_start() -> None:
-    assert only(PLAIN, "Namespace")["metadata"]["labels"][EXEMPT] == "true"
-
-
 def test_the_oldest_kubernetes_gets_no_version_of_an_api_that_it_lacks() -> None:
     known = {
         ("v1", "Namespace"),
@@ -211,19 +167,9 @@ def test_the_oldest_kubernetes_gets_no_version_of_an_api_that_it_lacks() -> None
     assert "matchConditions" not in str(rendered(OLD))
 
 
-def test_the_limits_are_those_that_are_shipped() -> None:
-    data = _limits(PLAIN)
-    assert data == {
-        name: (shipped_folder() / name).read_text() for name in ("policy.yaml", "gpus.yaml")
-    }
-
-
 def test_the_policy_for_hostile_tenants_is_the_shipped_one_but_for_what_it_must_change() -> None:
     data = _limits("hostile-tenants")
-    policy = read_policy(
-        parse_yaml(data["policy.yaml"].encode(), "policy.yaml")[0].value, "policy.yaml"
-    )
-    assert isinstance(policy, Policy)
+    policy = policy_of("hostile-tenants")
     assert policy.admission.host_ipc is HostIPC.OFF
     assert policy.admission.rules[RuleId.HOST_ROOT] is RuleMode.ENFORCE
     assert policy.admission.rules[RuleId.HOST_PID] is RuleMode.ENFORCE

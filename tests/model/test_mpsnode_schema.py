@@ -44,13 +44,6 @@ def test_any_json_is_read_at_once_as_it_is_read_field_by_field_or_not_at_once(th
     assert not shape.problems
 
 
-def test_null_is_absent() -> None:
-    thing = mpsnode("gpu-a1")
-    thing["status"]["gpus"][0]["usedMiB"] = None
-    node = read_mpsnode(thing, NOW)
-    assert (node.gpus[0].used_mib, node.unreadable) == (None, ())
-
-
 @pytest.mark.parametrize("value", ["yesterday", "2026-11-21T08:30:00", "9999-99-99T00:00:00Z", 5])
 def test_a_time_that_is_none_is_unknown_and_named(value: object) -> None:
     thing = mpsnode("gpu-a1")

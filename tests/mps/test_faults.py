@@ -315,7 +315,6 @@ NEAR = (NOW - REASON_S, NOW, NOW + REASON_S)
         ("killed by SIGKILL", [("OOMKilled", NOW), ("Evicted", NOW)], None),
         ("ended", [("OOMKilled", NOW - 60), ("Error", NOW)], "Error"),
         ("ended", [("", NOW)], None),
-        ("ended", [], None),
         ("exit code 1", [("Error", NOW)], None),
         ("ended by mpsd (pod deleted)", [("OOMKilled", NOW)], None),
     ],
@@ -366,12 +365,9 @@ def test_the_status_names_who_was_hit_by_its_pod_or_its_grant() -> None:
 @pytest.mark.parametrize(
     ("command", "recorded"),
     [
-        ("train", "train"),
         ("train --token=x", "train"),
-        ("/opt/bin/python3.11 jobs/train.py", "/opt/bin/python3.11 jobs/train.py"),
         ("python jobs/train.py --token=x", "python jobs/train.py"),
         ("python -c x.py", "python"),
-        ("curl x.py", "curl"),
         ("sh TOKEN=x.sh", "sh"),
         ("TOKEN=x sh", "[redacted]"),
         ("", ""),
@@ -457,11 +453,6 @@ def test_only_the_last_faults_are_remembered() -> None:
 # -- who was there -------------------------------------------------------------------------------
 
 
-def test_one_fault_makes_nobody_suspect() -> None:
-    assert suspects([], {}) == ()
-    assert suspects([fault("a", "b")], {}) == ()
-
-
 def test_whoever_each_of_the_last_faults_hit_is_suspect_with_their_number() -> None:
     known = series(["b"], ["a"], ["a", "b"], ["a", "b", "c"])
     name = PodName("default", "train", "a")
@@ -469,10 +460,6 @@ def test_whoever_each_of_the_last_faults_hit_is_suspect_with_their_number() -> N
         SuspectReport("default/train", "a", 3, utc(NOW + 60)),
         SuspectReport("b", "b", 2, utc(NOW + 120)),
     )
-
-
-def test_whoever_the_last_fault_spared_is_not_suspect() -> None:
-    assert suspects(series(["a"], ["a"], ["b"]), {}) == ()
 
 
 @given(FAULTS)

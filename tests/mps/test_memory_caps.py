@@ -259,12 +259,6 @@ def test_a_program_and_a_pod_are_limited_and_read_back(ground: Ground) -> None:
     ] == f"/{main}"
 
 
-def test_a_changed_grant_changes_the_limit(ground: Ground) -> None:
-    ground.ask(ground.of_program())
-    ground.ask(ground.of_program(1024))
-    assert ground.mib("mpsd-one") == 1024
-
-
 def test_a_limit_is_taken_away_with_its_grant_while_the_cgroup_stays(ground: Ground) -> None:
     ground.ask(ground.of_program(), ground.of_pod())
     assert ground.ask(ground.of_pod()).grants == ("two",)
@@ -388,12 +382,6 @@ def test_a_grant_or_policy_that_changes_is_asked_for_at_once(asking: Asking) -> 
     assert asking.asked() == {"one": 4096}
 
 
-def test_what_somebody_has_removed_is_asked_for_again(asking: Asking, tmp_path: Path) -> None:
-    asking.asked()
-    (tmp_path / "memory-caps-wanted.json").unlink()
-    assert asking.asked() == {"one": 2048}
-
-
 def test_a_grant_that_is_still_held_counts_as_held_whatever_is_asked(asking: Asking) -> None:
     asking.asked()
     asking.files.put(CapsInForce(processes.boot_id(), grants=("one",)))
@@ -413,14 +401,6 @@ def test_without_cgroup_v2_there_are_none(nvml: Nvml, tmp_path: Path, node: Simu
     probe = CapProbe(nvml, tmp_path)
     assert probe.why_not([node.gpus[0].uuid]) == f"cgroup v2 is not mounted at {tmp_path}"
     assert "MIG instances such as MIG-a" in probe.why_not(["MIG-a"])
-
-
-def test_on_cgroup_v1_it_is_said_why_nobody_is_limited(ground: Ground) -> None:
-    for path in ground.tree.rglob("cgroup.controllers"):
-        path.unlink()
-    assert ground.ask(ground.of_program()).troubles == {
-        "one": f"cgroup v2 is not mounted at {ground.tree}"
-    }
 
 
 def test_an_older_nvidia_ml_py_has_no_such_functions(

@@ -4,12 +4,13 @@ One rule: what is waited for has a deadline, and what the browser complains of i
 to see.
 """
 
+import base64
 import json
 import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -89,13 +90,12 @@ class Browser:
     def script(self, text: str, *arguments: object) -> Any:
         return self.driver.execute_script(text, *arguments)
 
-    def until(self, script: str, what: str, within_s: float = SOON_S) -> Any:
+    def until(self, script: str, what: str) -> Any:
         """Looks until the script gives something true."""
-        return self.until_so(lambda: self.script(script), what, within_s)
-
-    def until_so(self, look: Callable[[], object], what: str, within_s: float = SOON_S) -> Any:
-        waiting = WebDriverWait(self.driver, within_s, poll_frequency=0.05)
-        return waiting.until(lambda _driver: look(), f"not within {within_s:g} s: {what}")
+        waiting = WebDriverWait(self.driver, SOON_S, poll_frequency=0.05)
+        return waiting.until(
+            lambda _driver: self.script(script), f"not within {SOON_S:g} s: {what}"
+        )
 
     def text(self, selector: str = "body") -> str:
         return str(self.script("return document.querySelector(arguments[0]).innerText", selector))
@@ -142,23 +142,20 @@ class Browser:
         assert isinstance(found, list), found
         return [one for one in found if one["impact"] in ("serious", "critical")]
 
-    def shoot(self, file: Path, *, whole: bool = False) -> None:
-        import base64
-
-        wanted = {"format": "png", "captureBeyondViewport": whole}
-        taken = self.driver.execute_cdp_cmd("Page.captureScreenshot", wanted)
+    def shoot(self, file: Path) -> None:
+        taken = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})
         file.write_bytes(base64.b64decode(taken["data"]))
 
 
 @contextmanager
-def browser(language: str = "en-GB") -> Iterator[Browser]:
+def browser() -> Iterator[Browser]:
     """A browser of its own, with nothing kept from before."""
     data = tempfile.mkdtemp(prefix="mpsd-chromium-")
     options = webdriver.ChromeOptions()
     options.binary_location = str(folder() / "usr" / "lib" / "chromium" / "chromium")
-    for flag in (*_FLAGS, f"--user-data-dir={data}", f"--lang={language}"):
+    for flag in (*_FLAGS, f"--user-data-dir={data}", "--lang=en-GB"):
         options.add_argument(flag)
-    options.add_experimental_option("prefs", {"intl.accept_languages": language})
+    options.add_experimental_option("prefs", {"intl.accept_languages": "en-GB"})
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     service = Service(str(folder() / "usr" / "bin" / "chromedriver"), env=_environment())
     driver = webdriver.Chrome(options=options, service=service)

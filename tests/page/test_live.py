@@ -52,47 +52,6 @@ def test_a_program_that_gets_a_grant_is_seen_and_its_end_too(
     assert window.complaints() == []
 
 
-def test_who_waits_and_who_was_refused_is_told_why(window: Browser, machine: Machine) -> None:
-    service = machine.service("up", {LISTEN: "127.0.0.1:0"})
-    machine.until_ready()
-    window.open(page_of(service))
-    machine.client(20)
-    machine.client(20)
-    machine.run("--gpu-mem 7 --wait", "sim-cuda", "hold")
-    window.until(
-        "return document.getElementById('waiting').innerText.includes('7 GiB')",
-        "it is seen to wait",
-    )
-    assert "no single GPU has 7 GiB: gpu0 has 3." in window.text("#waiting")
-    machine.run("--gpu-mem 9", "sim-cuda", "hold")
-    window.until(
-        "return document.getElementById('recent').innerText.includes('no single GPU has 9 GiB')",
-        "the refusal",
-    )
-
-
-def test_a_daemon_that_is_killed_is_the_first_thing_said(window: Browser, machine: Machine) -> None:
-    service = machine.service("up", {LISTEN: "127.0.0.1:0"})
-    machine.until_ready()
-    window.open(page_of(service))
-    window.until(
-        "return document.getElementById('verdict').dataset.level === 'well'", "all is well"
-    )
-    machine.replace_control_program("exit 1")
-    machine.kill(machine.daemon("gpu1"))
-    window.until(
-        "return document.getElementById('verdict').dataset.level === 'bad'", "something is wrong"
-    )
-    window.until(
-        "return document.querySelector('.gpu h3').textContent.startsWith('gpu1')", "it is the first"
-    )
-    window.until(
-        "return document.getElementById('recent').innerText.includes('Daemon down')",
-        "its end is told",
-    )
-    machine.restore_control_program()
-
-
 def test_a_lost_connection_is_said_with_since_when_and_heals(
     window: Browser, machine: Machine
 ) -> None:
@@ -118,15 +77,6 @@ def test_a_lost_connection_is_said_with_since_when_and_heals(
     window.until(
         "return document.querySelectorAll('tbody tr').length === 1", "the program is seen again"
     )
-
-
-def test_a_stop_is_not_held_up_by_who_looks(window: Browser, machine: Machine) -> None:
-    service = machine.service("up", {LISTEN: "127.0.0.1:0"})
-    machine.until_ready()
-    window.open(page_of(service))
-    window.until("return document.body.className === 'live'", "it is live")
-    machine.stop()
-    window.until("return document.body.className === 'lost'", "the end is seen")
 
 
 @pytest.fixture

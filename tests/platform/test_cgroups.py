@@ -208,11 +208,6 @@ def test_a_container_has_every_cgroup_to_itself_that_nobody_older_is_in() -> Non
     )
 
 
-def test_the_root_is_nobodys() -> None:
-    assert alone_in(v2("/"), []) == ()
-    assert alone_in(v2("/../.."), []) == ()
-
-
 def test_a_cgroup_that_somebody_older_is_in_or_below_is_nobodys() -> None:
     """As where the bundle names none, or a slice with others in it."""
     assert alone_in(v2("/user.slice"), [v2("/user.slice")]) == ()
@@ -291,10 +286,6 @@ def test_a_programs_cgroup_is_of_the_hierarchy_that_was_asked_for() -> None:
     assert program_cgroup(both, "memory", "abc", is_roots) == Cgroup("cpu,memory", "/b/mpsd-abc")
     assert made_for(both, "pids") == "/a/mpsd-abc"
     assert made_for(both) is None, "there is no v2"
-
-
-def test_a_process_outside_mpsds_cgroup_namespace_gets_none() -> None:
-    assert made_for(v2("/../user.slice")) is None
 
 
 @given(path=NAMES)

@@ -14,7 +14,6 @@ from mpsd.platform.kube import (
     KubeError,
     NotFound,
     PatchKind,
-    Rejected,
     Resource,
     Unavailable,
 )
@@ -126,29 +125,16 @@ def test_who_comes_second_hears_of_a_conflict(
     ask(questions)
 
 
-def test_what_is_not_there_is_not_found(ask: Ask) -> None:
-    async def questions(kube: Kube) -> None:
-        with pytest.raises(NotFound, match="get configmaps b in a"):
-            await kube.get(MAPS, "b", "a")
-
-    ask(questions)
-
-
-def test_a_missing_right_is_named(server: ApiServer, ask: Ask) -> None:
+def test_what_is_absent_forbidden_or_away_is_told_apart(server: ApiServer, ask: Ask) -> None:
     server.put(f"{AT}/b", named("b"))
     server.forbidden = {("update", "configmaps")}
 
     async def questions(kube: Kube) -> None:
+        with pytest.raises(NotFound, match="get configmaps c in a"):
+            await kube.get(MAPS, "c", "a")
         with pytest.raises(Forbidden, match="lacks the right to update configmaps b in a"):
             await kube.replace(MAPS, named("b"), "a")
-
-    ask(questions)
-
-
-def test_a_server_that_answers_503_is_away(server: ApiServer, ask: Ask) -> None:
-    server.away = True
-
-    async def questions(kube: Kube) -> None:
+        server.away = True
         with pytest.raises(Unavailable, match="unable to handle"):
             await kube.get(MAPS, "b", "a")
 
@@ -171,45 +157,25 @@ def test_a_slow_server_is_away_at_the_deadline_and_holds_no_other_call_up(
     ask(questions)
 
 
-def test_nobody_listening_is_away(server: ApiServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("what", "instead", "error", "said"),
+    [
+        ("127.0.0.1:PORT", "127.0.0.1:1", Unavailable, "does not answer"),
+        ("127.0.0.1:PORT", "127.0.0.1:OTHER", Unavailable, "CERTIFICATE_VERIFY_FAILED"),
+        ("a-token", "no-token", Forbidden, "does not know mpsd's credentials"),
+    ],
+)
+def test_who_is_not_the_server_or_not_known_to_it_is_said(
+    server: ApiServer, tmp_path: Path, what: str, instead: str, error: type[KubeError], said: str
+) -> None:
     file = server.kubeconfig(tmp_path)
-    file.write_text(file.read_text().replace(str(server.port), "1"))
-
-    async def main() -> None:
-        kube = open_kube(file)
-        with pytest.raises(Unavailable, match="does not answer"):
-            await kube.get(MAPS, "b", "a")
-        kube.close()
-
-    asyncio.run(main())
-
-
-def test_another_authority_is_not_believed(server: ApiServer, tmp_path: Path) -> None:
     with api_server() as other:
-        file = server.kubeconfig(tmp_path)
-        file.write_text(file.read_text().replace(str(server.port), str(other.port)))
-
-        async def main() -> None:
-            kube = open_kube(file)
-            with pytest.raises(Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
-                await kube.get(MAPS, "b", "a")
-            kube.close()
-
-        asyncio.run(main())
+        what = what.replace("PORT", str(server.port))
+        instead = instead.replace("OTHER", str(other.port))
+        file.write_text(file.read_text().replace(what, instead))
+        with pytest.raises(error, match=said):
+            answers(file, lambda kube: kube.get(MAPS, "b", "a"))
         assert not other.asked
-
-
-def test_a_wrong_token_is_said_to_be_one(server: ApiServer, tmp_path: Path) -> None:
-    file = server.kubeconfig(tmp_path)
-    file.write_text(file.read_text().replace("a-token", "no-token"))
-
-    async def main() -> None:
-        kube = open_kube(file)
-        with pytest.raises(Forbidden, match="does not know mpsd's credentials"):
-            await kube.get(MAPS, "b", "a")
-        kube.close()
-
-    asyncio.run(main())
 
 
 @pytest.mark.parametrize("text", [None, "", "{]", "a: 1"])
@@ -219,10 +185,3 @@ def test_a_kubeconfig_that_cannot_be_used_says_so(tmp_path: Path, text: str | No
         file.write_text(text)
     with pytest.raises(Unavailable, match="cannot be reached"):
         open_kube(file)
-
-
-def test_every_error_is_a_kube_error() -> None:
-    assert all(
-        issubclass(error, KubeError)
-        for error in (Unavailable, Conflict, Forbidden, NotFound, Rejected)
-    )

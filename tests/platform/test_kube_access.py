@@ -92,12 +92,6 @@ def test_a_token_that_is_replaced_counts(
     assert access.authorization() == {"Authorization": "Bearer another"}
 
 
-def test_an_address_of_version_6_is_written_in_brackets(server: ApiServer, tmp_path: Path) -> None:
-    folder, environment = account(tmp_path, server)
-    access = of_service_account(folder, environment | {"KUBERNETES_SERVICE_HOST": "fd00::1"})
-    assert access.host == f"https://[fd00::1]:{server.port}"
-
-
 @pytest.mark.parametrize(
     "missing", ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT", "ca.crt", "token"]
 )
@@ -152,19 +146,14 @@ def test_what_is_read_here_loads_no_package(
 
 
 MORE: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "a client certificate": ("user", {"client-certificate": "a", "client-key": "b"}),
     "a program that logs in": (
         "user",
         {"exec": {"command": "login", "apiVersion": "client.authentication.k8s.io/v1"}},
     ),
-    "somebody else": ("user", {"token": TOKEN, "as": "somebody"}),
     "no token": ("user", {"token": ""}),
-    "nothing": ("user", {}),
     "a proxy": ("cluster", {"server": "https://a", "proxy-url": "http://b"}),
-    "another name": ("cluster", {"server": "https://a", "tls-server-name": "b"}),
     "no server": ("cluster", {}),
     "no base64": ("cluster", {"server": "https://a", "certificate-authority-data": "*"}),
-    "no text": ("cluster", {"server": 7}),
 }
 
 

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 import urllib3
 
-from mpsd.platform import kube_mirror
+from mpsd.platform import event_loop, kube_mirror
 from mpsd.platform.kube import (
     Access,
-    Expired,
     Forbidden,
     Kube,
     NotFound,
@@ -63,12 +62,7 @@ def watching() -> list[str]:
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            while not condition():  # noqa: ASYNC110 - a thread or a server changes it
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"not within {DEADLINE_S:g} s: {what}") from None
+    await event_loop.until(condition, DEADLINE_S, what, 0.01)
 
 
 async def past_bookmarks(changes: AsyncIterator[WatchEvent]) -> WatchEvent:
@@ -110,53 +104,6 @@ def test_a_stop_does_not_wait_for_a_server_that_hangs_while_a_watch_opens(tmp_pa
 
     with socket.create_server(("127.0.0.1", 0)) as hung:  # connects, and never answers
         asyncio.run(main())
-
-
-def test_watches_take_no_thread_from_calls(ask: Ask) -> None:
-    async def questions(kube: Kube) -> None:
-        async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as tasks:
-            opened = []
-
-            async def take() -> None:
-                async with watch(kube, Selection(MAPS, "default"), since="1") as changes:
-                    opened.append(1)
-                    await anext(changes)
-
-            for _ in range(8):  # twice as many as there are threads for calls
-                tasks.create_task(take())
-            await until(lambda: len(opened) == 8, "watches open")
-            await kube.create(MAPS, named("a"), "default")
-
-    ask(questions)
-
-
-def test_bookmarks_say_how_far_everything_is_told(ask: Ask) -> None:
-    async def questions(kube: Kube) -> None:
-        since = (await listing(kube, MAPS, "default")).version
-        await kube.create(Resource("v1", "secrets"), named("other"), "default")
-        async with (
-            asyncio.timeout(DEADLINE_S),
-            watch(kube, Selection(MAPS, "default"), since=since) as changes,
-        ):
-            change = await anext(changes)
-            assert change.kind is ChangeKind.BOOKMARK
-            assert int(change.version) > int(since)
-
-    ask(questions)
-
-
-def test_a_version_that_the_server_has_forgotten_is_expired(api: SimulatedApi, ask: Ask) -> None:
-    async def questions(kube: Kube) -> None:
-        await kube.create(MAPS, named("a"), "default")
-        api.forget_history()
-        with pytest.raises(Expired):
-            async with watch(kube, Selection(MAPS, "default"), since="1") as changes:
-                await anext(changes)
-        with pytest.raises(Expired):  # one that this server does not know yet
-            async with watch(kube, Selection(MAPS, "default"), since="999999"):
-                pass
-
-    ask(questions)
 
 
 def test_a_watch_that_may_not_be_or_is_of_nothing_says_so_before_it_begins(
@@ -225,22 +172,6 @@ def test_a_server_that_hangs_with_its_connections_open_is_away_soon_and_a_quiet_
             kube.close()
 
         asyncio.run(main())
-
-
-def test_a_watch_whose_server_goes_down_ends_as_away(api: SimulatedApi, ask: Ask) -> None:
-    async def questions(kube: Kube) -> None:
-        async with (
-            asyncio.timeout(DEADLINE_S),
-            watch(kube, Selection(MAPS, "default"), since="1") as changes,
-        ):
-            await asyncio.to_thread(api.stop)
-            with pytest.raises(Unavailable):
-                await past_bookmarks(changes)
-        with pytest.raises(Unavailable):
-            async with watch(kube, Selection(MAPS, "default")):
-                pass
-
-    ask(questions)
 
 
 # -- mirrors -------------------------------------------------------------------------------------
@@ -360,28 +291,6 @@ def test_a_mirror_keeps_what_it_has_while_the_server_is_away_and_catches_up(
         await mirrored.in_sync()
         await kube.create(MAPS, named("b", key="2"), "default")
         await mirrored.shows({"key": "1"}, {"key": "2"})
-        await mirrored.stop()
-
-    ask(questions)
-
-
-@pytest.mark.parametrize("has_a_thread", [True, False], ids=["for its watch", "for its list"])
-def test_a_mirror_tries_again_where_no_thread_can_be_started(
-    ask: Ask, *, has_a_thread: bool
-) -> None:
-    async def questions(kube: Kube) -> None:
-        if has_a_thread:  # which may not be idle again in time; then it is the list that wants one
-            await kube.create(MAPS, named("a", key="1"), "default")
-        # more than any process can address, so that none starts
-        before = threading.stack_size(2**62)
-        try:
-            mirrored = Mirrored(kube)
-            await until(lambda: mirrored.mirror.trouble, "it says why")
-            assert "can't start new thread" in str(mirrored.mirror.trouble)
-        finally:
-            threading.stack_size(before)
-        await (mirrored.shows({"key": "1"}) if has_a_thread else mirrored.in_sync())
-        await mirrored.in_sync()
         await mirrored.stop()
 
     ask(questions)

@@ -82,21 +82,6 @@ def test_the_faults_of_both_files_are_said_together(folder: Path) -> None:
     ]
 
 
-def test_one_bad_file_is_named_as_it_is(folder: Path) -> None:
-    change(folder / POLICY_FILE, "version: v1", "version: v1\nversion: v1")
-    with pytest.raises(InvalidInput) as raised:
-        load_limits(folder)
-    assert raised.value.subject == str(folder / POLICY_FILE)
-    assert [problem.rule for problem in raised.value.problems] == ["yaml-duplicate-key"]
-
-
-def test_a_file_with_two_documents_is_refused(folder: Path) -> None:
-    with (folder / POLICY_FILE).open("a") as file:
-        file.write("---\nversion: v1\n")
-    with pytest.raises(InvalidInput, match="a second document starts here"):
-        load_limits(folder)
-
-
 def test_a_missing_file_is_told_from_a_bad_one(folder: Path) -> None:
     (folder / POLICY_FILE).unlink()
     change(folder / GPU_FACTS_FILE, "version: v1", "version: v9")
@@ -106,21 +91,6 @@ def test_a_missing_file_is_told_from_a_bad_one(folder: Path) -> None:
         "file-missing",
         "version-unknown",
     ]
-
-
-def test_a_bad_file_at_the_start_is_fatal(folder: Path) -> None:
-    (folder / GPU_FACTS_FILE).write_text("")
-    with pytest.raises(InvalidInput):
-        LimitsFiles(folder)
-
-
-def test_a_changed_policy_comes_into_force(folder: Path) -> None:
-    files = LimitsFiles(folder)
-    assert files.read_again() is None
-    change(folder / POLICY_FILE, "placement: binpack", "placement: spread")
-    assert placement(files) is Placement.BINPACK
-    assert files.read_again() is None
-    assert placement(files) is Placement.SPREAD
 
 
 def test_files_that_say_the_same_again_leave_the_very_same_limits_in_force(folder: Path) -> None:
@@ -146,21 +116,6 @@ def test_a_bad_change_is_said_once_and_the_last_good_pair_stays(folder: Path) ->
     assert files.read_again() is None
     assert not still_wrong(files)
     assert placement(files) is Placement.SPREAD
-
-
-def test_one_bad_file_keeps_the_other_out_too(folder: Path) -> None:
-    files = LimitsFiles(folder)
-    change(folder / POLICY_FILE, "placement: binpack", "placement: spread")
-    change(folder / GPU_FACTS_FILE, "version: v1", "version: v9")
-    assert files.read_again() is not None
-    assert placement(files) is Placement.BINPACK
-
-
-def test_a_file_that_goes_away_changes_nothing_in_force(folder: Path) -> None:
-    files = LimitsFiles(folder)
-    (folder / POLICY_FILE).unlink()
-    assert isinstance(files.read_again(), UnreadableFile)
-    assert placement(files) is Placement.BINPACK
 
 
 def test_a_config_map_that_is_swapped_is_seen(folder: Path, tmp_path: Path) -> None:
@@ -226,17 +181,6 @@ def test_a_complete_policy_is_read() -> None:
     assert read_policy(copy.deepcopy(POLICY_DATA), "policy.yaml") == POLICY
 
 
-def test_complete_facts_are_read() -> None:
-    facts = read_gpu_facts(FACTS_DATA, "gpus.yaml")
-    assert facts.cards[0].short == "H200"
-
-
-def test_every_field_that_is_missing_is_named_at_once() -> None:
-    found = problems_of_policy({"version": "v1"})
-    assert {problem.where for problem in found} == POLICY_DATA.keys() - {"version"}
-    assert {problem.rule for problem in found} == {"field-missing"}
-
-
 def test_unknown_missing_and_wrong_fields_are_all_said_together() -> None:
     data: dict[str, Any] = copy.deepcopy(POLICY_DATA)
     data["placment"] = data.pop("placement")
@@ -266,11 +210,6 @@ def test_a_file_that_holds_no_fields_is_refused(data: object) -> None:
     assert problem.rule == "not-a-mapping"
 
 
-def test_a_field_in_a_list_is_found_by_its_position() -> None:
-    found = problems_of_facts({**FACTS_DATA, "cards": [CARD, {**CARD, "short": "H 200"}]})
-    assert [problem.where for problem in found] == ["cards[1].short"]
-
-
 @pytest.mark.parametrize(
     ("facts", "where"),
     [
@@ -282,58 +221,6 @@ def test_a_field_in_a_list_is_found_by_its_position() -> None:
 def test_rows_that_do_not_agree_are_refused(facts: dict[str, object], where: str) -> None:
     (problem,) = problems_of_facts({**FACTS_DATA, **facts})
     assert (problem.rule, problem.where) == ("fields-contradict", where)
-
-
-def test_rows_that_do_not_agree_are_named_beside_a_row_that_is_wrong_in_itself() -> None:
-    found = problems_of_facts(
-        {**FACTS_DATA, "cards": [CARD, {**CARD, "short": "A", "sms": "1"}, CARD]}
-    )
-    assert [(problem.rule, problem.where) for problem in found] == [
-        ("field-wrong", "cards[1].sms"),
-        ("fields-contradict", "cards"),
-    ]
-    found = problems_of_facts({**FACTS_DATA, "capabilities": [{**CAPABILITY, "clients": "1"}]})
-    assert [problem.where for problem in found] == ["capabilities[0].clients"], (
-        "no card is said to lack that row"
-    )
-
-
-def test_a_gpu_named_twice_is_said_beside_a_domain_that_is_wrong_in_itself() -> None:
-    found = problems_of_policy({**POLICY_DATA, "domains": [[0, 1], ["2", 3], [1, 4]]})
-    assert [(problem.where, problem.message) for problem in found][1:] == [
-        ("domains", "GPU 1 is named more than once")
-    ]
-    assert found[0].where == "domains[1][0]"
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "helps"),
-    [
-        ("host_ipc", False, True),
-        ("host_ipc", True, False),
-        ("rules", False, False),
-        ("rules", 1, False),
-    ],
-)
-def test_quotes_are_the_remedy_only_for_a_word_that_the_field_takes(
-    field: str, value: object, helps: bool
-) -> None:
-    data: dict[str, Any] = copy.deepcopy(POLICY_DATA)
-    data["admission"][field] = {"host-root": value} if field == "rules" else value
-    (problem,) = problems_of_policy(data)
-    assert (problem.where, problem.value) == (
-        f"admission.{field}{'.host-root' if field == 'rules' else ''}",
-        str(value).lower(),
-    )
-    assert ("write it in quotes" in problem.remedy) is helps
-
-
-def test_a_number_where_text_belongs_is_to_be_quoted() -> None:
-    data: dict[str, Any] = copy.deepcopy(POLICY_DATA)
-    data["admission"]["schedulers"] = [7]
-    (problem,) = problems_of_policy(data)
-    assert (problem.rule, problem.where) == ("field-wrong", "admission.schedulers[0]")
-    assert "quotes" in problem.remedy
 
 
 @pytest.mark.parametrize("key", ["sms", "memory_mib", "measured", "source"])

@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -20,23 +21,69 @@ from mpsd.platform import listener, local_api
 from mpsd.platform.certificates import issue, load_into, new_authority
 from mpsd.platform.event_loop import until
 from mpsd.platform.listener import (
+    BodyRefused,
     Listener,
     ListenerSettings,
     UnixPath,
     json_answer,
+    read_json,
+    tls_context,
     trouble_reaching,
 )
 from mpsd.platform.settings import CannotListen, ListenAddress
-from tests.edge.listening import (
-    AUTHORITY,
-    BUNDLE,
-    DEADLINE_S,
-    LONGEST,
-    NAME,
-    ROUTES,
-    running,
-    server_context,
-)
+
+NAME = "webhook.mpsd.svc"
+AUTHORITY = new_authority("test", time.time(), 3600)
+BUNDLE = AUTHORITY.certificate.decode()
+LONGEST = 100_000
+DEADLINE_S = 30.0
+
+
+async def echo(request: web.Request) -> web.Response:
+    try:
+        body = await read_json(request, 0.3)
+    except BodyRefused as refused:
+        return web.Response(status=refused.status, text=str(refused))
+    return web.Response(body=body)
+
+
+async def ready(_request: web.Request) -> web.Response:
+    return web.Response(text="ok")
+
+
+async def broken(_request: web.Request) -> web.Response:
+    raise ValueError("a fault of ours")
+
+
+ROUTES = {"POST /echo": echo, "POST /broken": broken, "GET /readyz": ready}
+
+
+def server_context() -> ssl.SSLContext:
+    context = tls_context()
+    load_into(context, issue(AUTHORITY, [NAME], time.time(), 600))
+    return context
+
+
+@asynccontextmanager
+async def running(
+    routes: dict[str, Any] = ROUTES,
+    context: ssl.SSLContext | None = None,
+    most: int = 1024,
+    most_of_peer: int = 512,
+    path: Path | None = None,
+) -> AsyncIterator[Listener]:
+    """context: None for HTTP without TLS. path: of a Unix socket for every user."""
+    place = UnixPath(path, 0o666) if path else ListenAddress("127.0.0.1", 0)
+    settings = ListenerSettings(LONGEST, most=most, most_of_peer=most_of_peer, context=context)
+    server = Listener(routes, place, settings)
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()
+
+
+JSON = "Content-Type: application/json"
 
 
 class Peer:
@@ -46,25 +93,11 @@ class Peer:
         self.reader, self.writer = reader, writer
 
     async def send(self, *lines: str, body: bytes = b"") -> None:
-        self.writer.write("\r\n".join([*lines, "", ""]).encode() + body)
+        self.writer.write("\r\n".join([*lines, "Host: x", "", ""]).encode() + body)
         await self.writer.drain()
 
-    async def post(
-        self, path: str, body: bytes, *headers: str
-    ) -> tuple[int, dict[str, str], bytes]:
-        kind = (
-            ()
-            if any("content-type" in header.lower() for header in headers)
-            else ("Content-Type: application/json",)
-        )
-        await self.send(
-            f"POST {path} HTTP/1.1",
-            "Host: x",
-            f"Content-Length: {len(body)}",
-            *kind,
-            *headers,
-            body=body,
-        )
+    async def post(self, path: str, body: bytes) -> tuple[int, dict[str, str], bytes]:
+        await self.send(f"POST {path} HTTP/1.1", JSON, f"Content-Length: {len(body)}", body=body)
         return await self.answer()
 
     async def answer(self) -> tuple[int, dict[str, str], bytes]:
@@ -84,9 +117,6 @@ class Peer:
         except OSError:
             return True
 
-    def close(self) -> None:
-        self.writer.close()
-
 
 @asynccontextmanager
 async def peer(server: Listener) -> AsyncIterator[Peer]:
@@ -97,7 +127,7 @@ async def peer(server: Listener) -> AsyncIterator[Peer]:
     try:
         yield found
     finally:
-        found.close()
+        found.writer.close()
 
 
 def play(scene: Callable[[Listener], Awaitable[None]]) -> None:
@@ -108,105 +138,50 @@ def play(scene: Callable[[Listener], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_a_request_is_answered_and_the_connection_kept() -> None:
-    async def scene(server: Listener) -> None:
-        async with peer(server) as one:
-            for number in range(3):
-                status, headers, body = await one.post("/echo", b"%d" % number)
-                assert (status, body) == (200, b"%d" % number)
-                assert headers.get("connection") != "close"
+def long(size: int) -> tuple[list[str], bytes]:
+    return [JSON, f"Content-Length: {size}"], b"x" * size
 
-    play(scene)
+
+ONE = "Content-Length: 1"
+CHUNK = b"%x\r\n%s\r\n" % (60_000, b"x" * 60_000)
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status"),
+    ("line", "headers", "body", "status"),
     [
-        ("POST", "/nowhere", 404),
-        ("GET", "/", 404),
-        ("GET", "/echo", 405),
-        ("DELETE", "/readyz", 405),
-        ("HEAD", "/x", 404),
+        ("POST /nowhere", [], b"", 404),
+        ("HEAD /x", [], b"", 404),
+        ("GET /echo", [], b"", 405),
+        ("DELETE /readyz", [], b"", 405),
+        ("POST /echo", ["Content-Type: application/jsonx", ONE], b"1", 415),
+        ("POST /echo", ["Content-Type: application/json; charset=utf-8", ONE], b"1", 200),
+        ("POST /echo", *long(LONGEST), 200),
+        ("POST /echo", *long(LONGEST + 1), 413),
+        ("POST /echo", *long(LONGEST * 20), 413),
+        ("POST /echo", [JSON, "Transfer-Encoding: chunked"], CHUNK * 2 + b"0\r\n\r\n", 413),
+        ("POST /echo", [JSON, "Content-Length: 100"], b"half", 408),
+        ("POST /echo", ["X-Long: " + "x" * 20_000], b"", 400),
     ],
 )
-def test_an_unknown_path_is_404_and_a_wrong_method_405(method: str, path: str, status: int) -> None:
+def test_what_is_not_served_is_refused(
+    line: str, headers: list[str], body: bytes, status: int
+) -> None:
     async def scene(server: Listener) -> None:
         async with peer(server) as one:
-            await one.send(f"{method} {path} HTTP/1.1", "Host: x")
+            await one.send(f"{line} HTTP/1.1", *headers, body=body)
             assert int((await one.reader.readline()).split()[1]) == status
 
     play(scene)
 
 
-@pytest.mark.parametrize(
-    ("headers", "size", "status"),
-    [
-        (("Content-Type: text/plain",), 10, 415),
-        (("Content-Type: application/jsonx",), 10, 415),
-        (("Content-Type: application/json; charset=utf-8",), 10, 200),
-        ((), LONGEST, 200),
-        ((), LONGEST + 1, 413),
-        ((), LONGEST * 20, 413),
-    ],
-)
-def test_a_body_of_the_wrong_kind_or_size_is_refused(
-    headers: tuple[str, ...], size: int, status: int
-) -> None:
-    async def scene(server: Listener) -> None:
-        async with peer(server) as one:
-            assert (await one.post("/echo", b"x" * size, *headers))[0] == status
-
-    play(scene)
-
-
-def test_a_body_of_unsaid_length_is_cut_at_the_limit() -> None:
-    async def scene(server: Listener) -> None:
-        async with peer(server) as one:
-            chunk = b"%x\r\n%s\r\n" % (60_000, b"x" * 60_000)
-            header = (
-                "POST /echo HTTP/1.1",
-                "Host: x",
-                "Content-Type: application/json",
-                "Transfer-Encoding: chunked",
-            )
-            await one.send(*header, body=chunk * 2 + b"0\r\n\r\n")
-            assert (await one.answer())[0] == 413
-
-    play(scene)
-
-
-def test_a_body_that_does_not_come_has_a_deadline() -> None:
-    async def scene(server: Listener) -> None:
-        async with peer(server) as one:
-            header = (
-                "POST /echo HTTP/1.1",
-                "Host: x",
-                "Content-Type: application/json",
-                "Content-Length: 100",
-            )
-            await one.send(*header, body=b"half")
-            status, _headers, body = await one.answer()
-            assert (status, body) == (408, b"the body did not arrive within 0.3 s")
-
-    play(scene)
-
-
 def test_who_asks_for_what_is_not_here_keeps_no_connection() -> None:
-    async def main() -> None:
-        async with running(context=server_context()) as server:
-            reader, writer = await asyncio.open_connection(
-                "127.0.0.1",
-                server.port,
-                ssl=ssl.create_default_context(cadata=BUNDLE),
-                server_hostname=NAME,
-            )
-            writer.write(b"GET /nothing HTTP/1.1\r\nHost: a\r\n\r\n")
-            async with asyncio.timeout(DEADLINE_S):
-                # up to the end of the connection
-                assert (await reader.read()).startswith(b"HTTP/1.1 404 ")
-            writer.close()
+    async def scene(server: Listener) -> None:
+        async with peer(server) as one, asyncio.timeout(DEADLINE_S):
+            await one.send("GET /nothing HTTP/1.1")
+            # up to the end of the connection
+            assert (await one.reader.read()).startswith(b"HTTP/1.1 404 ")
 
-    asyncio.run(main())
+    play(scene)
 
 
 def test_a_fault_of_ours_costs_one_request_and_shows_nothing() -> None:
@@ -215,16 +190,10 @@ def test_a_fault_of_ours_costs_one_request_and_shows_nothing() -> None:
             status, _headers, body = await one.post("/broken", b"")
             assert status == 500
             assert b"a fault" not in body
-            assert (await one.post("/echo", b"1"))[0] == 200
-
-    play(scene)
-
-
-def test_headers_without_end_are_refused() -> None:
-    async def scene(server: Listener) -> None:
-        async with peer(server) as one:
-            await one.send("POST /echo HTTP/1.1", "Host: x", "X-Long: " + "x" * 20_000)
-            assert (await one.answer())[0] == 400
+            for number in range(2):
+                status, headers, body = await one.post("/echo", b"%d" % number)
+                assert (status, body) == (200, b"%d" % number)
+                assert headers.get("connection") != "close"
 
     play(scene)
 
@@ -236,7 +205,6 @@ def test_what_is_no_http_is_refused_and_no_error_of_ours(rubbish: bytes) -> None
     async def scene(server: Listener) -> None:
         async with peer(server) as one:
             one.writer.write(rubbish)
-            one.writer.write_eof() if one.writer.can_write_eof() else None
             status = (await one.reader.readline()).split()
             assert not status or 400 <= int(status[1]) < 500
 
@@ -259,34 +227,10 @@ def test_a_peer_that_never_ends_its_first_request_is_hung_up_on(
     play(scene)
 
 
-def test_a_peer_that_speaks_no_tls_holds_nobody_up() -> None:
-    async def scene(server: Listener) -> None:
-        _reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"GET /readyz HTTP/1.1\r\n\r\n")
-        async with peer(server) as one:
-            assert (await one.post("/echo", b"1"))[0] == 200
-        writer.close()
-
-    play(scene)
-
-
 def test_a_port_that_is_taken_says_so() -> None:
     async def scene(server: Listener) -> None:
         with pytest.raises(CannotListen, match=f"cannot listen on 127.0.0.1:{server.port}"):
             await Listener(ROUTES, ListenAddress("127.0.0.1", server.port)).start()
-
-    play(scene)
-
-
-def test_who_is_asked_to_go_is_still_served() -> None:
-    async def scene(server: Listener) -> None:
-        async with peer(server) as old:
-            await old.post("/echo", b"1")
-            server.ask_to_go()
-            status, headers, _body = await old.post("/echo", b"2")
-            assert (status, headers["connection"]) == (200, "close")
-        async with peer(server) as new:
-            assert (await new.post("/echo", b"3"))[0] == 200
 
     play(scene)
 
@@ -326,41 +270,6 @@ def test_a_stop_finishes_what_is_under_way_and_takes_nobody_new() -> None:
     asyncio.run(main())
 
 
-def test_certificates_change_under_load_with_no_failed_request() -> None:
-    async def main() -> None:
-        context = server_context()
-        server = Listener(ROUTES, ListenAddress("127.0.0.1", 0), ListenerSettings(context=context))
-        await server.start()
-        done, changed = 0, False
-
-        async def client(*, keeps: bool) -> None:
-            nonlocal done
-            while not changed:
-                async with peer(server) as one:
-                    for _request in range(20 if keeps else 1):
-                        assert (await one.post("/echo", b"1"))[0] == 200
-                        done += 1
-
-        async def change() -> None:
-            nonlocal changed
-            for _change in range(30):
-                load_into(context, issue(AUTHORITY, [NAME], time.time(), 600))
-                await until(
-                    lambda least=done + 3: done >= least,
-                    20,
-                    "requests are answered under this certificate",
-                )
-            changed = True
-
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(6):
-                tasks.create_task(client(keeps=number % 2 == 0))
-            tasks.create_task(change())
-        await server.stop()
-
-    asyncio.run(main())
-
-
 def test_a_server_is_reached_with_the_right_authorities_and_name_only() -> None:
     async def scene(server: Listener) -> None:
         stranger = new_authority("stranger", time.time(), 60).certificate.decode()
@@ -371,26 +280,9 @@ def test_a_server_is_reached_with_the_right_authorities_and_name_only() -> None:
         assert "Hostname mismatch" in await trouble_reaching(
             "127.0.0.1", server.port, "other", BUNDLE, 2
         )
-        assert "cannot reach itself" in await trouble_reaching(
-            "127.0.0.1", server.port, NAME, "no pem", 2
-        )
         assert "cannot reach itself" in await trouble_reaching("127.0.0.1", 1, NAME, BUNDLE, 2)
 
     play(scene)
-
-
-def test_a_server_that_is_not_ready_is_not_reached() -> None:
-    async def busy(_request: web.Request) -> web.Response:
-        return web.Response(status=503)
-
-    async def main() -> None:
-        async with running({"GET /readyz": busy}, server_context()) as server:
-            assert (
-                await trouble_reaching("127.0.0.1", server.port, NAME, BUNDLE, 2)
-                == "this server is not ready"
-            )
-
-    asyncio.run(main())
 
 
 # How many connections a listener takes, in all and of each peer; and what it knows of a peer on a
@@ -452,26 +344,6 @@ def test_who_comes_while_there_are_as_many_connections_as_may_be_is_hung_up_on(
 
 
 @pytest.mark.parametrize("with_tls", [False, True])
-def test_one_address_that_holds_all_it_may_keeps_no_other_out(with_tls: bool) -> None:
-    is_reached = reached_over_tls if with_tls else plainly_reached
-
-    async def main() -> None:
-        async with running(ROUTES, context(with_tls=with_tls), 4, 3) as server:
-            peers = [await asyncio.open_connection("127.0.0.1", server.port) for _peer in range(6)]
-            assert await is_reached(server.port, "127.0.0.2")
-            assert not await is_reached(server.port)
-            async with asyncio.timeout(DEADLINE_S):
-                for reader, _writer in peers[3:]:
-                    assert await reader.read() == b""
-            # who was there first stays
-            assert not any(reader.at_eof() for reader, _writer in peers[:3])
-            for _reader, writer in peers:
-                writer.close()
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("with_tls", [False, True])
 def test_two_addresses_that_hold_all_connections_keep_no_third_out(with_tls: bool) -> None:
     is_reached = reached_over_tls if with_tls else plainly_reached
 
@@ -498,14 +370,6 @@ def test_two_addresses_that_hold_all_connections_keep_no_third_out(with_tls: boo
     asyncio.run(main())
 
 
-def test_peers_within_the_limits_are_served_as_ever() -> None:
-    async def main() -> None:
-        async with running(ROUTES, server_context(), 8, 8) as server:
-            assert all(await asyncio.gather(*(reached_over_tls(server.port) for _peer in range(8))))
-
-    asyncio.run(main())
-
-
 def test_a_user_has_so_many_connections_to_a_unix_socket_and_one_that_asks_nothing_is_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -513,9 +377,7 @@ def test_a_user_has_so_many_connections_to_a_unix_socket_and_one_that_asks_nothi
     monkeypatch.setattr(listener, "_FIRST_REQUEST_S", 0.3)
 
     async def main() -> None:
-        server = Listener(ROUTES, UnixPath(path, 0o600), ListenerSettings(most=9, most_of_peer=2))
-        await server.start()
-        try:
+        async with running(ROUTES, None, 9, 2, path):
             peers = [await asyncio.open_unix_connection(path) for _peer in range(2)]
             assert not await is_answered(*await asyncio.open_unix_connection(path))
             async with asyncio.timeout(DEADLINE_S):
@@ -523,8 +385,6 @@ def test_a_user_has_so_many_connections_to_a_unix_socket_and_one_that_asks_nothi
                     assert await reader.read() == b""
                     writer.close()
             assert await is_answered(*await asyncio.open_unix_connection(path))
-        finally:
-            await server.stop()
 
     asyncio.run(main())
 
@@ -536,28 +396,24 @@ def test_users_who_hold_all_connections_of_a_unix_socket_do_not_keep_root_out() 
     path = folder / "socket"
 
     async def main() -> None:
-        server = Listener(ROUTES, UnixPath(path, 0o666), ListenerSettings(most=4, most_of_peer=2))
-        await server.start()
-        holders = []
-        try:
+        async with running(ROUTES, None, 4, 2, path):
+            holders = []
             for uid in (65533, 65534):
                 os.seteuid(uid)  # which is what the kernel tells of a peer
                 try:
-                    holders += [
-                        await asyncio.open_unix_connection(path) for _connection in range(2)
-                    ]
+                    holders += [await asyncio.open_unix_connection(path) for _twice in range(2)]
                     # taken in the order of their coming, so after the two are counted
                     assert not await is_answered(*await asyncio.open_unix_connection(path))
                 finally:
                     os.seteuid(0)
             assert await is_answered(*await asyncio.open_unix_connection(path))
-        finally:
             for _reader, writer in holders:
                 writer.close()
-            await server.stop()
-            shutil.rmtree(folder)
 
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    finally:
+        shutil.rmtree(folder)
 
 
 def test_a_peer_gets_an_eighth_of_the_files_of_the_process_at_most() -> None:
@@ -587,7 +443,7 @@ def test_a_request_that_fails_for_want_of_descriptors_is_answered_so_and_logged_
     async def main() -> None:
         async with running({"GET /short": short}, server_context()) as server, peer(server) as one:
             for _time in range(3):
-                await one.send("GET /short HTTP/1.1", "Host: x")
+                await one.send("GET /short HTTP/1.1")
                 status, _headers, body = await one.answer()
                 assert (status, b"Too many open files" in body) == (503, True)
 
@@ -607,18 +463,15 @@ def serve_while(path: Path, act: Callable[[], object]) -> object:
         return json_answer(asker and asker.pid)
 
     async def main() -> object:
-        server = Listener({"GET /who": who}, UnixPath(path, 0o666))
-        await server.start()
-        try:
+        async with running({"GET /who": who}, path=path):
             return await asyncio.to_thread(act)
-        finally:
-            await server.stop()
 
     return asyncio.run(main())
 
 
-def test_the_kernel_says_who_asks(tmp_path: Path) -> None:
+def test_any_user_may_ask_and_the_kernel_says_who(tmp_path: Path) -> None:
     path = tmp_path / "socket"
+    assert serve_while(path, lambda: path.stat().st_mode & 0o777) == 0o666
     assert serve_while(path, lambda: local_api.ask(path, "GET", "/who")) == (
         200,
         f"{os.getpid()}\n".encode(),
@@ -636,8 +489,3 @@ def test_a_second_server_is_refused_and_a_dead_ones_socket_replaced(tmp_path: Pa
 
     path.touch()
     serve_while(path, second)
-
-
-def test_any_user_may_ask(tmp_path: Path) -> None:
-    path = tmp_path / "socket"
-    assert serve_while(path, lambda: path.stat().st_mode & 0o777) == 0o666

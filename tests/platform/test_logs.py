@@ -58,12 +58,6 @@ def test_what_a_tenant_names_cannot_end_a_line_or_colour_a_terminal(text: str) -
         assert shown.isprintable()
 
 
-def test_without_a_terminal_auto_is_json(capsys: pytest.CaptureFixture[str]) -> None:
-    logs.configure("auto")
-    logs.logger().info("serving")
-    assert json.loads(capsys.readouterr().err)["event"] == "serving"
-
-
 def test_a_silent_program_logs_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     logs.be_silent()
     logs.logger().error("nobody asked")

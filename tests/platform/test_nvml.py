@@ -2,7 +2,6 @@
 
 import json
 import os
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -16,7 +15,6 @@ from mpsd.platform.nvml import Nvml, NvmlFailed
 from mpsd.simulator.card import (
     GRAPHICS,
     MPS_CLIENT,
-    MPS_SERVER,
     OUTSIDE_MPS,
     CardView,
     ContextClaim,
@@ -25,7 +23,7 @@ from mpsd.simulator.card import (
 from mpsd.simulator.gpus import MIB, card_path
 from mpsd.simulator.kernel_queue import KernelQueue
 from mpsd.simulator.node import SimulatedNode, cards_asked, create_node
-from mpsd.simulator.nvml import Handle, PciInfo, ProcessUtilization, SimulatedNvml
+from mpsd.simulator.nvml import Handle, ProcessUtilization, SimulatedNvml
 
 FACTS = load_limits(None).facts
 FOR_LONG = KernelQueue(ends_ns=2**62)
@@ -75,23 +73,6 @@ def test_where_a_gpu_is_is_said_as_the_kernel_writes_it(
         ("0000:00:07.0", None),
     ]
     nvml.close()
-
-
-def test_where_a_gpu_is_that_nvml_does_not_say_is_unknown(
-    node: SimulatedNode, tmp_path: Path
-) -> None:
-    class Silent(SimulatedNvml):
-        def nvmlDeviceGetPciInfo(self, handle: Handle) -> PciInfo:  # noqa: N802
-            raise self.NVMLError_NotSupported
-
-    nvml = Nvml(Silent(node.folder), tmp_path)
-    nvml.open()
-    assert {(gpu.pci_bus, gpu.numa_node) for gpu in nvml.gpus(FACTS)} == {("", None)}
-    nvml.close()
-
-
-def test_the_driver_and_its_cuda_are_told_as_people_write_them(nvml: Nvml) -> None:
-    assert (nvml.driver(), nvml.cuda()) == ("580.159.04", "13.0")
 
 
 def test_a_gpu_of_which_nothing_is_known_is_refused_with_the_remedy(nvml: Nvml) -> None:
@@ -146,44 +127,6 @@ def test_who_computes_has_a_percentage_who_only_holds_memory_none_and_nobody_is_
     assert (nvml.sm_percents(gpu.uuid, 0), nvml.busy_percent(gpu.uuid)) == ({}, 0)
     card.be_busy(busy, os.getpid(), gpu.sms // 2, FOR_LONG)
     assert (nvml.sm_percents(gpu.uuid, 0), nvml.busy_percent(gpu.uuid)) == ({os.getpid(): 100}, 100)
-
-
-def test_what_clients_of_mps_compute_is_their_servers(nvml: Nvml, card: CardView) -> None:
-    gpu = nvml.gpus(FACTS)[0]
-    card.claim(ContextClaim(os.getppid(), MPS_SERVER, 66 * MIB))
-    client = card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 300 * MIB))
-    card.be_busy(client, os.getpid(), 1, FOR_LONG)
-    assert nvml.sm_percents(gpu.uuid, 0) == {os.getppid(): 100}
-
-
-@pytest.mark.parametrize(("dry_for_s", "use"), [(-1.0, 100), (1.5, 0), (3.5, 0), (4.5, None)])
-def test_a_server_has_no_use_once_all_that_was_queued_has_run_and_then_no_sample(
-    nvml: Nvml, card: CardView, dry_for_s: float, use: int | None
-) -> None:
-    gpu = nvml.gpus(FACTS)[0]
-    card.claim(ContextClaim(os.getppid(), MPS_SERVER, 66 * MIB))
-    client = card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 300 * MIB))
-    queue = KernelQueue(time.monotonic_ns() - int(dry_for_s * 1e9), kernel_us=10_000)
-    card.be_busy(client, os.getpid(), gpu.sms, queue)
-    assert nvml.sm_percents(gpu.uuid, 0).get(os.getppid()) == use
-    assert nvml.busy_percent(gpu.uuid) == (use or 0)
-
-
-def test_percentages_of_before_the_time_that_is_asked_for_are_left_out(
-    nvml: Nvml, card: CardView
-) -> None:
-    gpu = nvml.gpus(FACTS)[0]
-    busy = card.claim(ContextClaim(os.getpid(), OUTSIDE_MPS, 300 * MIB))
-    card.be_busy(busy, os.getpid(), gpu.sms, FOR_LONG)
-    in_an_hour_us = (time.time_ns() + 3600 * 10**9) // 1000
-    assert nvml.sm_percents(gpu.uuid, in_an_hour_us) == {}
-
-
-def test_on_a_lost_gpu_nobody_is_idle(nvml: Nvml, card: CardView) -> None:
-    gpu = nvml.gpus(FACTS)[0]
-    card.lost = True
-    with pytest.raises(NvmlFailed, match="nvmlDeviceGetProcessUtilization failed: GPU is lost"):
-        nvml.sm_percents(gpu.uuid, 0)
 
 
 class _Samples(SimulatedNvml):

@@ -67,14 +67,6 @@ def test_another_process_with_the_same_pid_is_not_signalled(
     assert sleep.wait(10) == -signal.SIGKILL
 
 
-def test_of_a_process_that_is_gone_nothing_is_known(sleep: "subprocess.Popen[bytes]") -> None:
-    sleep.kill()
-    sleep.wait()
-    assert processes.identity_of(sleep.pid) is None
-    assert processes.environment_of(sleep.pid) is None
-    assert processes.command_of(sleep.pid) == ""
-
-
 def test_a_process_whose_first_thread_has_ended_is_alive() -> None:
     script = (
         "import ctypes, threading, time\n"
@@ -143,23 +135,6 @@ def test_root_that_may_only_trace_reads_the_environment_of_another_users_process
     assert said == "{'A': 'first', 'B': ''}\n"
 
 
-def test_a_command_that_is_no_text_is_shown_as_text() -> None:
-    with subprocess.Popen(
-        ["/bin/sh", "-c", "echo; read _ # \udcff"], stdin=-1, stdout=-1
-    ) as process:
-        assert process.stdout
-        process.stdout.readline()
-        said = processes.command_of(process.pid)
-        process.kill()
-    assert said == "/bin/sh -c echo; read _ # \N{REPLACEMENT CHARACTER}"
-    assert said.encode()
-
-
-def test_a_process_knows_its_parent(sleep: "subprocess.Popen[bytes]") -> None:
-    assert processes.parent_of(sleep.pid) == os.getpid()
-    assert processes.parent_of(2**22 + 1) == 0
-
-
 def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
 
@@ -224,22 +199,6 @@ def test_no_file_stays_open(three: list[Process]) -> None:
     assert open_files() == before - 1, "the epoll is closed too"
 
 
-def test_those_that_have_ended_are_told_under_a_limit_of_files_below_their_number(
-    three: list[Process],
-) -> None:
-    living = ProcessSet()
-    for process in three:
-        living.add(living_identity(process))
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (1, hard))
-    try:
-        three[0].kill()
-        eventually(lambda: living.ask() == {three[0].pid}, "its death is seen")
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    assert three[1].pid in living
-
-
 def test_where_no_more_files_can_be_opened_nobody_is_in_here(three: list[Process]) -> None:
     """And whoever asks looks at the process by itself."""
     who, living = living_identity(three[0]), ProcessSet()
@@ -252,15 +211,6 @@ def test_where_no_more_files_can_be_opened_nobody_is_in_here(three: list[Process
     assert who.pid not in living
     living.add(who)
     assert who.pid in living
-
-
-def test_a_stopped_process_lives(three: list[Process]) -> None:
-    living = ProcessSet()
-    living.add(living_identity(three[0]))
-    three[0].send_signal(signal.SIGSTOP)
-    os.waitid(os.P_PID, three[0].pid, os.WSTOPPED)
-    assert living.ask() == set()
-    assert three[0].pid in living
 
 
 @pytest.mark.parametrize(

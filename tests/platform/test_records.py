@@ -22,10 +22,6 @@ def test_a_record_comes_back_as_it_was_written_with_its_mode_whatever_the_umask(
     assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
 
 
-def test_a_record_that_is_not_there_is_none(tmp_path: Path) -> None:
-    assert records.read(tmp_path / "record.json", ProcessIdentity) is None
-
-
 @pytest.mark.parametrize(
     "content",
     [

@@ -29,10 +29,6 @@ def written(thing: object) -> bytes:
     return json.dumps(thing).encode()
 
 
-def test_no_node_at_all_is_a_question_too() -> None:
-    assert CandidatesReader().read(written({"Pod": POD, "NodeNames": []})).nodes == ()
-
-
 def test_names_go_back_as_names() -> None:
     asked = CandidatesReader().read(written({"Pod": POD, "NodeNames": ["node1", "node2"]}))
     said = json.loads(filter_answer(("node2",), {"node1": "small"}, {"node1": "small"}))
@@ -120,9 +116,3 @@ def read_all(body: bytes) -> None:
 @given(ANY_JSON | st.dictionaries(st.sampled_from(_FIELDS), ANY_JSON, max_size=4))
 def test_no_json_whatever_is_a_fault_of_ours(thing: Any) -> None:
     read_all(written(thing))
-
-
-@given(st.binary(max_size=60), st.integers(0, 200))
-def test_no_bytes_whatever_are_a_fault_of_ours(noise: bytes, at: int) -> None:
-    whole = written({"Pod": POD, "NodeNames": ["node1"], "NodeNameToMetaVictims": {}} | BINDING)
-    read_all(whole[:at] + noise + whole[at + len(noise) :])

@@ -1,14 +1,11 @@
 """Who takes what of a node, and what is left: a pod counts once, by whoever knows best."""
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
-from mpsd.kubelet.rules.gpu_choice import read_shared_pod
 from mpsd.model.grants import Request
-from mpsd.model.pod import Pod
 from mpsd.model.policy import Placement
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.scheduler.ledger import NodeFields
@@ -16,7 +13,6 @@ from mpsd.scheduler.rules.capacity import AssignmentSource, can_ever, has_domain
 from mpsd.scheduler.rules.filter import why_not
 from tests.model.worlds import POLICY
 from tests.status.cluster_worlds import GIB, cluster_node, held, reserved, shared_pod, uuid
-from tests.status.node_worlds import container, pod_object
 
 SEVEN = Request(7 * GIB, None, 1)
 
@@ -173,35 +169,6 @@ def test_however_often_a_pod_is_known_of_it_is_taken_from_each_gpu_once(
     for room in ledger.rooms:
         here = sum(gib for gib, gpu in names.values() if gpu == room.gpu.ordinal)
         assert room.memory_mib == (23 - here) * GIB
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {},
-        {
-            "labels": {"aliyun.com/gpu-count": "2"},
-            "annotations": {"mpsd.io/gpu": "GPU-1", "a": "b"},
-        },
-        {"deletionTimestamp": "2026-11-24T00:00:00Z"},
-    ],
-)
-def test_a_pod_reads_the_same_from_the_fields_that_are_decoded_of_a_list(
-    fields: dict[str, object],
-) -> None:
-    init = (container("one", mem=2, restartPolicy="Always", env=[{"name": "A", "value": "b"}]),)
-    thing = pod_object("a", container(mem=7, percent=30, image="x"), init=init)
-    thing["metadata"] |= fields
-    thing["spec"] |= {
-        "nodeName": "node1",
-        "schedulerName": "mpsd-scheduler",
-        "priority": 7,
-        "volumes": [{"name": "v"}],
-    }
-    thing["status"] = {"phase": "Running", "conditions": [{"type": "Ready"}]}
-    lean = msgspec.json.decode(msgspec.json.encode(thing), type=Pod)
-    assert (found := read_shared_pod(lean, POLICY)) == read_shared_pod(thing, POLICY)
-    assert found
 
 
 def test_a_node_reads_the_same_labels_from_the_fields_that_are_decoded_of_a_list() -> None:

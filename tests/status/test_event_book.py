@@ -67,38 +67,13 @@ def test_what_goes_on_is_told_less_and_less_often() -> None:
     ]
 
 
-def test_a_write_that_failed_is_due_again_with_everything_that_happened_since() -> None:
-    book = EventAggregator()
-    book.note(happening("a"), 0.0)
-    assert book.take(0.0)  # and the API server is away
-    book.note(happening("a"), 1.0)
-    (writing,) = tell(book, 3600.0)
-    assert (writing.is_new, writing.seen.count, writing.seen.first, writing.seen.last) == (
-        True,
-        2,
-        0.0,
-        1.0,
-    )
-
-
 def test_what_happens_while_it_is_being_told_is_not_lost() -> None:
     book = EventAggregator()
     book.note(happening("a"), 0.0)
     writing = book.take(0.0)
     assert writing
     book.note(happening("a"), 0.1)
-    book.wrote(writing.seen, 0.2)
-    (rest,) = tell(book, 60.0)
-    assert rest.seen.count == 2
-
-
-def test_an_event_of_an_earlier_agent_is_counted_on() -> None:
-    book = EventAggregator()
-    book.note(happening("a"), 0.0)
-    writing = book.take(0.0)
-    assert writing
-    book.wrote(writing.seen, 0.0, known=5)  # four of which we knew nothing
-    book.note(happening("a"), 1.0)
+    book.wrote(writing.seen, 0.2, known=5)  # four of which we knew nothing
     (rest,) = tell(book, 60.0)
     assert (rest.is_new, rest.seen.count) == (False, 6)
 

@@ -1,10 +1,11 @@
 """Whom a person means by a word: one, several, or nobody."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.model.node_report import GrantReport
-from mpsd.status.grant_options import known_as, meant, words
+from mpsd.status.grant_options import meant, words
 
 
 def grant(
@@ -28,29 +29,28 @@ GRANTS = st.lists(
 )
 
 
-def test_an_id_its_beginning_and_a_name_all_mean_the_container() -> None:
-    for word in (TRAIN.container, "3f2a", "train", "g1"):
-        assert meant(ALL, word) == (TRAIN,)
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        *((word, (TRAIN,)) for word in (TRAIN.container, "3f2a", "train", "g1")),
+        *((word, (POD,)) for word in ("train-0", "default/train-0")),
+        ("3f", (TRAIN, SERVE, PROGRAM)),
+        ("ser", ()),
+    ],
+)
+def test_a_word_means_an_id_its_beginning_or_a_whole_name(
+    word: str, expected: tuple[GrantReport, ...]
+) -> None:
+    assert meant(ALL, word) == expected
 
 
 def test_a_pod_is_meant_by_its_name_with_or_without_its_namespace() -> None:
     assert meant(ALL, "train-0") == meant(ALL, "default/train-0") == (POD,)
 
 
-def test_a_beginning_that_several_have_means_all_of_them() -> None:
-    assert meant(ALL, "3f") == (TRAIN, SERVE, PROGRAM)
-
-
-def test_a_name_is_not_meant_by_its_beginning() -> None:
-    assert meant(ALL, "ser") == ()
-
-
 def test_a_container_whose_name_begins_another_s_id_is_meant_by_it() -> None:
     named = grant("g9", "ffff", "3f77")
     assert meant((*ALL, named), "3f77") == (named,)
-
-
-def test_a_name_does_not_take_the_place_of_an_id_as_engines_show_it() -> None:
     assert meant((*ALL, grant("g9", "ffff", "3f7700000000")), "3f7700000000") == (SERVE,)
 
 
@@ -75,12 +75,3 @@ def test_whoever_is_meant_has_the_word_and_what_is_written_in_full_is_found(
 @given(GRANTS)
 def test_every_word_that_is_offered_means_somebody(grants: list[GrantReport]) -> None:
     assert all(meant(grants, word) for word in words(grants))
-
-
-def test_everybody_is_listed_as_people_know_them() -> None:
-    assert [known_as(one) for one in ALL] == [
-        "3f2a00000000 (train)",
-        "3f7700000000 (serve)",
-        "3f99aa000000 (python train.py)",
-        "default/train-0",
-    ]

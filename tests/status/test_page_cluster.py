@@ -1,7 +1,5 @@
 """A cluster as its page shows it."""
 
-import msgspec
-import pytest
 from hypothesis import given
 from msgspec.structs import replace as changed
 
@@ -33,7 +31,6 @@ from mpsd.status.page.rules.view import (
     NoteKind,
     PageHead,
     PageScope,
-    PageView,
     pod_card,
 )
 from mpsd.status.rules.explanation import explanation_of
@@ -41,7 +38,6 @@ from mpsd.status.rules.pods import Why, read_pod_seen
 from tests.model.worlds import POLICY
 from tests.mpsnodes import NOW as MPSNODES_NOW
 from tests.mpsnodes import damaged
-from tests.page_worlds import LISTS
 from tests.status.cluster_worlds import GIB, cluster_node, held, uuid
 from tests.status.test_pod_explanation import pod, scene
 
@@ -87,14 +83,13 @@ def test_pods_that_a_node_does_not_know_are_not_shown_as_none() -> None:
     assert [gpu.slices for gpu in parts.gpus] == [None, None]
 
 
-@pytest.mark.parametrize("state", [state for state in State if state is not State.READY])
-def test_a_domain_that_does_not_serve_makes_its_node_as_bad(state: State) -> None:
-    parts = node_parts(in_state(state), NOW)
+def test_a_domain_that_does_not_serve_makes_its_node_as_bad() -> None:
+    parts = node_parts(in_state(State.FAULT), NOW)
     (note,) = parts.notes
     assert (note.kind, note.where, note.state, note.text) == (
         NoteKind.STATE,
         "node1 gpu0",
-        state.value,
+        State.FAULT.value,
         "because",
     )
     assert parts.card.level is note.level is parts.gpus[0].level
@@ -111,35 +106,14 @@ def test_a_wedged_domain_shows_when_it_is_restarted_and_no_other_does() -> None:
 
 
 def test_a_node_that_has_told_nothing_of_late_is_silent_in_the_words_of_kubectl_mps() -> None:
-    old = aged(told(cluster_node()), NOW + STALE_S + 1)
+    node = told(cluster_node(held=None))
+    assert aged(node, NOW + STALE_S) is node
+    old = aged(node, NOW + STALE_S + 1)
     parts = node_parts(old, NOW + STALE_S + 1)
     assert (parts.card.stale, parts.card.level) == (True, Level.BAD)
     assert [(note.kind, note.since) for note in parts.notes] == [(NoteKind.SILENT, NOW)]
+    assert [gpu.slices for gpu in parts.gpus] == [None, None], "whose pods it does not know"
     assert "its agent does not run, or does not reach the API server" in parts.notes[0].text
-
-
-def test_a_node_is_the_very_same_until_it_is_stale() -> None:
-    node = told(cluster_node())
-    assert aged(node, NOW + STALE_S) is node
-    assert aged(node, NOW + STALE_S + 1).stale
-
-
-def test_what_is_wrong_with_a_node_beside_its_domains_is_told_too() -> None:
-    wrong = ConditionReport(
-        CONDITION, "False", utc(NOW - 60), "LimitsMismatch", "a pod runs without a limit"
-    )
-    parts = node_parts(
-        told(cluster_node(), conditions=(wrong,), ready=False, unreadable=("status is 3",)), NOW
-    )
-    assert [note.kind for note in parts.notes] == [NoteKind.NODE, NoteKind.NODE]
-    assert "a pod runs without a limit" in parts.notes[0].text
-
-
-def test_a_node_that_is_labelled_and_tells_nothing_is_told() -> None:
-    page = cluster_page(HEAD, (), (), [no_mpsnode("node9")])
-    assert [(note.kind, note.level, note.where) for note in page.notes] == [
-        (NoteKind.NO_MPSNODE, Level.BAD, "node9")
-    ]
 
 
 def test_a_pod_waits_with_the_sentence_of_kubectl_mps_explain() -> None:
@@ -150,13 +124,8 @@ def test_a_pod_waits_with_the_sentence_of_kubectl_mps_explain() -> None:
     assert (one.why, one.text, one.memory_mib) == (Why.NO_ROOM.value, answer.sentence, 20 * GIB)
     # when it was made
     assert (one.level, one.since) == (Level.WARN, seconds("2026-11-21T08:00:00Z"))
-
-
-def test_what_will_never_fit_is_worse_than_what_waits() -> None:
-    seen = read_pod_seen(pod(100), POLICY)
-    answer = explanation_of(seen, scene(told(cluster_node())))
-    (one,) = cluster_page(HEAD, (), [pod_card(seen, answer)]).waiting
-    assert (one.why, one.level) == (Why.TOO_LARGE.value, Level.BAD)
+    never = read_pod_seen(pod(100), POLICY)
+    assert pod_card(never, explanation_of(never, around)).level is Level.BAD
 
 
 def test_faults_and_changes_of_the_last_day_are_what_happened_recently() -> None:
@@ -218,6 +187,18 @@ def test_a_tenant_whose_pods_all_break_their_limits_pushes_no_fault_out() -> Non
     assert [line.what for line in page.recent] == ["outside_mps"] * MOST_VIOLATIONS + ["MPSFault"]
 
 
+def test_what_is_wrong_with_a_node_beside_its_domains_is_told_too() -> None:
+    wrong = ConditionReport(
+        CONDITION, "False", utc(NOW - 60), "LimitsMismatch", "a pod runs without a limit"
+    )
+    node = told(cluster_node(), conditions=(wrong,), ready=False, unreadable=("status is 3",))
+    page = cluster_page(HEAD, [node_parts(node, NOW)], (), [no_mpsnode("node9")])
+    assert [note.kind for note in page.notes].count(NoteKind.NODE) == 2
+    assert any("a pod runs without a limit" in note.text for note in page.notes)
+    (silent,) = [note for note in page.notes if note.kind is NoteKind.NO_MPSNODE]
+    assert (silent.level, silent.where) == (Level.BAD, "node9")
+
+
 @given(damaged())
 def test_whatever_a_node_tells_is_shown_and_nothing_of_it_twice(thing: object) -> None:
     parts = node_parts(read_mpsnode(thing, MPSNODES_NOW), MPSNODES_NOW)
@@ -226,7 +207,7 @@ def test_whatever_a_node_tells_is_shown_and_nothing_of_it_twice(thing: object) -
     assert all(line.where.isprintable() for line in recent)
 
 
-def test_ids_are_there_once_in_each_list_and_a_view_survives_json() -> None:
+def test_ids_are_there_once_in_each_list() -> None:
     nodes = [
         node_parts(told(cluster_node(name, held=(held("train", 7, node=name),))), NOW)
         for name in ("a", "b")
@@ -236,4 +217,3 @@ def test_ids_are_there_once_in_each_list_and_a_view_survives_json() -> None:
         ids = [entry.id for entry in getattr(page, name)]
         assert len(ids) == len(set(ids)), name
     assert len(page.gpus) == 4
-    assert msgspec.json.decode(msgspec.json.encode(page), type=PageView) == page

@@ -20,7 +20,7 @@ from mpsd.status.page.rules.pages import (
 from mpsd.status.page.rules.view import Level, PageView, PodsHeard, PodsHere, WaitingCard
 from mpsd.status.rules.explanation import explanation_of
 from mpsd.status.rules.node_report import node_report
-from mpsd.status.rules.pods import ExplanationContext, Why, read_pod_seen
+from mpsd.status.rules.pods import Why, read_pod_seen
 from tests.model.worlds import GPUS, NOW, POLICY
 from tests.page_worlds import GIB, domain, granted, node
 from tests.status.test_pod_explanation import pod
@@ -35,10 +35,6 @@ def bound(name: str = "train", *containers: Any, **metadata: Any) -> Any:
     status = {"conditions": [scheduled], "containerStatuses": list(containers)}
     named = {"name": name, "uid": f"uid-of-{name}", **metadata}
     return pod(7, 30, spec={"nodeName": "gpu-a1"}, status=status, metadata=named)
-
-
-def waits(reason: str, message: str) -> Any:
-    return {"name": "main", "state": {"waiting": {"reason": reason, "message": message}}}
 
 
 def down() -> NodeView:
@@ -70,50 +66,33 @@ def page(pods: PodsHere) -> PageView:
     return node_page(node_report(node(GPUS, []), POLICY), "gpu-a1", pods=pods)
 
 
-def test_a_pod_on_a_gpu_without_a_daemon_waits_with_its_domains_words() -> None:
+def test_a_pod_waits_with_the_sentence_that_explain_has_for_the_same_mpsnode() -> None:
     one = card(down(), bound())
-    assert (
-        one.text
-        == "pod default/train waits on gpu0 of gpu-a1: gpu0 is down for 60 s (its start failed 3"
-        " times); its containers start as soon as that is over"
-    )
+    around = own_scene("gpu-a1", down(), POLICY)
+    assert around.reported["gpu-a1"].unreadable == ()
+    assert one.text == explanation_of(read_pod_seen(bound(), POLICY), around).sentence
+    assert "its start failed 3 times" in one.text
     assert (one.name, one.why, one.level) == ("default/train", Why.NOT_STARTED.value, Level.WARN)
-    assert (one.memory_mib, one.thread_percent, one.gpus, one.since) == (
-        7 * GIB,
-        30,
-        1,
-        seconds(BOUND),
-    )
-
-
-def test_a_pod_whose_node_is_well_waits_with_the_words_of_its_status() -> None:
-    one = card(node(GPUS, []), bound("train", waits("ImagePullBackOff", "no such image: trian:1")))
-    assert "container main waits: ImagePullBackOff: no such image: trian:1" in one.text
+    request = one.memory_mib, one.thread_percent, one.gpus
+    assert (request, one.since) == ((7 * GIB, 30, 1), seconds(BOUND))
 
 
 def test_a_pod_that_says_nothing_waits_with_the_words_of_its_last_event() -> None:
+    other = PastEvent(NOW, Reason.START_HELD_BACK.value, "default/train", HELD_BACK, "an earlier")
+    assert HELD_BACK not in card(node(GPUS, []), bound(), other).text
     older = PastEvent(
         NOW - 9, Reason.ALLOCATION_REFUSED.value, "default/train", "an older one", "uid-of-train"
     )
     event = PastEvent(
         NOW - 1, Reason.START_HELD_BACK.value, "default/train", HELD_BACK, "uid-of-train"
     )
-    one = card(node(GPUS, []), bound(), event, older)
+    other = PastEvent(
+        NOW, Reason.START_HELD_BACK.value, "default/train", "another", "uid-of-an-earlier-train"
+    )
+    one = card(node(GPUS, []), bound(), event, older, other)
     assert (
         f"its last warning is StartHeldBack: {HELD_BACK}; more in kubectl describe pod train"
         in one.text
-    )
-
-
-def test_a_pod_of_which_nothing_is_known_is_said_not_to_have_started_and_where_to_look() -> None:
-    other = PastEvent(
-        NOW, Reason.START_HELD_BACK.value, "default/train", HELD_BACK, "uid-of-an-earlier-train"
-    )
-    one = card(node(GPUS, []), bound(), other)
-    assert (
-        one.text
-        == "pod default/train waits on gpu-a1: kubelet has not started it yet; see kubectl describe"
-        " pod train -n default"
     )
 
 
@@ -121,16 +100,6 @@ def test_a_pod_of_which_nothing_is_known_is_said_not_to_have_started_and_where_t
 def test_what_happened_to_no_pod_or_was_no_warning_keeps_no_pod(what: str) -> None:
     uid = "" if what == REFUSED else "uid-of-train"
     assert last_warnings([PastEvent(NOW, what, "default/train", "said", uid)]) == {}
-
-
-def test_the_sentence_is_the_one_that_explain_has_for_the_same_mpsnode() -> None:
-    around = own_scene("gpu-a1", down(), POLICY)
-    assert isinstance(around, ExplanationContext)
-    assert around.reported["gpu-a1"].unreadable == ()
-    assert (
-        card(down(), bound()).text
-        == explanation_of(read_pod_seen(bound(), POLICY), around).sentence
-    )
 
 
 def test_a_pod_whose_time_is_not_told_waits_since_nobody_knows_when() -> None:

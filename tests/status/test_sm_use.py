@@ -23,15 +23,6 @@ def test_what_the_server_has_is_the_grants_whose_clients_are_all_that_it_has() -
     assert said((client(1, "a"), client(2, "a")), {SERVER: 97}) == 97
 
 
-def test_it_is_nobodys_where_two_grants_have_clients() -> None:
-    both = (client(1, "a"), client(2, "b"))
-    assert [said(both, {SERVER: 97}, of) for of in "ab"] == [None, None]
-
-
-def test_it_is_nobodys_where_a_process_without_a_grant_is_on_mps_too() -> None:
-    assert said((client(1, "a"), client(2, None)), {SERVER: 97}) is None
-
-
 def test_clients_on_another_gpu_of_the_same_server_do_not_matter() -> None:
     assert said((client(1, "a"), client(2, "b", gpu=1)), {SERVER: 40}) == 40
 
@@ -44,10 +35,6 @@ def test_while_no_server_computes_all_of_its_clients_are_idle() -> None:
 def test_who_runs_beside_mps_has_a_number_of_his_own() -> None:
     clients = (client(1, "a"), client(2, "b", on_mps=False))
     assert [said(clients, {SERVER: 30, 2: 60}, of) for of in "ab"] == [30, 60]
-
-
-def test_a_sample_of_a_process_that_nobody_knows_leaves_it_open_who_computes() -> None:
-    assert said((client(1, "a"),), {SERVER: 97, 9: 3}) is None
 
 
 def test_times_overlap_and_are_never_more_than_all_of_it() -> None:

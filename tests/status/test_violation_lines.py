@@ -54,15 +54,6 @@ def test_the_last_of_them_are_shown_with_what_became_of_them_and_since_when_they
     )
 
 
-def test_a_violation_that_is_there_again_is_counted_once() -> None:
-    book = ViolationHistory(NOW)
-    first, other = book.add(violation(1), NOW), book.add(violation(2), NOW)
-    assert book.add(violation(1, again=True), NOW + 2) is first is not other
-    assert [(one.kind, one.count) for one in book.whole(0.0, "").node.counts] == [
-        (ViolationKind.OUTSIDE_MPS, 2)
-    ]
-
-
 def test_one_that_is_never_gone_is_told_of_once_however_many_come_after_it() -> None:
     book = ViolationHistory(NOW)
     first = book.add(violation(1), NOW)
@@ -71,15 +62,6 @@ def test_one_that_is_never_gone_is_told_of_once_however_many_come_after_it() -> 
         book.add(violation(pid), NOW)
     assert book.add(violation(1, again=True), NOW).reported == "it goes on"
     assert [one.count for one in book.whole(0.0, "").node.counts] == [41]
-
-
-def test_who_was_to_end_is_not_said_to_have_ended_before_it_has() -> None:
-    book = ViolationHistory(NOW)
-    gone, by_itself = book.add(violation(1), NOW), book.add(violation(2), NOW)
-    by_itself.outcome = "it had ended by itself"
-    book.ended(gone, 0.06, Queue.DRY)
-    book.ended(book.add(violation(1, again=True), NOW), 0.06, Queue.DRY)
-    assert "2 outside_mps to be ended (1 ended)\n" in shown(book.whole(0.0, ""))
 
 
 def test_looks_and_the_longest_pause_between_two_are_counted() -> None:
@@ -93,14 +75,6 @@ def test_looks_and_the_longest_pause_between_two_are_counted() -> None:
         2,
         1.25,
     )
-
-
-def test_where_nobody_is_judged_the_reason_is_shown() -> None:
-    assert "violations are not detected: kubelet has not said yet who holds what" in shown(
-        ViolationHistory(NOW).whole(0.0, "kubelet has not said yet who holds what")
-    )
-    assert "watched" not in shown(ViolationHistory(NOW).whole(0.0, ""))
-    assert "violation" not in shown(None)
 
 
 def test_a_grant_that_is_over_is_marked() -> None:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import redirect_stderr, suppress
 from dataclasses import replace
+from typing import Any
 
 from msgspec.structs import replace as changed
 
@@ -14,8 +15,10 @@ from mpsd.model.mpsnode import cluster_status
 from mpsd.model.node_report import CauseReport, FaultsReport
 from mpsd.model.node_view import Canary, Fault, FaultHit, HeldGrant, NodeView, Queue
 from mpsd.model.pod import CLAIM_TEMPLATE, ClaimName
+from mpsd.model.policy import GpuPriority
 from mpsd.model.problem import InvalidInput
 from mpsd.model.times import utc
+from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.scheduler.rules.capacity import node_capacity
 from mpsd.status.cluster_answers import cluster_parts
 from mpsd.status.grant_options import the_one
@@ -23,7 +26,13 @@ from mpsd.status.rules.claims import ClaimsServed, with_claim
 from mpsd.status.rules.cordon import cordon_change, effects
 from mpsd.status.rules.explanation import explanation_of
 from mpsd.status.rules.node_report import node_report
-from mpsd.status.rules.pods import Explanation, PodSeen, SeenClaim, read_pod_seen
+from mpsd.status.rules.pods import (
+    Explanation,
+    ExplanationContext,
+    PodSeen,
+    SeenClaim,
+    read_pod_seen,
+)
 from mpsd.status.rules.top import cluster_top, node_top
 from mpsd.status.tables import causes_lines
 from mpsd.watchdog.watchdog import ViolationHistory
@@ -35,20 +44,55 @@ from tests.status.cluster_worlds import cluster_node, held, reserved
 from tests.status.pod_worlds import client, node
 from tests.status.pod_worlds import held as held_by
 from tests.status.test_mpsnode import CAUSES
-from tests.status.test_pod_explanation import (
-    ENDED,
-    OWNED,
-    machine,
-    pod,
-    scene,
-    started,
-    told,
-    unready,
-)
+from tests.status.test_pod_explanation import KILLED, machine, pod, scene, told
 from tests.status.test_tables import shown
 
 ON = {"nodeName": "node1"}
 RUNS = {"phase": "Running"}
+OWNED = {"ownerReferences": [{"kind": "Job", "name": "train", "controller": True}]}
+ENDED: tuple[dict[str, Any], ...] = (
+    {"phase": "Succeeded"},
+    {"reason": "Evicted", "message": "mpsd: 20 GiB"},
+    {"reason": "UnexpectedAdmissionError", "message": "no room"},
+    {"reason": "OutOfaliyun.com/gpu-mem"},
+    {"containerStatuses": [KILLED]},
+    {},
+)
+
+
+def started(reason: str, message: str = "", **status: Any) -> Any:
+    waiting = {"name": "main", "state": {"waiting": {"reason": reason, "message": message}}}
+    return pod(spec=ON, status={"containerStatuses": [waiting], **status})
+
+
+def unready() -> ExplanationContext:
+    """A node without room, and seven others that are not counted, for three reasons."""
+    silent = [changed(cluster_node(f"silent{n}"), stale=True) for n in range(5)]
+    full = cluster_node("full", (23,), held=(held("x", 20, node="full"),))
+    unready = read_kubernetes_node(
+        {
+            "metadata": {"name": "unready", "labels": {"ack.node.gpu.schedule": "mps"}},
+            "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]},
+        }
+    )
+    names = (*(one.name for one in silent), "full", "new")
+    machines = (*map(machine, names), unready)
+    return scene(*silent, full, changed(cluster_node("unready"), gpus=()), machines=machines)
+
+
+def below_normal() -> Iterator[Explanation]:
+    """Pods of low priority, for each reason that makes it so."""
+    annotated = {"annotations": {"mpsd.io/gpu-priority": "below-normal"}}
+    on_node = {"nodeName": "node1", "priority": -1, **pod()["spec"]}
+    thing = pod(spec=on_node, status=RUNS, metadata=annotated)
+    around = scene(cluster_node(held=(changed(held("train", 7), priority=1),)))
+    for priority in (
+        GpuPriority("annotation"),
+        GpuPriority("priority-class", 0),
+        GpuPriority("priority-class", -5),
+        GpuPriority(),
+    ):
+        yield told(thing, replace(around, policy=replace(POLICY, gpu_priority=priority)))
 
 
 def with_impossible_claims() -> Iterator[PodSeen]:
@@ -63,7 +107,7 @@ def with_impossible_claims() -> Iterator[PodSeen]:
 
 def without_a_node() -> Iterator[Explanation]:
     """What keeps a pod out by itself, then what the nodes lack."""
-    usual = scene(cluster_node())
+    usual, many = scene(cluster_node()), tuple(held(f"p{n}", 1) for n in range(6))
     unreadable = pod()
     unreadable["spec"]["containers"].append(
         {"name": "b", "resources": {"limits": {"aliyun.com/gpu-mem": "7Gi"}}}
@@ -104,9 +148,19 @@ def without_a_node() -> Iterator[Explanation]:
         for n in (3, 4, 5)
     ]
     yield told(pod(), scene(*full, cluster_node("node9", (23,), cordoned=(0,))))
+    yield told(
+        pod(percent=30), scene(cluster_node(held=(held("a", 1, 0, percent=80), held("b", 20, 1))))
+    )
+    yield told(pod(), scene(cluster_node(gib=(23,), held=many)))
     yield told(pod(gpus=2), scene(cluster_node(gib=(23, 23))))
     yield told(pod(gpus=2), scene(cluster_node(gib=(23, 23), together=True, held=(held("a", 20),))))
+    joined = cluster_node(gib=(23, 23), held=(held("a", 2),), on_demand=True)
+    yield told(pod(gpus=2), scene(joined))
     yield told(pod(), unready())
+    bare = read_kubernetes_node({"metadata": {"name": "a-bare"}})
+    cordoned = machine("b-cordoned", unschedulable=True)
+    nodes = cluster_node("a-bare"), cluster_node("b-cordoned")
+    yield told(pod(), scene(*nodes, machines=(bare, cordoned)))
 
 
 def with_a_node() -> Iterator[Explanation]:
@@ -116,15 +170,13 @@ def with_a_node() -> Iterator[Explanation]:
         spec=ON
         | {"containers": [{"name": "b", "resources": {"limits": {"aliyun.com/gpu-mem": "7Gi"}}}]}
     )
-    fetching = {
-        "initContainerStatuses": [
-            {"name": "fetch", "state": {"running": {"startedAt": "2026-11-21"}}}
-        ]
-    }
+    runs = {"name": "fetch", "state": {"running": {"startedAt": "2026-11-21"}}}
+    waits = {"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}
+    fetching = {"initContainerStatuses": [runs], "containerStatuses": [waits]}
     yield from (
         told(unreadable, usual),
         told(pod(spec=ON), usual),
-        told(pod(spec=ON, status=fetching), usual),
+        told(pod(spec=ON, status=fetching), usual, "StartHeldBack: it waited before that"),
     )
     yield told(started("ContainerCreating"), usual, "FailedMount: no such volume.")
     yield told(started("ImagePullBackOff", "no such image"), usual, "Failed: no such image")
@@ -138,10 +190,10 @@ def with_a_node() -> Iterator[Explanation]:
     yield told(started("CrashLoopBackOff", **RUNS), has)
     yield from (told(pod(spec=ON, status=RUNS), around) for around in (has, usual, silent))
     yield from (
-        told(pod(metadata=OWNED, status={"phase": "Failed"} | status), scene())
-        for status, _why in ENDED
+        told(pod(metadata=OWNED, status={"phase": "Failed"} | status), scene()) for status in ENDED
     )
     yield told(pod(status={"phase": "Failed", "reason": "OutOfcpu"}), scene())
+    yield from below_normal()
 
 
 def cordons() -> Iterator[str]:
@@ -174,10 +226,11 @@ def nodes() -> Iterator[NodeView]:
     """Machines of which `mpsd status` says something beside its tables."""
     yield from (node(state=state, reason=reason) for state in State for reason in ("because", ""))
     hit = (FaultHit(identity(1), "train", "uid-of-a"), FaultHit(identity(2), "train", None))
+    twice = (*CAUSES, replace(CAUSES[0], process=identity(9)))
     for faults in (
         [Fault(NOW - 60, hit, (4,), NOW - 57.9)],
         [Fault(NOW - 90, hit), Fault(NOW, hit)],
-        [Fault(NOW - 60, hit, healed_at=NOW - 57.9, causes=CAUSES)],
+        [Fault(NOW - 60, hit, healed_at=NOW - 57.9, causes=twice)],
     ):
         yield node(grants=(held_by("a"),), faults=tuple(faults), faults_total=len(faults))
     yield node(canary=Canary("boot", "580.1", NOW, "", 1, 1, "a context costs 600 MiB"))

@@ -134,14 +134,6 @@ def test_only_grants_are_looked_at_that_could_show_it(
     assert shows_lifted(grant, {H200.uuid: replace(H200, capability=capability)}) is shows
 
 
-def test_capabilities_that_nobody_has_looked_at_say_nothing() -> None:
-    assert {row.compute_capability for row in FACTS.capabilities if row.sms_per_reservation} == {
-        "9.0"
-    }
-    unknown = GPUS[0].capability
-    assert (unknown.reserved_kib(132), unknown.least_sms(6144, 132)) == (0, 0)
-
-
 # -- two scans -----------------------------------------------------------------------------------
 
 

@@ -110,20 +110,6 @@ def test_what_is_within_the_tolerance_is_not_over() -> None:
     assert ended(Watch().look((A,), client(1, A, 1024 + 33))) == {1}
 
 
-def test_nobody_more_is_ended_where_the_rest_is_just_within() -> None:
-    watch = Watch()
-    watch.look((A,), client(1, A, 1024 + 32))
-    assert ended(watch.look((A,), client(1, A, 1024 + 32), client(2, A, 100))) == {2}
-
-
-def test_memory_of_each_gpu_is_weighed_by_itself() -> None:
-    both = pod_grant("a", 1024, 0, 1)
-    assert (
-        ended(Watch().look((both,), client(1, both, 1000), client(1, both, 1000, gpu=1))) == set()
-    )
-    assert ended(Watch().look((both,), client(1, both, 10), client(2, both, 1100, gpu=1))) == {2}
-
-
 def test_each_gpu_of_an_uneven_grant_is_held_to_its_own_part_and_not_to_what_mps_was_told() -> None:
     parts = (GpuShare(UUIDS[0], 1024, 0), GpuShare(UUIDS[1], 4096, 0))
     uneven = replace(pod_grant("a", 1024, 0, 1), parts=parts)
@@ -163,12 +149,6 @@ def test_one_that_is_being_ended_is_not_ended_again_because_nvml_did_not_answer_
     watch.look((A,), unseen=frozenset({UUIDS[0]}))
     assert ended(watch.look((A,), client(1, A, 2000))) == set()
     assert ended(watch.look((A,), client(1, A, 2000), after_s=AGAIN_S)) == {1}
-
-
-def test_who_takes_memory_while_another_is_being_ended_is_ended_too() -> None:
-    watch = Watch()
-    watch.look((A,), client(1, A, 2000), client(2, A, 100))
-    assert ended(watch.look((A,), client(1, A, 2000), client(2, A, 1100))) == {2}
 
 
 def test_a_grant_that_stays_over_where_nobody_is_ended_is_told_of_once() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from mpsd.model.identity import ProcessIdentity
 from mpsd.platform import processes, run_directory
-from mpsd.watchdog.watchdog import OwnProcesses
+from mpsd.watchdog.scanner import OwnProcesses
 from tests.model.worlds import record
 from tests.whole.machine.machine import eventually
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -273,46 +274,61 @@ def test_an_environment_that_stays_empty_is_one_that_nobody_can_read(world: Worl
     assert world.look() is before[-1], "in the end it is not read again"
 
 
+class Several:
+    """A node of several GPUs, on each of which this very process has a context once it was put
+    there."""
+
+    def __init__(self, folder: Path, cards: str) -> None:
+        facts = load_limits(None).facts
+        node = create_node(folder, cards_asked(cards, facts), facts.capabilities)
+        self._nvml = Nvml(SimulatedNvml(node.folder))
+        self._nvml.open()
+        self.gpus = self._nvml.gpus(facts)
+        shown = {gpu.uuid for gpu in self.gpus}
+        self.cards = [node.card(n) for n, gpu in enumerate(node.gpus) if gpu.uuid in shown]
+        self.scanner = GpuProcessScanner(self._nvml, self.gpus, MARK)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for card in self.cards:
+            card.close()
+        self._nvml.close()
+
+    def put_on(self, *cards: CardView) -> None:
+        for card in cards:
+            card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 100 * MIB))
+
+    @property
+    def seen(self) -> int:
+        return len(self.scanner.scan(Owners()).clients)
+
+
 def test_an_instance_that_is_gone_hides_no_process_of_another(tmp_path: Path) -> None:
-    facts = load_limits(None).facts
-    node = create_node(tmp_path / "node", cards_asked("A100:1g.10gb×2", facts), facts.capabilities)
-    nvml, cards = Nvml(SimulatedNvml(node.folder)), [node.card(1), node.card(2)]
-    nvml.open()
-    first, second = nvml.gpus(facts)
-    scanner = GpuProcessScanner(nvml, (first, second), MARK)
-    for card in cards:
-        card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 100 * MIB))
-    assert len(scanner.scan(Owners()).clients) == 2
-    scanner.follow((second,))
-    seen = scanner.scan(Owners())
-    assert [client.gpu for client in seen.clients] == [second.uuid]
-    assert seen.unknown == ()
-    scanner.follow((first, second))
-    assert len(scanner.scan(Owners()).clients) == 2
-    for card in cards:
-        card.close()
-    nvml.close()
+    with Several(tmp_path / "node", "A100:1g.10gb×2") as here:
+        here.put_on(*here.cards)
+        assert here.seen == 2
+        second = here.gpus[1]
+        here.scanner.follow((second,))
+        seen = here.scanner.scan(Owners())
+        assert [client.gpu for client in seen.clients] == [second.uuid]
+        assert seen.unknown == ()
+        here.scanner.follow(here.gpus)
+        assert here.seen == 2
 
 
 def test_a_gpu_that_is_lost_hides_no_process_of_another(tmp_path: Path) -> None:
-    facts = load_limits(None).facts
-    node = create_node(tmp_path / "node", cards_asked("A30x2", facts), facts.capabilities)
-    nvml, cards = Nvml(SimulatedNvml(node.folder)), [node.card(0), node.card(1)]
-    nvml.open()
-    scanner = GpuProcessScanner(nvml, nvml.gpus(facts), MARK)
-    for card in cards:
-        card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 100 * MIB))
-    assert len(scanner.scan(Owners()).clients) == 2
-    cards[0].lost = True
-    seen = scanner.scan(Owners())
-    assert [client.gpu for client in seen.clients] == [node.gpus[1].uuid]
-    assert "GPU is lost" in seen.unknown[0]
-    assert seen.unseen == {node.gpus[0].uuid}
-    cards[0].lost = False
-    assert (len(scanner.scan(Owners()).clients), scanner.scan(Owners()).unknown) == (2, ())
-    for card in cards:
-        card.close()
-    nvml.close()
+    with Several(tmp_path / "node", "A30x2") as here:
+        here.put_on(*here.cards)
+        assert here.seen == 2
+        here.cards[0].lost = True
+        seen = here.scanner.scan(Owners())
+        assert [client.gpu for client in seen.clients] == [here.gpus[1].uuid]
+        assert "GPU is lost" in seen.unknown[0]
+        assert seen.unseen == {here.gpus[0].uuid}
+        here.cards[0].lost = False
+        assert (here.seen, here.scanner.scan(Owners()).unknown) == (2, ())
 
 
 def test_memory_taken_through_a_graphics_interface_counts_and_that_of_who_computes_too_counts_once(
@@ -417,20 +433,14 @@ def test_of_a_process_on_two_gpus_nobody_can_say_whose_reservation_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart_s: float
 ) -> None:
     monkeypatch.setattr("mpsd.watchdog.scanner.RESERVED_APART_S", apart_s)
-    facts = load_limits(None).facts
-    node = create_node(tmp_path / "node", cards_asked("H200x2", facts), facts.capabilities)
-    nvml, cards = Nvml(SimulatedNvml(node.folder)), [node.card(0), node.card(1)]
-    nvml.open()
-    scanner = GpuProcessScanner(nvml, nvml.gpus(facts), MARK)
     owners = Owners(grants=frozenset({"a"}), holders={os.getpid(): "a"}, capped=frozenset({"a"}))
-    held = AddressRange(6 * MIB, tmp_path / "node" / "nvidia0")
-    try:
-        for card, expected in zip(cards, ([6144], [0, 0]), strict=True):
-            card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 100 * MIB))
-            scanner.scan(owners)
-            assert [client.reserved_kib for client in scanner.scan(owners).clients] == expected
-    finally:
-        held.unmap()
-        for card in cards:
-            card.close()
-        nvml.close()
+    with Several(tmp_path / "node", "H200x2") as here:
+        held = AddressRange(6 * MIB, tmp_path / "node" / "nvidia0")
+        try:
+            for card, expected in zip(here.cards, ([6144], [0, 0]), strict=True):
+                here.put_on(card)
+                here.scanner.scan(owners)
+                found = here.scanner.scan(owners).clients
+                assert [client.reserved_kib for client in found] == expected
+        finally:
+            held.unmap()

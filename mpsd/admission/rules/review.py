@@ -6,9 +6,14 @@ What is looked up beside the object is advice; where it is missing, the policy's
 
 import base64
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+import textwrap
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
 
 from mpsd.admission.rules.configurations import PROBE, PROBE_KIND
 from mpsd.admission.rules.environment import config_maps_within_reach
@@ -23,11 +28,11 @@ from mpsd.admission.rules.patch import (
 from mpsd.admission.rules.requests import ENTRY, TemplateWanted, claiming, template_wanted
 from mpsd.admission.rules.rule import ClaimClasses, RequestContext, RuleFinding
 from mpsd.admission.rules.verdict import NamespaceModes, is_exempt, judge, modes_in, of_mode
-from mpsd.model.fields import TOO_MANY_FIELDS, FieldReader, Fields, at
+from mpsd.model.fields import TOO_MANY_FIELDS, Fields
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.pod import ClaimName, Pod
 from mpsd.model.policy import Policy, RuleMode
-from mpsd.model.problem import Problem, printable, shown, shown_name
+from mpsd.model.problem import printable, shown_name
 from mpsd.model.request import asks_for_gpu
 from mpsd.platform.rules.kubernetes_objects import KubernetesObject, read_object
 
@@ -38,7 +43,7 @@ KIND = "AdmissionReview"
 
 
 class MalformedReview(Exception):
-    """The body is no AdmissionReview, with every reason, for whoever sent it; the answer is 400."""
+    """The body is no AdmissionReview, and why, for whoever sent it; the answer is 400."""
 
 
 class Operation(StrEnum):
@@ -79,75 +84,70 @@ class Review:
         return read_object(self.old, self.namespace)
 
 
+class _Kind(Struct):
+    kind: Annotated[str, Meta(min_length=1)]
+    group: str = ""
+    version: str = ""
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.group}/{self.version}".removeprefix("/")
+
+
+class _User(Struct):
+    username: str = ""
+
+
+class _Request(Struct, rename="camel"):
+    uid: Annotated[str, Meta(min_length=1)]
+    kind: _Kind
+    operation: Operation
+    namespace: str = ""
+    subresource: str = msgspec.field(default="", name="subResource")
+    user_info: _User = msgspec.field(default_factory=_User)
+    dry_run: bool | None = None
+    object: dict[str, Any] | None = None
+    old_object: dict[str, Any] | None = None
+
+
+class _AdmissionReview(Struct, rename="camel"):
+    api_version: Literal["admission.k8s.io/v1"]
+    kind: Literal["AdmissionReview"]
+    request: _Request
+
+
 def read_review(review: object) -> Review:
-    """The question in a decoded AdmissionReview; MalformedReview with every reason why there is
-    none."""
-    if not isinstance(review, dict):
-        raise MalformedReview(f"the body is {shown(review)}, and not an AdmissionReview")
-    if (review.get("apiVersion"), review.get("kind")) != (API_VERSION, KIND):
-        sent = f"{shown(review.get('kind'))} of {shown(review.get('apiVersion'))}"
-        raise MalformedReview(
-            f"the body is {sent}, and what is read here is {KIND} of {API_VERSION}"
-        )
-    shape = FieldReader()
-    request = shape.needed(review, "request", "") or {}
-    kind = shape.needed(request, "kind", "request") or {}
-    user = shape.mapping(request, "userInfo", "request")
-    operation = _operation(shape, request)
-    group, version = (shape.text(kind, key, "request.kind") for key in ("group", "version"))
-    name = _needed_text(shape, kind, "kind", "request.kind")
-    typed = {"apiVersion": f"{group}/{version}".removeprefix("/"), "kind": name}
-    namespace = shape.text(request, "namespace", "request")
-    thing, old = (_object(shape, request, key, operation, typed) for key in ("object", "oldObject"))
-    question = Review(
-        uid=_needed_text(shape, request, "uid", "request"),
-        operation=operation,
-        subresource=shape.text(request, "subResource", "request"),
-        namespace=namespace,
-        writer=shape.text(user, "username", "request.userInfo"),
-        is_dry_run=shape.flag(request, "dryRun", "request"),
-        kind=name,
+    """The question in a decoded AdmissionReview; MalformedReview where there is none."""
+    try:
+        request = msgspec.convert(review, _AdmissionReview).request
+    except msgspec.ValidationError as error:
+        raise MalformedReview(f"the body is no {KIND} of {API_VERSION}: {error}") from None
+    typed = {"apiVersion": request.kind.api_version, "kind": request.kind.kind}
+    thing: Fields = {}
+    old: Fields = {}
+    if request.operation in (Operation.CREATE, Operation.UPDATE):
+        thing = _needed(request.object, "object") | typed
+    if request.operation is Operation.UPDATE:
+        old = _needed(request.old_object, "oldObject") | typed
+    unread = KubernetesObject("", request.namespace, None, ())
+    return Review(
+        uid=request.uid,
+        operation=request.operation,
+        subresource=request.subresource,
+        namespace=request.namespace,
+        writer=request.user_info.username,
+        is_dry_run=bool(request.dry_run),
+        kind=request.kind.kind,
         thing=thing,
-        found=read_object(thing, namespace) if thing else KubernetesObject("", namespace, None, ()),
+        found=read_object(thing, request.namespace) if thing else unread,
         old=old,
     )
-    problems = [*shape.problems, *([shape.too_many] if shape.too_many else [])]
-    if problems:
-        raise MalformedReview("; ".join(map(str, problems)))
-    return question
 
 
-# The objects that an operation cannot do without.
-_NEEDED = {
-    ("object", Operation.CREATE),
-    ("object", Operation.UPDATE),
-    ("oldObject", Operation.UPDATE),
-}
-
-
-def _object(
-    shape: FieldReader, request: Fields, key: str, operation: Operation, typed: Fields
-) -> Fields:
-    """The object under `key` with the type that the API server says it has; empty where nobody
-    needs one."""
-    thing = shape.needed(request, key, "request") if (key, operation) in _NEEDED else None
-    return {} if thing is None else {**thing, **typed}
-
-
-def _operation(shape: FieldReader, request: Fields) -> Operation:
-    text = _needed_text(shape, request, "operation", "request")
-    if text and text not in Operation.__members__:
-        remedy = f"write one of {', '.join(Operation)}"
-        shape.problems.append(
-            Problem("value-unknown", "request.operation", shown(text), "is no operation", remedy)
-        )
-    return Operation.__members__.get(text, Operation.CONNECT)
-
-
-def _needed_text(shape: FieldReader, fields: Fields, key: str, path: str) -> str:
-    if fields and fields.get(key) in (None, ""):
-        shape.problems.append(Problem("field-missing", at(path, key), "", "is missing", "add it"))
-    return shape.text(fields, key, path)
+def _needed(thing: dict[str, Any] | None, key: str) -> dict[str, Any]:
+    if thing is None:
+        raise MalformedReview(f"request.{key} is missing")
+    return thing
 
 
 def _is_same(thing: Fields, old: Fields) -> bool:
@@ -224,15 +224,9 @@ def warnings_of(found: Iterable[RuleFinding], there: NamespaceModes) -> tuple[st
     )
 
 
-def _lines(sentence: str) -> Iterator[str]:
-    """The sentence in lines that are short enough, cut between words where there are any; textwrap
-    takes 40 µs."""
-    while len(sentence) > _WARNING_LENGTH:
-        blank = sentence.rfind(" ", 1, _WARNING_LENGTH + 1)
-        end = blank if blank > 0 else _WARNING_LENGTH
-        yield sentence[:end]
-        sentence = sentence[end:].lstrip()
-    yield sentence
+def _lines(sentence: str) -> list[str]:
+    """The sentence in lines that are short enough."""
+    return textwrap.wrap(sentence, _WARNING_LENGTH, break_on_hyphens=False)
 
 
 def _few(lines: Sequence[str], most: int) -> tuple[str, ...]:

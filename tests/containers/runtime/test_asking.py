@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -33,7 +33,8 @@ def _saying(folder: Path, *answers: bytes) -> Iterator[None]:
             connection, _ = listener.accept()
             with connection:
                 connection.recv(65536)
-                connection.sendall(answer)
+                with suppress(OSError):  # whose peer may hang up on it
+                    connection.sendall(answer)
 
     with _listening(folder) as listener:
         thread = threading.Thread(target=serve, args=[listener])
@@ -74,33 +75,11 @@ def test_an_answer_is_understood(tmp_path: Path, said: bytes, status: int, body:
     ],
 )
 def test_what_is_no_answer_is_refused(tmp_path: Path, said: bytes) -> None:
-    with pytest.raises(ContainerRefused) as raised, _saying_until_closed(tmp_path, said):
+    with pytest.raises(ContainerRefused) as raised, _saying(tmp_path, said):
         _ask(tmp_path)
     assert not any(
         words in str(raised.value) for words in ("start it with `mpsd up`", "did not answer")
     )
-
-
-@contextmanager
-def _saying_until_closed(folder: Path, said: bytes) -> Iterator[None]:
-    """Whose peer may hang up on it."""
-
-    def serve(listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        with connection:
-            connection.recv(65536)
-            try:
-                connection.sendall(said)
-            except OSError:
-                return
-
-    with _listening(folder) as listener:
-        thread = threading.Thread(target=serve, args=[listener])
-        thread.start()
-        try:
-            yield
-        finally:
-            thread.join(10)
 
 
 def test_one_that_goes_away_before_it_answered_is_asked_again(tmp_path: Path) -> None:
@@ -109,28 +88,12 @@ def test_one_that_goes_away_before_it_answered_is_asked_again(tmp_path: Path) ->
         assert ask(str(tmp_path), "/v1/containers", {})[0] == 204
 
 
-def test_one_that_goes_away_for_good_is_said(tmp_path: Path) -> None:
-    with _saying(tmp_path, b""), pytest.raises(ContainerRefused, match="start it with `mpsd up`"):
-        ask(str(tmp_path), "/v1/containers", {}, 5.0, patience_s=0.0)
-
-
 def test_one_that_never_answers_is_given_up(tmp_path: Path) -> None:
     with _listening(tmp_path), pytest.raises(ContainerRefused, match="did not answer"):
         _ask(tmp_path, 0.2)
 
 
-def test_one_whose_queue_is_full_is_given_up_in_time(tmp_path: Path) -> None:
-    with _listening(tmp_path, backlog=0), socket.socket(socket.AF_UNIX) as first:
-        first.connect(str(tmp_path / "mpsd.sock"))
-        with pytest.raises(ContainerRefused, match="accepts no more connections"):
-            _ask(tmp_path, 0.2)
-
-
-@pytest.mark.parametrize("left", [False, True])
-def test_nobody_there_is_said_with_the_remedy(tmp_path: Path, left: bool) -> None:
-    if left:
-        with _listening(tmp_path):
-            pass
+def test_nobody_there_is_said_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(
         ContainerRefused, match=r"no process answers on .*; start it with `mpsd up`"
     ):

@@ -7,7 +7,6 @@ import subprocess
 import msgspec
 import pytest
 
-from mpsd.containers.runtime import command_line, processes
 from mpsd.grants.rules.messages import ClientsEnded, HostContainerSignal
 from tests.containers.runtime.ground import Ground
 from tests.containers.runtime.mpsd_answers import Answers, answering
@@ -30,7 +29,6 @@ def _call(ground: Ground, words: str) -> None:
     ("words", "signum", "to_all"),
     [
         ("kill c1", signal.SIGTERM, False),
-        ("kill c1 KILL", signal.SIGKILL, False),
         ("kill c1 SIGKILL", signal.SIGKILL, False),
         ("kill c1 9", signal.SIGKILL, False),
         ("kill c1 sigusr1", signal.SIGUSR1, False),
@@ -62,14 +60,12 @@ def test_mpsd_is_asked_before_a_signal_is_sent(
 @pytest.mark.parametrize(
     "words",
     [
-        "kill",
         "kill c2 KILL",
         "kill .. KILL",
         "kill c1 NOSUCH",
         "kill c1 SIG_BLOCK",
         "kill c1 0",
         "kill --regex c.* KILL",
-        "kill --help",
         "delete c1",
         "delete --force=false c1",
         "delete --force c2",
@@ -144,17 +140,3 @@ def test_the_signal_is_not_sent_before_mpsd_has_answered(container: Ground) -> N
         finally:
             call.kill()
     assert container.heard
-
-
-def test_an_mpsd_that_hangs_is_waited_for_no_longer_than_the_longest_drain(
-    container: Ground, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(processes, "_LONGEST_END_S", 0.1)
-    line = command_line.read(["kill", "c1", "KILL"])
-    line.root = str(container.root)
-    line.own = {"run-dir": str(container.run_directory), "runtime-log": str(container.log)}
-    with answering(container.run_directory, Answers(dict(ENDED))) as mpsd:
-        mpsd.may_answer.clear()
-        processes.before_signal(line)
-        mpsd.may_answer.set()
-    assert container.events[-1]["reasons"]

@@ -4,18 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-SLOW = {
-    "argparse",
-    "collections",
-    "dataclasses",
-    "enum",
-    "json",
-    "pathlib",
-    "re",
-    "socket",
-    "subprocess",
-    "typing",
-}
+SLOW = {"argparse", "collections", "dataclasses", "enum", "json"}
+SLOW |= {"pathlib", "re", "socket", "subprocess", "typing"}
 _CHECKOUT = str(Path(__file__).parents[3])
 
 

@@ -74,9 +74,7 @@ def test_a_claim_that_reserves_no_threads_may_use_as_many_as_the_policy_says() -
 @pytest.mark.parametrize(
     ("threads", "cap", "percent"), [("30", 60, 60), ("0", 50, 50), ("30", 30, 30)]
 )
-def test_parameters_raise_the_cap_above_what_is_reserved(
-    threads: str, cap: int, percent: int
-) -> None:
+def test_parameters_raise_the_cap_above_the_reserved(threads: str, cap: int, percent: int) -> None:
     claim = prepared(result(threads=threads), configs=(config(parameters(threadCap=cap)),))
     assert (claim.thread_percent, claim.reserved_percent) == (percent, int(threads))
 
@@ -84,9 +82,7 @@ def test_parameters_raise_the_cap_above_what_is_reserved(
 @pytest.mark.parametrize(
     ("field", "remedy"), [("clients", "capacity.requests"), ("speed", "threadCap")]
 )
-def test_what_is_a_capacity_and_no_parameter_is_said_where_it_belongs(
-    field: str, remedy: str
-) -> None:
+def test_what_is_no_parameter_is_said_where_it_belongs(field: str, remedy: str) -> None:
     (problem,) = config_problems(parameters(**{field: 4}), "parameters", POLICY)
     assert (problem.rule, problem.where) == ("field-unknown", f"parameters.{field}")
     assert remedy in problem.remedy
@@ -114,14 +110,12 @@ def test_gpus_of_one_domain_are_one_grant_in_the_domain_s_order() -> None:
 @pytest.mark.parametrize(
     ("thing", "rule"),
     [
-        (claim_object(result(driver="other.example.com")), "claim-not-allocated"),
         (claim_object(result(pool="node2")), "claim-not-allocated"),
         ({**claim_object(), "status": {}}, "claim-not-allocated"),
         (claim_object(result(device="gpu-that-was")), "device-gone"),
         (claim_object(result(adminAccess=True)), "admin-access"),
         (claim_object(result(consumedCapacity=None)), "capacity-unknown"),
         (claim_object(result(memory="much")), "capacity-unknown"),
-        (claim_object(result(memory="-1Gi")), "capacity-unknown"),
         (claim_object(result(threads="-1")), "capacity-unknown"),
         (claim_object(result(memory="64Mi")), "memory-below-context"),
         (claim_object(result(memory="80Gi")), "memory-over-card"),
@@ -129,16 +123,13 @@ def test_gpus_of_one_domain_are_one_grant_in_the_domain_s_order() -> None:
         (claim_object(result(0), result(1)), "devices-of-domains"),
         (claim_object(configs=(config(parameters(threadCap=20)),)), "cap-below-reservation"),
         (claim_object(configs=(config(parameters(threadCap=101)),)), "percent-range"),
-        (claim_object(configs=(config(parameters(threadCap="60")),)), "wrong-type"),
         (claim_object(configs=(config(parameters(memory="2Gi")),)), "field-unknown"),
         (claim_object(configs=(config(parameters(priority="low")),)), "priority-unknown"),
-        (claim_object(configs=(config(parameters(priority=1)),)), "priority-unknown"),
         (
             claim_object(configs=(config({**parameters(), "apiVersion": "mpsd.io/v2"}),)),
             "config-version",
         ),
         (claim_object(configs=(config("threadCap: 60"),)), "wrong-type"),
-        ({**claim_object(), "status": {"allocation": {"devices": "gpu0"}}}, "claim-not-allocated"),
     ],
 )
 def test_a_claim_that_can_have_no_grant_is_refused(thing: Object, rule: str) -> None:
@@ -338,7 +329,6 @@ def rows(*written: str | None) -> list[NodePod]:
         (("below-normal", "below-normal"), 1),
         (("below-normal", "normal"), 0),
         (("below-normal", None), 0),
-        (("normal", "normal"), 0),
         (("below-normal",), 1),  # the other is not known any more
         ((), 0),
     ],
@@ -357,7 +347,6 @@ def test_a_claim_is_below_normal_where_the_policy_says_so_of_each_of_its_pods(
         ([("FromClaim", "below-normal")], 1),
         ([("FromClass", "below-normal"), ("FromClaim", "normal")], 1),
         ([("FromClass", "normal"), ("FromClaim", "below-normal")], 1),
-        ([("FromClaim", "normal")], None),
         ([], None),
     ],
 )

@@ -1,30 +1,21 @@
 """What is told of a node, pod by pod and object by object."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-import pytest
 
 from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.identity import PodName
 from mpsd.model.node_report import (
-    GrantViolations,
-    NodeReport,
     SeenViolations,
-    ViolationCount,
-    ViolationReport,
     ViolationsReport,
 )
 from mpsd.model.times import stamp, utc
-from mpsd.platform.kube import Forbidden, Kube, NotFound, Object, PatchKind, Resource
+from mpsd.platform.kube import NotFound, Object, PatchKind
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
-from mpsd.status.report import NodeReporter
 from mpsd.status.rules import mpsnode
 from mpsd.status.rules.pods import PodAnnotations
-from tests.model.worlds import NOW, POLICY, UUIDS
+from tests.model.worlds import POLICY, UUIDS
 from tests.simulated_api import SimulatedApi
 from tests.status.pod_worlds import client, held, node
 from tests.status.report.world import MPS_NODES, NODE, NODES, PODS, World, eventually, run
@@ -70,25 +61,6 @@ def test_a_node_gets_its_mpsnode_its_condition_and_its_number_of_gpus(
             )
 
         await eventually(is_counted, "the node's own condition and its number of GPUs")
-
-    run(api, tmp_path, test)
-
-
-def test_an_mpsnode_that_an_operator_made_keeps_its_spec_and_gets_an_owner(
-    api: SimulatedApi, tmp_path: Path
-) -> None:
-    async def test(world: World) -> None:
-        await world.define()
-        await world.make_node()
-        made = {"metadata": {"name": NODE, "labels": {"team": "a"}}, "spec": {"cordoned": ["all"]}}
-        await world.kube.create(
-            MPS_NODES, {"apiVersion": "mpsd.io/v1alpha1", "kind": "MPSNode", **made}
-        )
-        world.report.report(BUSY)
-        found = await told(world, "True")
-        assert found["spec"] == {"cordoned": ["all"]}
-        assert found["metadata"]["labels"]["team"] == "a"
-        assert [owner["name"] for owner in found["metadata"]["ownerReferences"]] == [NODE]
 
     run(api, tmp_path, test)
 
@@ -176,26 +148,18 @@ def test_annotations_are_written_on_the_very_pod_and_others_are_left(
     run(api, tmp_path, test)
 
 
-def test_a_daemon_that_ends_is_told_on_the_node_and_on_its_pod_and_counted_when_it_ends_again(
-    api: SimulatedApi, tmp_path: Path
-) -> None:
-    down = replace(
-        node(state=State.DOWN, daemon=None, restarts_total=1, reason="killed by signal 9"),
-        grants=BUSY.grants,
-    )
+def test_an_event_of_an_earlier_agent_is_counted_on(api: SimulatedApi, tmp_path: Path) -> None:
+    for count in (1, 2):
 
-    async def test(world: World) -> None:
-        await world.make_node()
-        world.report.report(BUSY)
-        world.report.report(down)
+        async def agent(world: World, count: int = count) -> None:
+            if count == 1:
+                await world.make_node()
+            world.report.add_event(None, Reason.CORDON_UNKNOWN, "the same")
 
-        async def both() -> bool:
-            return await world.events() == [
-                (NODE, "MPSDaemonDown", 1),
-                ("train", "MPSDaemonDown", 1),
-            ]
+            async def is_counted() -> bool:
+                return await world.events() == [(NODE, "MPSCordonUnknown", count)]
 
-        await eventually(both, "an event on the node and one on the pod")
+            await eventually(is_counted, f"one event, counted {count} times")
 
     run(api, tmp_path, test)
 
@@ -212,48 +176,6 @@ def test_a_daemon_that_ends_is_told_on_the_node_and_on_its_pod_and_counted_when_
         await eventually(counted, "the same two events, counted on")
 
     run(api, tmp_path, of_another_agent)
-
-
-def test_a_violation_is_told_of_its_pod_and_then_of_the_node_alone(
-    api: SimulatedApi, tmp_path: Path
-) -> None:
-    who = PodName("default", "train", BUSY.grants[0].grant.id)
-    last = ViolationReport(at=utc(BUSY.now), kind="memory_over_grant", action="kill", pod=str(who))
-    counts = (ViolationCount(kind="memory_over_grant", count=1),)
-    quiet = SeenViolations(ViolationsReport(since=utc(BUSY.now)), {})
-    of_all = ViolationsReport(since=utc(BUSY.now), counts=counts, last=(last,))
-    one = SeenViolations(of_all, {who.uid: GrantViolations(counts, last)})
-
-    async def test(world: World) -> None:
-        await world.define()
-        await world.make_node()
-        world.report.report(BUSY, violations=quiet)
-        found = await told(world, "True")
-        assert found["status"]["violations"] == {"since": stamp(BUSY.now), "pods": 0}
-
-        async def pods() -> list[Object]:
-            return [
-                grant["violations"]
-                for grant in (await world.mpsnode())["status"]["grants"]
-                if "violations" in grant
-            ]
-
-        async def is_forgotten() -> bool:
-            status: Object = (await world.mpsnode())["status"]
-            return (
-                not status["grants"] and status["violations"]["last"][0]["pod"] == "default/train"
-            )
-
-        world.report.report(BUSY, violations=one)  # while nothing else on the node has changed
-        (own,) = await eventually(pods, "the pod's own")
-        assert own == {
-            "counts": [{"kind": "memory_over_grant", "count": 1}],
-            "last": {"at": stamp(BUSY.now), "kind": "memory_over_grant", "action": "kill"},
-        }
-        world.report.report(node(), violations=replace(one, grants={}))
-        await eventually(is_forgotten, "what the node still tells of a pod that is gone")
-
-    run(api, tmp_path, test)
 
 
 def test_what_is_no_longer_known_goes_from_an_mpsnode_also_what_an_earlier_agent_reported(
@@ -312,23 +234,6 @@ def test_an_event_in_a_namespace_that_is_gone_keeps_no_other_from_being_told(
             return await world.events() == [("a", "MPSEvicted", 1)]
 
         await eventually(one, "the event that can be told")
-
-    run(api, tmp_path, test)
-
-
-def test_a_cluster_without_our_definition_still_hears_of_the_node(
-    api: SimulatedApi, tmp_path: Path
-) -> None:
-    async def test(world: World) -> None:
-        await world.make_node()
-        world.report.report(BUSY)
-
-        async def has_condition() -> object:
-            return ready_of(await world.kube.get(NODES, NODE))
-
-        await eventually(has_condition, "the node's condition")
-        await world.define()  # and from then on the rest of it
-        await told(world, "True")
 
     run(api, tmp_path, test)
 
@@ -415,34 +320,6 @@ def test_a_node_where_nothing_changes_is_told_now_and_then_as_it_was_seen_last(
     run(api, tmp_path, test)
 
 
-def test_a_status_is_made_once_of_each_view_that_is_written(
-    api: SimulatedApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[float] = []
-
-    def counted(report: NodeReport, condition: Object) -> Object:
-        made.append(report.now)
-        return mpsnode_status(report, condition)
-
-    mpsnode_status = mpsnode.mpsnode_status
-    monkeypatch.setattr(mpsnode, "mpsnode_status", counted)
-
-    async def test(world: World) -> None:
-        await world.define()
-        await world.make_node()
-        for number in range(3):
-            held_now = tuple(held(f"train-{each}") for each in range(number + 1))
-            world.report.report(node(grants=held_now, now=NOW + number))
-
-            async def is_written(count: int = number + 1) -> bool:
-                return len((await world.mpsnode()).get("status", {}).get("grants", ())) == count
-
-            await eventually(is_written, "every grant is written")
-        assert made == [NOW, NOW + 1, NOW + 2]
-
-    run(api, tmp_path, test)
-
-
 def test_what_happened_last_is_told_before_the_agent_ends(
     api: SimulatedApi, tmp_path: Path
 ) -> None:
@@ -494,53 +371,11 @@ def test_a_node_is_labelled_again_where_its_gpus_or_its_labels_have_changed(
             return await labels(world) == OURS | {"team": "a"}
 
         await eventually(is_labelled, "its labels beside the others")
-        world.report.report(
-            replace(BUSY, gpus=(BUSY.gpus[0], replace(BUSY.gpus[1], name="NVIDIA A40")))
-        )
-
-        async def is_mixed() -> bool:
-            mixed = {name: value for name, value in OURS.items() if name != "mpsd.io/gpu.product"}
-            return await labels(world) == mixed | {"team": "a"}
-
-        await eventually(is_mixed, "no product, as they differ")
         world.report.report(replace(BUSY, gpus=()))
 
         async def is_bare() -> bool:
             return await labels(world) == {"team": "a"}
 
         await eventually(is_bare, "no label of ours without a GPU")
-
-    run(api, tmp_path, test)
-
-
-def test_labels_that_are_refused_keep_the_condition_from_nobody(
-    api: SimulatedApi, tmp_path: Path
-) -> None:
-    """As an older mpsd-agent-writes refuses them. The condition is of a request of its own."""
-
-    class RefusesLabels(Kube):
-        async def patch(
-            self, resource: Resource, name: str, patch: Any, *rest: Any, **more: Any
-        ) -> Object:
-            if isinstance(patch, dict) and "labels" in patch.get("metadata", {}):
-                raise Forbidden("own-node")
-            return await super().patch(resource, name, patch, *rest, **more)
-
-    async def test(world: World) -> None:
-        made = await world.make_node()
-        refusing = RefusesLabels(world.kube.access)
-        report = NodeReporter(refusing, NODE, lambda: POLICY)
-        stop = asyncio.Event()
-        running = asyncio.create_task(report.run(stop))
-        report.report(BUSY)
-        report.see(read_kubernetes_node(made))
-
-        async def has_condition() -> object:
-            return ready_of(await world.kube.get(NODES, NODE))
-
-        await eventually(has_condition, "the node's condition")
-        stop.set()
-        await running
-        refusing.close()
 
     run(api, tmp_path, test)

@@ -10,7 +10,7 @@ import yaml
 
 from mpsd.model.policy import Policy
 from mpsd.platform import logs
-from mpsd.platform.kube import Kube, NotFound, Object, PatchKind, Resource
+from mpsd.platform.kube import Kube, NotFound, Object, Resource
 from mpsd.platform.kube_access import open_kube
 from mpsd.status.report import NodeReporter
 from tests.model.worlds import POLICY
@@ -65,9 +65,6 @@ class World:
         """Object, reason and count of each."""
         found = await self.kube.list(EVENTS)
         return sorted((one["involvedObject"]["name"], one["reason"], one["count"]) for one in found)
-
-    async def cordon(self, *names: str) -> None:
-        await self.kube.patch(MPS_NODES, NODE, {"spec": {"cordoned": list(names)}}, PatchKind.MERGE)
 
     def versions(self, plural: str) -> int:
         """How often objects of this kind have been written."""

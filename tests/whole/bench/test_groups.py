@@ -73,18 +73,6 @@ def test_two_programs_with_20_and_40_percent_do_one_to_two(context: BenchContext
                 assert two.launches_per_s / one.launches_per_s == pytest.approx(2, rel=0.1)
 
 
-def test_a_large_grant_is_measured_right_after_the_small_one() -> None:
-    alone = [
-        (wanted[0].percent, wanted[0].memory_gib)
-        for _work, wanted in cases(104)
-        if len(wanted) == 1
-    ]
-    assert [
-        alone.index((percent, 104)) - alone.index((percent, 2)) for percent in (10, 50, 100)
-    ] == [1, 1, 1]
-    assert {percent for percent, _gib in alone} == {*range(10, 101, 10)}
-
-
 def test_the_same_programs_are_measured_under_mps_alone_and_under_mpsd(
     context: BenchContext, steps: list[str]
 ) -> None:

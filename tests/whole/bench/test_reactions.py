@@ -1,5 +1,5 @@
-"""What the part of `mpsd bench` that times reactions does, on the simulator: once around, and where
-it cannot go on."""
+"""The part of `mpsd bench` that times reactions, on the simulator: once around, and where it cannot
+go on."""
 
 import os
 from collections import Counter
@@ -7,22 +7,10 @@ from collections import Counter
 import pytest
 
 from mpsd.bench import reactions
-from mpsd.bench.rules.rows import Reaction, ReactionRow
+from mpsd.bench.rules.rows import Reaction
 from mpsd.bench.testbeds import BenchContext, LimitBroken
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.processes import descendants_of
-
-
-class Timed:
-    """All of it, once each, on one A30."""
-
-    def __init__(self) -> None:
-        before = set(descendants_of(os.getpid()))
-        self.steps: list[str] = []
-        context = context_with(self.steps)
-        self.expected_steps = reactions.steps(context)
-        self.rows: list[ReactionRow] = list(reactions.measure(context))
-        self.left_behind = set(descendants_of(os.getpid())) - before
 
 
 def context_with(steps: list[str]) -> BenchContext:
@@ -31,40 +19,20 @@ def context_with(steps: list[str]) -> BenchContext:
     )
 
 
-@pytest.fixture(scope="module")
-def timed() -> Timed:
-    return Timed()
-
-
-def test_each_reaction_is_timed_in_each_round(timed: Timed) -> None:
-    assert Counter(row.reaction for row in timed.rows) == dict.fromkeys(Reaction, 1)
-    assert {row.round for row in timed.rows} == {0}
-    assert all(row.seconds > 0 and row.how for row in timed.rows)
-
-
-def test_a_bar_hears_of_as_many_steps_as_were_said(timed: Timed) -> None:
-    assert len(timed.steps) == timed.expected_steps
-
-
-def test_a_time_says_which_of_it_is_a_grace(timed: Timed) -> None:
-    graces = {row.reaction: row.grace_s for row in timed.rows}
-    with_grace = {reaction for reaction, grace_s in graces.items() if grace_s}
+def test_each_reaction_is_timed_in_each_round_and_nobody_is_left_behind() -> None:
+    before = set(descendants_of(os.getpid()))
+    steps: list[str] = []
+    context = context_with(steps)
+    rows = list(reactions.measure(context))
+    assert Counter(row.reaction for row in rows) == dict.fromkeys(Reaction, 1)
+    assert len(steps) == reactions.steps(context)
+    assert all(row.round == 0 and row.how and row.seconds >= row.grace_s for row in rows)
+    with_grace = {row.reaction for row in rows if row.grace_s}
     assert with_grace == {Reaction.MEMORY_BACK, Reaction.FAULT}
-    assert all(row.seconds >= row.grace_s for row in timed.rows)
-
-
-def test_a_program_is_stopped_before_its_memory_is_back(timed: Timed) -> None:
-    seconds = {row.reaction: row.seconds for row in timed.rows}
-    assert seconds[Reaction.STOPPED] < seconds[Reaction.MEMORY_BACK]
-
-
-def test_a_socket_is_offered_before_anybody_is_served(timed: Timed) -> None:
-    seconds = {row.reaction: row.seconds for row in timed.rows}
-    assert seconds[Reaction.OFFERED] < seconds[Reaction.DAEMON]
-
-
-def test_nobody_is_left_behind(timed: Timed) -> None:
-    assert not timed.left_behind
+    took_s = {row.reaction: row.seconds for row in rows}
+    assert 0 < took_s[Reaction.STOPPED] < took_s[Reaction.MEMORY_BACK]
+    assert 0 < took_s[Reaction.OFFERED] < took_s[Reaction.DAEMON]
+    assert set(descendants_of(os.getpid())) == before
 
 
 def test_a_program_that_was_never_over_its_grant_is_told_of_and_not_timed(

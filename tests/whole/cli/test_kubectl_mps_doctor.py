@@ -158,7 +158,7 @@ def test_what_may_not_be_read_is_not_known_each_with_the_right_that_is_missing(
         if check["verdict"] == CheckVerdict.UNKNOWN
     }
     assert said.output.startswith(
-        "nothing wrong was found, but not known is whether nodes are labelled for mpsd: "
+        "nothing wrong was found, but not known is whether mpsd's pods are ready: "
     )
     assert "lacks the right to list nodes" in unknown["no-node-labelled"]
     assert {"pods-not-ready", "outside-ledger", "not-asked"} < unknown.keys()

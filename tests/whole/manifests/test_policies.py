@@ -1,7 +1,6 @@
 """The CEL in the manifests says what `admission.rules.admission` says, on any pod that an API
 server could hand it."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +14,10 @@ from mpsd.admission.rules.rule import RequestContext
 from mpsd.admission.rules.verdict import judge
 from mpsd.model.policy import RuleId, RuleMode
 from mpsd.platform.rules.kubernetes_objects import read_object
+from mpsd.simulator.api_server.bodies import edited
 from tests.manifests.rendering import PLAIN, named, of_kind, only
 from tests.model.manifests import FACTS, MEMORY, PERCENT, POLICY, RESTRICTED, container, inside, pod
-from tests.whole.manifests.cel import Object, apply_configuration, broken, evaluate, is_asked
+from tests.whole.manifests.cel import Object, apply_configuration, broken, is_asked
 
 _POLICIES, _MUTATIONS = "policies", "policies-mutating"
 # What the policies leave out, because CEL sees the object alone.
@@ -259,31 +259,6 @@ def test_every_rule_is_in_a_policy_or_left_out_for_a_reason() -> None:
         assert bindings[name]["validationActions"] == [wanted], rule
 
 
-def _lists(name: str) -> Iterator[object]:
-    for policy in of_kind(_POLICIES, "ValidatingAdmissionPolicy"):
-        for variable in policy["spec"].get("variables", ()):
-            if variable["name"] == name:
-                yield evaluate(variable["expression"])
-
-
-@pytest.mark.parametrize(
-    ("name", "shipped"),
-    [
-        ("blockedEnvironment", POLICY.admission.blocked_environment),
-        ("blockedCapabilities", POLICY.admission.blocked_capabilities),
-        ("blockedHostPaths", POLICY.admission.blocked_host_paths),
-        ("blockedMountPaths", POLICY.admission.blocked_mount_paths),
-        ("exemptNamespaces", POLICY.admission.exempt_namespaces),
-    ],
-)
-def test_lists_in_the_policies_are_those_of_the_shipped_policy(
-    name: str, shipped: tuple[str, ...]
-) -> None:
-    found = list(_lists(name))
-    assert found
-    assert all(each == list(shipped) for each in found)
-
-
 @pytest.mark.parametrize(("version", "kind"), [("apps/v1", "Deployment"), ("v1", "PodTemplate")])
 def test_what_was_wrong_before_never_holds_up_an_update(version: str, kind: str) -> None:
     bad = inside(version, kind, pod(container(limits={MEMORY: "8"}), hostIPC=None))
@@ -421,17 +396,9 @@ def _merged(thing: Object, applied: Object) -> Object:
 
 
 def _patched(thing: Object, patch: tuple[Any, ...]) -> Object:
-    """The core's patch, which only adds variables."""
-    spec = {
-        key: [dict(each) for each in value] if "ontainers" in key else value
-        for key, value in thing["spec"].items()
-    }
-    for change in patch:
-        _empty, _spec, field, position, *_rest = change["path"].split("/")
-        each = spec[field][int(position)]
-        value = change["value"]
-        each["env"] = [*(each.get("env") or ()), *(value if isinstance(value, list) else [value])]
-    return thing | {"spec": {key: value for key, value in spec.items() if value}}
+    after = edited(thing, [*patch])
+    spec = {key: value for key, value in after["spec"].items() if value}
+    return {**after, "spec": spec}
 
 
 def _mutation(name: str) -> str:

@@ -30,15 +30,6 @@ async def test_a_pod_is_bound_with_its_gpu_written_on_it(world: World) -> None:
     assert scheduler.free() == [23, 1]
 
 
-async def test_a_pod_whose_request_nobody_can_read_is_bound_nowhere(world: World) -> None:
-    await world.add_node()
-    scheduler = await world.scheduler()
-    unit = make_pod("a", 7)
-    unit["spec"]["containers"][0]["resources"] = {"limits": {"aliyun.com/gpu-mem": "7Gi"}}
-    said = await scheduler.bind(await world.kube.create(PODS, unit, "default"))
-    assert said.endswith('is "7Gi": has a unit, and the unit is already GiB; write 7')
-
-
 async def test_pods_that_cannot_be_bound_are_refused_with_the_reason(world: World) -> None:
     await world.add_node()
     await world.add_node("node2")
@@ -70,20 +61,6 @@ async def test_who_comes_late_is_told_what_is_left(world: World) -> None:
     assert list(await world.reservations()) == [small["metadata"]["uid"]]
 
 
-async def test_binds_to_one_node_at_once_wait_for_each_other(world: World) -> None:
-    await world.add_node(gib=(8, 8))
-    with between(world.kubeconfig) as (here, kube):
-        scheduler = await world.scheduler(kube)
-        pods = [await world.add_pod(f"p{n}", 7) for n in range(4)]
-        await scheduler.sees(lambda: scheduler.ledger.pod("default", "p3"), "the pods are heard of")
-        answers = await asyncio.gather(*(scheduler.bind(pod) for pod in pods))
-        assert sorted(map(bool, answers)) == [False, False, True, True]
-        assert Counter(here.calls) == {"PATCH mpsnodes": 2, "POST binding": 2, "GET pods": 2}
-        await scheduler.die()
-    gpus = [gpu for each in pods if (gpu := gpu_of(await world.pod(each["metadata"]["name"])))]
-    assert sorted(gpus) == [uuid("node1", 0), uuid("node1", 1)]
-
-
 async def test_binds_that_wait_for_one_that_writes_are_written_together(world: World) -> None:
     await world.add_node(gib=(40, 9))
     with between(world.kubeconfig) as (here, kube):
@@ -110,9 +87,7 @@ async def test_a_pod_keeps_the_gpu_that_it_was_promised(world: World) -> None:
     assert gpu_of(await world.pod("a")) == uuid("node1", 1)
 
 
-async def test_a_pod_whose_reserved_gpu_has_no_room_is_refused_until_the_reservation_ends(
-    world: World,
-) -> None:
+async def test_a_full_reserved_gpu_refuses_until_the_reservation_ends(world: World) -> None:
     """Another scheduler may have bound it there by now."""
     await world.add_node(gib=(23, 8))
     pod = await world.add_pod("a", 9)
@@ -124,23 +99,7 @@ async def test_a_pod_whose_reserved_gpu_has_no_room_is_refused_until_the_reserva
     assert gpu_of(await world.pod("a")) == uuid("node1", 0)
 
 
-async def test_a_pod_that_fills_the_gpu_it_is_bound_to_already_is_bound(world: World) -> None:
-    """Nobody is told that the room is gone because the pod itself has it."""
-    await world.add_node(gib=(8,))
-    with between(world.kubeconfig) as (here, kube):
-        here.silent.add("pods")
-        scheduler, other = await world.scheduler(kube), await world.scheduler()
-        pod = await world.add_pod("a", 8)
-        assert await other.bind(pod) == ""
-        await world.tell("node1", await world.pod("a"))
-        await scheduler.sees_free(0)
-        assert await scheduler.bind(pod) == ""
-        await scheduler.die()
-
-
-async def test_unused_gpus_are_reserved_to_be_joined_and_kept_from_others_until_they_are(
-    world: World,
-) -> None:
+async def test_unused_gpus_are_reserved_to_be_joined(world: World) -> None:
     await world.add_node(gib=(23, 23, 23), kind="alone")
     scheduler = await world.scheduler()
     assert await scheduler.bind(await world.add_pod("small", 7)) == ""
@@ -153,13 +112,17 @@ async def test_unused_gpus_are_reserved_to_be_joined_and_kept_from_others_until_
     assert "needs 2 GPUs of one domain" in why
 
 
-async def test_a_pod_that_asks_for_no_gpu_is_bound_plainly(world: World) -> None:
+async def test_a_pod_without_a_gpu_is_bound_and_an_unreadable_one_is_not(world: World) -> None:
     await world.add_node()
     scheduler = await world.scheduler()
     assert await scheduler.bind(await world.add_pod("a", 0)) == ""
     bound = await world.pod("a")
     assert bound["spec"]["nodeName"] == "node1"
     assert gpu_of(bound) == ""
+    odd = make_pod("odd", 7)
+    odd["spec"]["containers"][0]["resources"] = {"limits": {"aliyun.com/gpu-mem": "7Gi"}}
+    said = await scheduler.bind(await world.kube.create(PODS, odd, "default"))
+    assert said.endswith('is "7Gi": has a unit, and the unit is already GiB; write 7')
     assert await world.reservations() == {}
 
 

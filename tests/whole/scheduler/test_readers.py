@@ -77,7 +77,7 @@ def over_tls(port: int, path: str, token: str) -> Answer:
     )
 
 
-def test_this_machine_reads_without_a_token_and_others_with_that_of_a_reader(
+def test_this_machine_reads_without_a_token_and_others_with_one(
     running: Extender, tmp_path: Path
 ) -> None:
     home, others = ports(running)
@@ -88,10 +88,6 @@ def test_this_machine_reads_without_a_token_and_others_with_that_of_a_reader(
     token = asyncio.run(reader_of(tmp_path / "kubeconfig"))
     assert "mpsd_scheduler_nodes" in over_tls(others, "/metrics", token).text
     assert token not in running.log_text
-
-
-def test_readers_are_not_let_near_what_binds_pods(running: Extender, tmp_path: Path) -> None:
-    home, _others = ports(running)
     for path in ("/bind", "/filter", "/gpushare-scheduler/bind"):
         connection = http.client.HTTPConnection("127.0.0.1", home, timeout=DEADLINE_S)
         assert ask(connection, "POST", path, b"{}").status == 404

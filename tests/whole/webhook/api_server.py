@@ -16,12 +16,12 @@ from typing import Any
 import yaml
 from aiohttp import web
 
-from mpsd.admission.rules.review import AdmissionContext, read_review, validate
 from mpsd.platform.certificates import issue, load_into, new_authority
 from mpsd.platform.listener import tls_context
+from mpsd.simulator.api_server.bodies import merged
 from mpsd.simulator.api_server.server import SuddenServer
+from tests.admission.reviews import review_of, validated
 from tests.loop_thread import LoopThread
-from tests.model.manifests import FACTS, POLICY
 
 Object = dict[str, Any]
 TOKEN = "a-token-of-the-test"
@@ -160,7 +160,7 @@ class ApiServer:
             return _status(
                 409, "the object has been modified; please apply your changes to the latest version"
             )
-        self.put(path, _merged(stored, body) if asked.verb == "patch" else body)
+        self.put(path, merged(stored, body) if asked.verb == "patch" else body)
         return web.json_response(self.objects[path])
 
     def _dry(self, body: Object) -> web.Response:
@@ -169,26 +169,7 @@ class ApiServer:
         (path,) = (one for one in self.objects if "/validatingwebhookconfigurations/" in one)
         (webhook,) = self.objects[path]["webhooks"]
         if self.calls_webhooks and webhook["clientConfig"].get("caBundle"):
-            kind = {"group": "", "version": "v1", "kind": body["kind"]}
-            request = {
-                "uid": "1",
-                "kind": kind,
-                "operation": "CREATE",
-                "object": body,
-                "oldObject": None,
-            }
-            answer = validate(
-                read_review(
-                    {
-                        "apiVersion": "admission.k8s.io/v1",
-                        "kind": "AdmissionReview",
-                        "request": request,
-                    }
-                ),
-                POLICY,
-                FACTS,
-                AdmissionContext(),
-            )
+            answer = validated(review_of(body))
             if not answer.allowed:
                 return _status(
                     403,
@@ -207,19 +188,6 @@ class ApiServer:
         page = [self.objects[name] for name in names[start : start + limit]]
         more = {"continue": str(start + limit)} if start + limit < len(names) else {}
         return web.json_response({"items": page, "metadata": more})
-
-
-def _merged(stored: Any, patch: Any) -> Any:
-    """RFC 7386."""
-    if not isinstance(patch, dict):
-        return patch
-    merged = dict(stored) if isinstance(stored, dict) else {}
-    for key, value in patch.items():
-        if value is None:
-            merged.pop(key, None)
-        else:
-            merged[key] = _merged(merged.get(key), value)
-    return merged
 
 
 def _status(code: int, message: str) -> web.Response:

@@ -4,16 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from mpsd.simulator.programs import wait_until
+from tests.whole.machine.machine import eventually
 from tests.whole.webhook.api_server import ApiServer, api_server
-from tests.whole.webhook.world import (
-    DEADLINE_S,
-    Webhook,
-    bundles,
-    is_registered,
-    put_shipped_objects,
-    webhook,
-)
+from tests.whole.webhook.world import Webhook, bundles, is_registered, put_shipped_objects, webhook
 
 
 @pytest.fixture
@@ -36,7 +29,7 @@ def served(shared_api: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> I
     """A registered webhook that lives as long as the tests do."""
     folder = tmp_path_factory.mktemp("webhook")
     with webhook(folder, kubeconfig=str(shared_api.kubeconfig(folder))) as running:
-        wait_until(lambda: is_registered(shared_api), DEADLINE_S, "registered", 0.02)
+        eventually(lambda: is_registered(shared_api), "registered")
         yield running
 
 

@@ -2,7 +2,6 @@
 somebody meddles."""
 
 import base64
-import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,10 +12,9 @@ import pytest
 from mpsd.admission.rules.configurations import NOT_CALLED
 from mpsd.platform.certificates import issue, new_authority
 from mpsd.platform.rules.certificates import read_annotation
-from mpsd.simulator.programs import wait_until
+from tests.whole.machine.machine import eventually
 from tests.whole.webhook.api_server import ApiServer, Asked, api_server
 from tests.whole.webhook.world import (
-    DEADLINE_S,
     HOST,
     MUTATING,
     OWN,
@@ -37,19 +35,12 @@ QUICK = {"serving_life": "15s", "authority_life": "1h"}  # looks more than once 
 
 
 @pytest.fixture
-def api() -> Iterator[ApiServer]:
-    with api_server() as running:
-        put_shipped_objects(running)
-        yield running
-
-
-@pytest.fixture
 def flags(api: ApiServer, tmp_path: Path) -> dict[str, str]:
     return {"kubeconfig": str(api.kubeconfig(tmp_path)), **QUICK}
 
 
 def until_registered(api: ApiServer) -> None:
-    wait_until(lambda: is_registered(api), DEADLINE_S, "both configurations say Fail", 0.02)
+    eventually(lambda: is_registered(api), "both configurations say Fail")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +58,8 @@ def standing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registered]:
         put_shipped_objects(api)
         with webhook(folder, kubeconfig=str(api.kubeconfig(folder)), **QUICK) as one:
             until_registered(api)
-            wait_until(
-                lambda: one.log("all is as it must be"),
-                DEADLINE_S,
-                "it has said all of its own changes",
-                0.02,
+            eventually(
+                lambda: one.log("all is as it must be"), "it has said all of its own changes"
             )
             yield Registered(api, one)
 
@@ -98,20 +86,18 @@ def test_an_empty_cluster_gets_a_webhook_that_is_asked(
         assert api.get(OWN)["metadata"]["labels"] == {"team": "gpu", "mpsd.io/exempt": "true"}
         for bundle in bundles(api):
             assert one.review("/validate", REVIEW, bundle)["allowed"]
-        wait_until(
-            lambda: one.metric("mpsd_admission_registered") == 1, DEADLINE_S, "it knows", 0.02
-        )
+        eventually(lambda: one.metric("mpsd_admission_registered") == 1, "it knows")
         assert one.metric('mpsd_certificate_expiry_timestamp_seconds{certificate="serving"}') > 0
-        wait_until(lambda: len(told(api)) == 2, DEADLINE_S, "both tell when that is", 0.02)
+        eventually(lambda: len(told(api)) == 2, "both tell when that is")
 
 
 def test_nothing_is_written_once_all_is_as_it_must_be(
     api: ApiServer, flags: dict[str, str], tmp_path: Path
 ) -> None:
     with webhook(tmp_path, **flags) as one:
-        wait_until(lambda: one.log("all is as it must be"), DEADLINE_S, "registered", 0.02)
+        eventually(lambda: one.log("all is as it must be"), "registered")
         written, asked = len(api.writes("")), len(api.asked)
-        wait_until(lambda: len(api.asked) > asked + 10, DEADLINE_S, "it has looked again", 0.02)
+        eventually(lambda: len(api.asked) > asked + 10, "it has looked again")
         assert len(api.writes("")) == written
         assert len(one.log("all is as it must be")) == 1
 
@@ -144,10 +130,8 @@ def test_an_api_server_that_is_away_at_first_is_waited_for(
 ) -> None:
     api.away = True
     with webhook(tmp_path, **flags) as one:
-        wait_until(
-            lambda: one.log("not yet as it must be"), DEADLINE_S, "it says what it waits for", 0.02
-        )
-        wait_until(lambda: len(api.asked) > 3, DEADLINE_S, "it tries again", 0.02)
+        eventually(lambda: one.log("not yet as it must be"), "it says what it waits for")
+        eventually(lambda: len(api.asked) > 3, "it tries again")
         assert one.public("/healthz").status == 200
         readiness = one.public("/readyz")
         assert readiness.status == 503
@@ -164,29 +148,11 @@ def test_a_webhook_serves_on_while_the_api_server_is_away(registered: Registered
     said = len(one.log("not yet as it must be"))
     api.away = True
     try:
-        wait_until(
-            lambda: len(one.log("not yet as it must be")) > said, DEADLINE_S, "it notices", 0.02
-        )
+        eventually(lambda: len(one.log("not yet as it must be")) > said, "it notices")
         assert one.public("/readyz").status == 200
         assert one.review("/validate", REVIEW, bundle)["allowed"]
     finally:
         api.away = False
-
-
-def test_a_missing_right_is_named_once_and_used_when_it_comes(
-    api: ApiServer, flags: dict[str, str], tmp_path: Path
-) -> None:
-    api.forbidden = {("patch", "namespaces")}
-    named = "lacks the right to patch namespaces kube-system"
-    with webhook(tmp_path, **flags) as one:
-        wait_until(
-            lambda: named in one.log_text, DEADLINE_S, "it says which right is missing", 0.02
-        )
-        asked = len(api.asked)
-        wait_until(lambda: len(api.asked) > asked + 5, DEADLINE_S, "it tries again", 0.02)
-        assert not is_registered(api), "Fail without what it takes"
-        api.forbidden = set()
-        until_registered(api)
 
 
 @dataclass(frozen=True)
@@ -199,7 +165,7 @@ class Policies:
         return [each["failurePolicy"] for each in webhooks(self.api)] == [policy] * 2
 
     def until(self, policy: str) -> None:
-        wait_until(lambda: self.are(policy), DEADLINE_S, f"both configurations say {policy}", 0.02)
+        eventually(lambda: self.are(policy), f"both configurations say {policy}")
 
 
 def not_called(api: ApiServer) -> list[str | None]:
@@ -215,18 +181,16 @@ def test_a_webhook_that_the_api_server_cannot_call_never_fails_closed(
     api.calls_webhooks = False
     policies = Policies(api)
     with webhook(tmp_path, **flags) as one:
-        wait_until(
-            lambda: not_called(api) == ["true"] * 2, DEADLINE_S, "it says so to the doctor", 0.02
-        )
+        eventually(lambda: not_called(api) == ["true"] * 2, "it says so to the doctor")
         asked = len(api.asked)
-        wait_until(lambda: len(api.asked) > asked + 20, DEADLINE_S, "it has looked again", 0.02)
+        eventually(lambda: len(api.asked) > asked + 20, "it has looked again")
         assert policies.are("Ignore")
         assert one.metric("mpsd_admission_registered") == 0
         (said,) = {line["reasons"][0] for line in one.log("not yet as it must be")}
         assert "TCP port" in said
         api.calls_webhooks = True
         policies.until("Fail")
-        wait_until(lambda: not_called(api) == [None] * 2, DEADLINE_S, "it takes that back", 0.02)
+        eventually(lambda: not_called(api) == [None] * 2, "it takes that back")
 
 
 def test_what_somebody_changes_is_put_right_and_said_once(registered: Registered) -> None:
@@ -241,27 +205,18 @@ def test_what_somebody_changes_is_put_right_and_said_once(registered: Registered
         (found,), (right,) = api.get(VALIDATING)["webhooks"], before
         return all(found[key] == right[key] for key in right if key != "rules")
 
-    wait_until(is_right, DEADLINE_S, "it is put right", 0.02)
-    wait_until(lambda: len(one.log("configuration changed")) > said, DEADLINE_S, "it says so", 0.02)
+    eventually(is_right, "it is put right")
+    eventually(lambda: len(one.log("configuration changed")) > said, "it says so")
     assert len(one.log("configuration changed")) == said + 1
 
 
-def test_a_configuration_that_is_not_there_is_waited_for(
-    api: ApiServer, flags: dict[str, str], tmp_path: Path
-) -> None:
-    missing = api.objects.pop(MUTATING)
-    with webhook(tmp_path, **flags) as one:
-        one.wait_until_ready()
-        wait_until(lambda: one.log("not yet as it must be"), DEADLINE_S, "it says so", 0.02)
-        api.put(MUTATING, missing)
-        until_registered(api)
-
-
-def test_no_key_is_in_the_logs_or_beside_the_program(registered: Registered) -> None:
-    data, log = registered.api.get(SECRET)["data"], registered.one.log_text
-    assert {"authority.crt", "authority.key", "tls.crt", "tls.key"} == set(data)
-    assert "PRIVATE" not in log
-    assert not any(value in log for value in data.values())
+def put_certificate(folder: Path) -> bytes:
+    """As a mounted Secret has it; gives the authority that signed it."""
+    authority = new_authority("someone", time.time(), 3600)
+    pair = issue(authority, [HOST], time.time(), 600)
+    (folder / "tls.crt").write_bytes(pair.certificate)
+    (folder / "tls.key").write_bytes(pair.key)
+    return authority.certificate
 
 
 def inject(api: ApiServer, authority: bytes, **fields: str) -> None:
@@ -278,66 +233,29 @@ def test_with_certificates_of_a_folder_a_configuration_that_it_may_not_change_is
     api: ApiServer, flags: dict[str, str], tmp_path: Path
 ) -> None:
     """As with cert-manager: somebody else writes caBundle, and the manifests say Fail."""
-    authority = new_authority("someone", time.time(), 3600)
-    pair = issue(authority, [HOST], time.time(), 600)
-    for name, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
-        (tmp_path / name).write_bytes(content)
+    authority = put_certificate(tmp_path)
     api.forbidden = {("patch", path.rsplit("/", 2)[1]) for path in (VALIDATING, MUTATING)}
 
-    inject(api, authority.certificate)
+    inject(api, authority)
     with webhook(tmp_path, cert_dir=str(tmp_path), **flags) as one:
         remedy = "set webhook.failClosed"
-        wait_until(lambda: remedy in one.log_text, DEADLINE_S, "it says what to do", 0.02)
+        eventually(lambda: remedy in one.log_text, "it says what to do")
         assert one.metric("mpsd_admission_registered") == 0
-        inject(api, authority.certificate, failurePolicy="Fail")
-        wait_until(
-            lambda: one.metric("mpsd_admission_registered") == 1,
-            DEADLINE_S,
-            "it is registered",
-            0.02,
-        )
+        inject(api, authority, failurePolicy="Fail")
+        eventually(lambda: one.metric("mpsd_admission_registered") == 1, "it is registered")
         assert not any(
             "mpsd.io/serving-certificate" in str(api.get(path)) for path in (VALIDATING, MUTATING)
         )
 
 
-def test_certificates_of_a_folder_are_served_and_read_again_when_they_change(
-    api: ApiServer, flags: dict[str, str], tmp_path: Path
-) -> None:
-    authority = new_authority("someone", time.time(), 3600)
-
-    def write() -> None:
-        pair = issue(authority, [HOST], time.time(), 600)
-        for name, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
-            (tmp_path / name).write_bytes(content)
-
-    write()
-    with webhook(tmp_path, cert_dir=str(tmp_path), **flags) as one:
-        one.wait_until_ready()
-        bundle = authority.certificate.decode()
-        first = one.serial_number(bundle)
-        write()
-        wait_until(
-            lambda: one.serial_number(bundle) != first, DEADLINE_S, "the new one is served", 0.05
-        )
-        (tmp_path / "tls.key").write_bytes(b"half")
-        wait_until(lambda: one.log("not yet as it must be"), DEADLINE_S, "it says so", 0.02)
-        assert one.serial_number(bundle)
-        assert SECRET not in api.objects
-        with pytest.raises(ssl.SSLError):
-            one.serial_number(new_authority("someone", time.time(), 3600).certificate.decode())
-
-
 def test_a_webhook_that_registers_nowhere_tells_nothing_of_it_so_that_no_alert_fires_for_ever(
     tmp_path: Path,
 ) -> None:
-    pair = issue(new_authority("someone", time.time(), 3600), [HOST], time.time(), 600)
-    for name, content in (("tls.crt", pair.certificate), ("tls.key", pair.key)):
-        (tmp_path / name).write_bytes(content)
+    put_certificate(tmp_path)
     with webhook(tmp_path, cert_dir=str(tmp_path)) as one:
         one.wait_until_ready()
         (tmp_path / "tls.key").write_bytes(b"half")  # so that it says when it has looked
-        wait_until(lambda: one.log("not yet as it must be"), DEADLINE_S, "it has looked", 0.02)
+        eventually(lambda: one.log("not yet as it must be"), "it has looked")
         told = one.public("/metrics").text
         assert "mpsd_certificate_expiry_timestamp_seconds{" in told
         assert "mpsd_admission_registered" not in told

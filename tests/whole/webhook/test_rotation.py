@@ -5,34 +5,16 @@ import base64
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
-import pytest
-
 from mpsd.platform.certificates import fingerprints
-from mpsd.simulator.programs import wait_until
-from tests.whole.webhook.api_server import ApiServer, api_server
-from tests.whole.webhook.world import (
-    DEADLINE_S,
-    SECRET,
-    Webhook,
-    bundles,
-    is_registered,
-    put_shipped_objects,
-    review_of,
-    webhook,
-)
+from tests.whole.machine.machine import eventually
+from tests.whole.webhook.api_server import ApiServer
+from tests.whole.webhook.world import SECRET, Webhook, bundles, is_registered, review_of, webhook
 
 REVIEW = review_of({"kind": "ConfigMap", "apiVersion": "v1"})
-
-
-@pytest.fixture
-def api() -> Iterator[ApiServer]:
-    with api_server() as running:
-        put_shipped_objects(running)
-        yield running
 
 
 class Load:
@@ -74,13 +56,13 @@ def under_load(api: ApiServer, folder: Path, until: Callable[[], object], **flag
     fail."""
     given = {"kubeconfig": str(api.kubeconfig(folder)), **flags}
     with webhook(folder, **given) as one, webhook(folder, **given) as two:
-        wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
+        eventually(lambda: is_registered(api), "registered")
         one.wait_until_ready()
         two.wait_until_ready()
         with Load(api, [one, two]) as load:
-            wait_until(until, 40, f"it happens:\n{one.log_text}", 0.05)
+            eventually(until, f"it happens:\n{one.log_text}", 40.0)
             after = load.answered
-            wait_until(lambda: load.answered > after + 50, DEADLINE_S, "requests after it", 0.02)
+            eventually(lambda: load.answered > after + 50, "requests after it")
         assert not load.failed
         assert one.process.poll() is None
         assert two.process.poll() is None
@@ -114,15 +96,13 @@ def test_a_secret_that_somebody_breaks_is_never_served(api: ApiServer, tmp_path:
         "authority_life": "1h",
     }
     with webhook(tmp_path, **flags) as one:
-        wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
+        eventually(lambda: is_registered(api), "registered")
         secret = api.get(SECRET)
         secret["data"]["tls.key"] = base64.b64encode(b"broken").decode()
         api.put(SECRET, secret)
-        wait_until(
+        eventually(
             lambda: api.get(SECRET)["data"]["tls.key"] != secret["data"]["tls.key"],
-            DEADLINE_S,
             "it is repaired",
-            0.02,
         )
-        wait_until(lambda: api.get(SECRET)["data"].get("tls.crt"), DEADLINE_S, "it is whole", 0.02)
+        eventually(lambda: api.get(SECRET)["data"].get("tls.crt"), "it is whole")
         assert one.review("/validate", REVIEW, bundles(api)[0])["allowed"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.simulator.programs import wait_until
+from tests.whole.machine.machine import eventually
 from tests.whole.webhook.api_server import ApiServer
 from tests.whole.webhook.world import (
     DEADLINE_S,
@@ -29,7 +29,7 @@ _BREATH_S = 0.005
 def test_a_signal_says_not_ready_at_once_and_drops_nothing(api: ApiServer, tmp_path: Path) -> None:
     flags = {"kubeconfig": str(api.kubeconfig(tmp_path)), "drain": "2s"}
     with webhook(tmp_path, **flags) as one:
-        wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
+        eventually(lambda: is_registered(api), "registered")
         (bundle,) = set(bundles(api))
         answers: list[str] = []
         failed: list[str] = []
@@ -53,9 +53,9 @@ def test_a_signal_says_not_ready_at_once_and_drops_nothing(api: ApiServer, tmp_p
         threads = [threading.Thread(target=ask_on_until_sent_away) for _thread in range(4)]
         for thread in threads:
             thread.start()
-        wait_until(lambda: len(answers) > _MANY, DEADLINE_S, "all are asking", 0.01)
+        eventually(lambda: len(answers) > _MANY, "all are asking")
         one.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: one.public("/readyz").status == 503, 1, "not ready", 0.01)
+        eventually(lambda: one.public("/readyz").status == 503, "not ready", 1.0)
         assert one.public("/readyz").text == "going\n"
         assert one.public("/healthz").status == 200
         for thread in threads:
@@ -65,34 +65,11 @@ def test_a_signal_says_not_ready_at_once_and_drops_nothing(api: ApiServer, tmp_p
         assert one.process.wait(DEADLINE_S) == 0
 
 
-def test_a_review_under_way_is_answered_before_the_end(api: ApiServer, tmp_path: Path) -> None:
-    with webhook(tmp_path, kubeconfig=str(api.kubeconfig(tmp_path))) as one:
-        wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
-        (bundle,) = set(bundles(api))
-        api.delay_s = 0.7  # the labels of the namespace take this long
-        answers = []
-
-        def ask() -> None:
-            answers.append(one.review("/validate", review_of(gpu_pod(), namespace="slow"), bundle))
-
-        thread = threading.Thread(target=ask)
-        thread.start()
-        wait_until(
-            lambda: any(asked.path.endswith("/slow") for asked in api.asked),
-            DEADLINE_S,
-            "it is asked",
-            0.01,
-        )
-        assert one.stop() == 0
-        thread.join(DEADLINE_S)
-        assert answers[0]["allowed"]
-
-
 def test_a_second_signal_ends_the_drain(api: ApiServer, tmp_path: Path) -> None:
     with webhook(tmp_path, kubeconfig=str(api.kubeconfig(tmp_path)), drain="1h") as one:
         one.wait_until_ready()
         one.process.send_signal(signal.SIGTERM)
-        wait_until(lambda: one.log("going"), DEADLINE_S, "it goes", 0.02)
+        eventually(lambda: one.log("going"), "it goes")
         assert one.process.poll() is None
         assert one.stop() == 0
 
@@ -100,7 +77,7 @@ def test_a_second_signal_ends_the_drain(api: ApiServer, tmp_path: Path) -> None:
 def test_a_webhook_without_a_certificate_yet_stops_at_once(api: ApiServer, tmp_path: Path) -> None:
     api.away = True
     with webhook(tmp_path, kubeconfig=str(api.kubeconfig(tmp_path))) as one:
-        wait_until(lambda: one.log("not yet as it must be"), DEADLINE_S, "it waits", 0.02)
+        eventually(lambda: one.log("not yet as it must be"), "it waits")
         assert one.stop() == 0
 
 
@@ -109,7 +86,7 @@ def test_a_killed_webhook_comes_back_with_the_same_certificate(
 ) -> None:
     flags = {"kubeconfig": str(api.kubeconfig(tmp_path))}
     with webhook(tmp_path, **flags) as one:
-        wait_until(lambda: is_registered(api), DEADLINE_S, "registered", 0.02)
+        eventually(lambda: is_registered(api), "registered")
         (bundle,) = set(bundles(api))
         before = one.serial_number(bundle)
         one.kill()

@@ -10,10 +10,12 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from tests import served
+from tests.admission import reviews
 from tests.manifests.rendering import PLAIN, only
 from tests.served import DEADLINE_S, Object, Served, free_port
 from tests.whole.webhook.api_server import ApiServer
@@ -150,27 +152,9 @@ def webhook(folder: Path, **flags: str) -> Iterator[Webhook]:
         running.kill()
 
 
-def review_of(
-    thing: object, *, namespace: str = "default", operation: str = "CREATE", **fields: object
-) -> Object:
+def review_of(thing: Object, *, namespace: str = "default", **fields: Any) -> Object:
     """An AdmissionReview about an object, as an API server sends it."""
-    kind = thing.get("kind", "Pod") if isinstance(thing, dict) else "Pod"
-    version = str(thing.get("apiVersion", "v1")) if isinstance(thing, dict) else "v1"
-    group, _slash, version = version.rpartition("/")
-    request = {
-        "uid": "705ab4f5-6393-11e8-b7cc-42010a800002",
-        "kind": {"group": group, "version": version, "kind": kind},
-        "resource": {"group": group, "version": version, "resource": f"{str(kind).lower()}s"},
-        "name": "thing",
-        "namespace": namespace,
-        "operation": operation,
-        "userInfo": {"username": "someone"},
-        "object": thing,
-        "oldObject": None,
-        "dryRun": False,
-        **fields,
-    }
-    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
+    return reviews.review_of(thing, namespace=namespace, **fields)
 
 
 def gpu_pod(*, host_ipc: bool = True) -> Object:
