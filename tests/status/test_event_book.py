@@ -73,7 +73,18 @@ def test_what_happens_while_it_is_being_told_is_not_lost() -> None:
     writing = book.take(0.0)
     assert writing
     book.note(happening("a"), 0.1)
-    book.wrote(writing.seen, 0.2, known=5)  # four of which we knew nothing
+    book.wrote(writing.seen, 0.2)
+    (rest,) = tell(book, 60.0)
+    assert rest.seen.count == 2
+
+
+def test_an_event_of_an_earlier_agent_is_counted_on() -> None:
+    book = EventAggregator()
+    book.note(happening("a"), 0.0)
+    writing = book.take(0.0)
+    assert writing
+    book.wrote(writing.seen, 0.0, known=5)  # four of which we knew nothing
+    book.note(happening("a"), 1.0)
     (rest,) = tell(book, 60.0)
     assert (rest.is_new, rest.seen.count) == (False, 6)
 

@@ -33,11 +33,9 @@ from mpsd.model.metrics import (
     no_durations,
 )
 from mpsd.model.node_report import (
-    CanaryReport,
     CardReport,
     ClientReport,
     DomainReport,
-    FaultsReport,
     GpuReport,
     GrantReport,
     NodeReport,
@@ -53,7 +51,7 @@ from mpsd.platform.server_metrics import ServerMetrics
 from mpsd.scheduler.api import SchedulerMetrics
 from mpsd.status.rules.metrics import Sample, command_samples, plugin_samples, samples, text
 from mpsd.status.rules.node_report import node_report
-from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity, view, waiting
+from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity, view
 from tests.status.pod_worlds import held_claim, pod
 
 MIB = 1024**2
@@ -248,25 +246,6 @@ def test_a_pod_is_told_in_bytes_and_ratios_under_its_name() -> None:
     assert by_name(status, "mpsd_gpu_granted_bytes", gpu="gpu1") == {(UUIDS[1],): 0}
 
 
-def test_what_alerts_rest_on_follows_the_report() -> None:
-    seen = of({}, unknown=("a", "b"), waiting=(waiting("late", 7, deadline=NOW + 60),))
-    failed = CanaryReport(problem="it does not obey")
-    first = changed(
-        seen.domains[0], restarts=3, faults=FaultsReport(2, utc(NOW)), canary=failed, state="down"
-    )
-    seen = changed(seen, domains=(first,), violations=ViolationsReport(unjudged="nobody said"))
-    for name, value in (
-        ("domain_restarts_total", 3),
-        ("domain_faults_total", 2),
-        ("domain_canary_passed", 0),
-        ("unknown_things", 2),
-        ("requests_waiting", 1),
-        ("watchdog_judging", 0),
-    ):
-        assert list(by_name(seen, f"mpsd_{name}").values()) == [value], name
-    assert by_name(seen, "mpsd_domain_state", domain="gpu0", state="down") == {(): 1}
-
-
 def test_who_is_below_normal_is_told_of_pods_and_not_of_programs() -> None:
     below = replace(held("a", 1, pod="batch"), priority=1)
     status = of(
@@ -312,8 +291,9 @@ def test_the_use_of_several_is_unknown_where_that_of_one_is() -> None:
 def test_a_container_is_told_by_its_name_and_only_while_it_lives() -> None:
     container = HostContainer("/run/runc", "6f" * 32, "web", identity(50), True)
     own = replace(held("a", 4), holder=container)
-    of_web = ("gpu0", UUIDS[0], "container", "", "", "web")
-    assert by_name(of({own: True}), "mpsd_grant_limit_bytes").keys() == {of_web}
+    assert list(by_name(of({own: True}), "mpsd_grant_limit_bytes")) == [
+        ("gpu0", UUIDS[0], "container", "", "", "web")
+    ]
     assert by_name(of({own: False}), "mpsd_grant_limit_bytes") == {}
 
 
@@ -432,6 +412,17 @@ def test_an_upgrade_of_the_driver_is_told_with_its_state(state: str, value: int)
     assert Sample("mpsd_driver_upgrade", {"state": state}, value) in found
 
 
+def test_samples_have_the_labels_of_the_table() -> None:
+    table = {series: one for one in METRICS for series in one.series}
+    for one in (
+        *command_samples({"gpu0": CommandTimes("boot")}),
+        *plugin_samples(PluginCalls(lambda: 0.0)),
+    ):
+        metric = table[one.name]
+        bucket = {"le"} if metric.type is Type.HISTOGRAM and one.name.endswith("_bucket") else set()
+        assert one.labels.keys() == {*metric.labels} | bucket
+
+
 # What is written of the metrics is read back the same by the parsers of Prometheus's own library.
 
 AGENTS = exported_by(Exporter.AGENT)
@@ -472,8 +463,12 @@ def as_told(found: Iterable[Sample]) -> set[tuple[str, frozenset[tuple[str, str]
 
 
 @given(_samples())
-def test_both_formats_are_read_back_the_same(found: Sequence[Sample]) -> None:
+def test_the_text_format_is_read_back_the_same(found: Sequence[Sample]) -> None:
     assert as_read(read_text(text(found, openmetrics=False))) == as_told(found)
+
+
+@given(_samples())
+def test_openmetrics_is_read_back_the_same(found: Sequence[Sample]) -> None:
     assert as_read(read_openmetrics(text(found, openmetrics=True) + "# EOF\n")) == as_told(found)
 
 

@@ -39,6 +39,7 @@ from mpsd.status.rules.mpsnode import (
 )
 from mpsd.status.rules.node_report import node_report
 from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity
+from tests.model.worlds import view as local_view
 from tests.status.pod_worlds import client, held, held_claim, node, pod
 
 _FILE = Path(__file__).parents[2] / "manifests/chart/templates/crd/mpsnode.yaml"
@@ -141,6 +142,27 @@ def test_every_column_shows_something_that_is_told() -> None:
         assert found not in (None, ""), column["name"]
 
 
+def test_what_each_pod_got_and_uses_is_told() -> None:
+    told = status(node(grants=(held("a"),), clients=(client("a", 1, 500), client("a", 2, 300))))
+    (pod,) = told["grants"]
+    assert (pod["pod"], pod["memoryMiB"], pod["usedMiB"], pod["clients"]) == (
+        "default/a",
+        7168,
+        800,
+        2,
+    )
+    assert (
+        told["gpus"][0]["grantedMiB"],
+        told["gpus"][0]["usedMiB"],
+        told["gpus"][1]["usedMiB"],
+    ) == (7168, 800, 0)
+    assert (told["summary"]["granted"], told["summary"]["used"], told["summary"]["pods"]) == (
+        "7/46Gi",
+        "0Gi",
+        1,
+    )
+
+
 def test_room_is_what_a_gpu_has_given_away_less_of_and_never_what_is_not_known() -> None:
     none, one, two = (
         status(node(grants=tuple(held(pod) for pod in pods))) for pods in ("", "a", "ab")
@@ -163,6 +185,12 @@ def test_a_node_without_domains_has_room_again_once_one_serves() -> None:
     assert not gave_back(without, ready)
     assert gave_back(ready, without)
     assert write_due(without, WrittenStatus(without, 0.0)) > 0
+
+
+def test_a_program_of_the_machine_is_counted_and_not_named() -> None:
+    told = status(local_view(grants=(HeldGrant(grant("local", 3), holder_alive=True),)))
+    assert told["grants"] == []
+    assert told["gpus"][0]["grantedMiB"] == 3072
 
 
 def test_what_is_not_known_is_left_out_and_never_zero() -> None:
@@ -193,6 +221,10 @@ def test_versions_of_agent_and_control_are_told_or_left_out_each_for_itself() ->
 
 def due_after(before: NodeView, now: NodeView) -> float:
     return write_due(status(now), WrittenStatus(status(before), 0.0))
+
+
+def test_a_first_status_is_due_at_once() -> None:
+    assert write_due(status(node()), None) < 0
 
 
 def test_a_change_is_due_after_a_second_use_after_half_a_minute_and_nothing_after_five() -> None:
@@ -271,9 +303,6 @@ def test_a_new_one_goes_with_its_node() -> None:
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", "node1", "uid-1")
     assert "blockOwnerDeletion" not in owner  # that would need a right over the Node's finalizers
     assert belonging_patch(made, "node1", "uid-1") is None
-    patch = belonging_patch(made, "node1", "uid-2")
-    assert patch
-    assert [owner["uid"] for owner in patch["metadata"]["ownerReferences"]] == ["uid-2"]
 
 
 def test_one_that_an_operator_made_is_taken_over_with_its_other_owners_and_labels() -> None:
@@ -289,6 +318,12 @@ def test_one_that_an_operator_made_is_taken_over_with_its_other_owners_and_label
     assert patch["metadata"]["resourceVersion"] == "7"
     assert [owner["kind"] for owner in patch["metadata"]["ownerReferences"]] == ["Fleet", "Node"]
     assert "team" not in patch["metadata"]["labels"]  # a merge patch leaves what it does not name
+
+
+def test_one_of_a_node_that_was_made_anew_changes_its_owner() -> None:
+    patch = belonging_patch(mpsnode_for("node1", "uid-1"), "node1", "uid-2")
+    assert patch
+    assert [owner["uid"] for owner in patch["metadata"]["ownerReferences"]] == ["uid-2"]
 
 
 def test_uuids_of_this_tests_world_can_be_cordoned() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpsd.status.rules.mpsnode import NODE_LABELS, label_value, labels_patch, node_labels
-from tests.model.worlds import CAPABILITY, GPUS, POLICY
+from tests.model.worlds import CAPABILITY, GPUS, POLICY, UUIDS
 
 # https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
 VALID = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?", re.ASCII)
@@ -55,8 +55,7 @@ def test_a_node_is_labelled_with_what_its_gpus_have_in_common() -> None:
     assert node_labels(GPUS, POLICY) == OURS
     mixed = (GPUS[0], replace(GPUS[1], name="NVIDIA A40", memory_mib=GPUS[0].memory_mib * 2))
     assert node_labels(mixed, POLICY) == {"mpsd.io/gpu.count": "2", "mpsd.io/sharing": "mps"}
-    smaller = replace(GPUS[1], memory_mib=23 * 1024 + CAPABILITY.server_mib + 1)
-    assert node_labels((GPUS[0], smaller), POLICY) == OURS
+    assert node_labels((), POLICY) == {}
 
 
 @pytest.mark.parametrize(
@@ -73,9 +72,15 @@ def test_memory_is_the_gib_that_can_be_requested_of_one_gpu(
     assert found["mpsd.io/gpu.memory"] == str(gib)
 
 
+def test_gpus_that_differ_by_less_than_can_be_requested_are_alike() -> None:
+    smaller = replace(GPUS[1], uuid=UUIDS[1], memory_mib=23 * 1024 + CAPABILITY.server_mib + 1)
+    assert node_labels((GPUS[0], smaller), POLICY) == OURS
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("NVIDIA H200", "NVIDIA-H200"),
         ("NVIDIA A100-SXM4-80GB", "NVIDIA-A100-SXM4-80GB"),
         (
             "NVIDIA RTX PRO 6000 Blackwell (Server Edition)",

@@ -38,6 +38,7 @@ from mpsd.status.rules.pods import Why, read_pod_seen
 from tests.model.worlds import POLICY
 from tests.mpsnodes import NOW as MPSNODES_NOW
 from tests.mpsnodes import damaged
+from tests.page_worlds import LISTS
 from tests.status.cluster_worlds import GIB, cluster_node, held, uuid
 from tests.status.test_pod_explanation import pod, scene
 
@@ -106,14 +107,35 @@ def test_a_wedged_domain_shows_when_it_is_restarted_and_no_other_does() -> None:
 
 
 def test_a_node_that_has_told_nothing_of_late_is_silent_in_the_words_of_kubectl_mps() -> None:
-    node = told(cluster_node(held=None))
-    assert aged(node, NOW + STALE_S) is node
-    old = aged(node, NOW + STALE_S + 1)
+    old = aged(told(cluster_node()), NOW + STALE_S + 1)
     parts = node_parts(old, NOW + STALE_S + 1)
     assert (parts.card.stale, parts.card.level) == (True, Level.BAD)
     assert [(note.kind, note.since) for note in parts.notes] == [(NoteKind.SILENT, NOW)]
-    assert [gpu.slices for gpu in parts.gpus] == [None, None], "whose pods it does not know"
     assert "its agent does not run, or does not reach the API server" in parts.notes[0].text
+
+
+def test_a_node_is_the_very_same_until_it_is_stale() -> None:
+    node = told(cluster_node())
+    assert aged(node, NOW + STALE_S) is node
+    assert aged(node, NOW + STALE_S + 1).stale
+
+
+def test_what_is_wrong_with_a_node_beside_its_domains_is_told_too() -> None:
+    wrong = ConditionReport(
+        CONDITION, "False", utc(NOW - 60), "LimitsMismatch", "a pod runs without a limit"
+    )
+    parts = node_parts(
+        told(cluster_node(), conditions=(wrong,), ready=False, unreadable=("status is 3",)), NOW
+    )
+    assert [note.kind for note in parts.notes] == [NoteKind.NODE, NoteKind.NODE]
+    assert "a pod runs without a limit" in parts.notes[0].text
+
+
+def test_a_node_that_is_labelled_and_tells_nothing_is_told() -> None:
+    page = cluster_page(HEAD, (), (), [no_mpsnode("node9")])
+    assert [(note.kind, note.level, note.where) for note in page.notes] == [
+        (NoteKind.NO_MPSNODE, Level.BAD, "node9")
+    ]
 
 
 def test_a_pod_waits_with_the_sentence_of_kubectl_mps_explain() -> None:
@@ -124,8 +146,13 @@ def test_a_pod_waits_with_the_sentence_of_kubectl_mps_explain() -> None:
     assert (one.why, one.text, one.memory_mib) == (Why.NO_ROOM.value, answer.sentence, 20 * GIB)
     # when it was made
     assert (one.level, one.since) == (Level.WARN, seconds("2026-11-21T08:00:00Z"))
-    never = read_pod_seen(pod(100), POLICY)
-    assert pod_card(never, explanation_of(never, around)).level is Level.BAD
+
+
+def test_what_will_never_fit_is_worse_than_what_waits() -> None:
+    seen = read_pod_seen(pod(100), POLICY)
+    answer = explanation_of(seen, scene(told(cluster_node())))
+    (one,) = cluster_page(HEAD, (), [pod_card(seen, answer)]).waiting
+    assert (one.why, one.level) == (Why.TOO_LARGE.value, Level.BAD)
 
 
 def test_faults_and_changes_of_the_last_day_are_what_happened_recently() -> None:
@@ -185,18 +212,6 @@ def test_a_tenant_whose_pods_all_break_their_limits_pushes_no_fault_out() -> Non
         HEAD, [node_parts(changed(node, domains=(hit, *node.domains[1:])), NOW)], ()
     )
     assert [line.what for line in page.recent] == ["outside_mps"] * MOST_VIOLATIONS + ["MPSFault"]
-
-
-def test_what_is_wrong_with_a_node_beside_its_domains_is_told_too() -> None:
-    wrong = ConditionReport(
-        CONDITION, "False", utc(NOW - 60), "LimitsMismatch", "a pod runs without a limit"
-    )
-    node = told(cluster_node(), conditions=(wrong,), ready=False, unreadable=("status is 3",))
-    page = cluster_page(HEAD, [node_parts(node, NOW)], (), [no_mpsnode("node9")])
-    assert [note.kind for note in page.notes].count(NoteKind.NODE) == 2
-    assert any("a pod runs without a limit" in note.text for note in page.notes)
-    (silent,) = [note for note in page.notes if note.kind is NoteKind.NO_MPSNODE]
-    assert (silent.level, silent.where) == (Level.BAD, "node9")
 
 
 @given(damaged())

@@ -67,8 +67,13 @@ def test_what_is_not_known_is_none_and_said() -> None:
     )
     assert kinds(page) == [(NoteKind.UNKNOWN, Level.BAD, "")]
     assert page.notes[0].text == "NVML: no answer"
-    for gpu in page_of(replace(blind, grants_known=False)).gpus:
-        assert (gpu.slices, gpu.granted_mib, gpu.granted_percent) == (None, None, None)
+
+
+def test_grants_that_are_not_all_known_are_not_shown_as_none() -> None:
+    page = page_of(replace(node(GPUS, []), grants_known=False))
+    assert {(gpu.slices, gpu.granted_mib, gpu.granted_percent) for gpu in page.gpus} == {
+        (None, None, None)
+    }
 
 
 @pytest.mark.parametrize("state", list(State))
@@ -156,6 +161,11 @@ def test_who_waits_is_told_why_in_the_words_of_a_refusal() -> None:
     assert one.text == "no single GPU has 7 GiB: gpu0 has 3 of 7 GiB free, gpu1 3"
 
 
+def test_who_stands_behind_another_is_told_so() -> None:
+    page = full(waiting("first", 20, deadline=NOW + 60), waiting("second", 1, deadline=NOW + 60))
+    assert page.waiting[1].text.startswith("1 request is already queued")
+
+
 def test_of_a_thousand_that_wait_the_first_are_listed_and_the_others_counted() -> None:
     page = full(
         *(waiting(f"request{number}", 23, deadline=NOW + 60) for number in range(MOST_WAITING + 3))
@@ -164,16 +174,24 @@ def test_of_a_thousand_that_wait_the_first_are_listed_and_the_others_counted() -
     assert page.head.waiting_more == 3
 
 
-def test_what_happened_is_told_the_newest_first_and_violations_once() -> None:
-    over = ViolationReport(
-        at=utc(NOW + 2),
-        kind=ViolationKind.MEMORY_OVER_GRANT.value,
-        action=Response.KILL.value,
+def seen_violation(at: float) -> ViolationReport:
+    kind, action = ViolationKind.MEMORY_OVER_GRANT, Response.KILL
+    return ViolationReport(
+        at=utc(at),
+        kind=kind.value,
+        action=action.value,
+        gpu=GPUS[0].uuid,
+        pid=9,
+        command="train",
+        grant="g",
         pod="default/train",
         message="uses 9 GiB",
         outcome="ended",
     )
-    watched = SeenViolations(ViolationsReport(last=(over,)), {})
+
+
+def test_what_happened_is_told_the_newest_first_and_violations_once() -> None:
+    watched = SeenViolations(ViolationsReport(last=(seen_violation(NOW + 2),)), {})
     status = node_report(node(GPUS, []), POLICY, watched)
     happened = [
         PastEvent(NOW + 1, Reason.READY.value, "gpu-a1", "MPS domain gpu0 serves"),
@@ -188,9 +206,6 @@ def test_what_happened_is_told_the_newest_first_and_violations_once() -> None:
     ]
     assert [line.level for line in recent] == [Level.WARN, Level.WARN, Level.WELL]
     assert recent[1].text == "uses 9 GiB; ended"
-    many = [PastEvent(NOW + n, REFUSED, "train", "no room") for n in range(3 * MOST_RECENT)]
-    shown = node_page(status, "gpu-a1", many).recent
-    assert (len(shown), shown[0].at) == (MOST_RECENT, many[-1].at)
 
 
 def test_nobody_watching_is_as_bad_as_it_gets() -> None:
@@ -198,6 +213,13 @@ def test_nobody_watching_is_as_bad_as_it_gets() -> None:
         node(GPUS, []), POLICY, SeenViolations(ViolationsReport(unjudged="NVML is away"), {})
     )
     assert kinds(node_page(status, "gpu-a1")) == [(NoteKind.UNJUDGED, Level.BAD, "")]
+
+
+def test_more_than_anybody_reads_is_cut() -> None:
+    happened = [PastEvent(NOW + n, REFUSED, "train", "no room") for n in range(3 * MOST_RECENT)]
+    recent = node_page(node_report(node(GPUS, []), POLICY), "gpu-a1", happened).recent
+    assert len(recent) == MOST_RECENT
+    assert recent[0].at == NOW + 3 * MOST_RECENT - 1
 
 
 def test_what_is_written_by_others_is_on_one_line_and_shows_no_control_characters() -> None:

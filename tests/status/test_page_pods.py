@@ -78,8 +78,6 @@ def test_a_pod_waits_with_the_sentence_that_explain_has_for_the_same_mpsnode() -
 
 
 def test_a_pod_that_says_nothing_waits_with_the_words_of_its_last_event() -> None:
-    other = PastEvent(NOW, Reason.START_HELD_BACK.value, "default/train", HELD_BACK, "an earlier")
-    assert HELD_BACK not in card(node(GPUS, []), bound(), other).text
     older = PastEvent(
         NOW - 9, Reason.ALLOCATION_REFUSED.value, "default/train", "an older one", "uid-of-train"
     )

@@ -23,11 +23,12 @@ from mpsd.status.rules.pods import (
     last_warning,
     named,
     owned_by,
+    quoted,
     read_pod_seen,
 )
 from tests.model.worlds import POLICY
 from tests.mpsnodes import anything
-from tests.status.cluster_worlds import GIB, cluster_node, held, requests
+from tests.status.cluster_worlds import GIB, cluster_node, held, requests, uuid
 from tests.status.cluster_worlds import ledger as any_ledger
 
 
@@ -154,6 +155,7 @@ def test_no_more_is_looked_at_than_a_sentence_takes() -> None:
     ("words", "meant"),
     [
         ("train", ("", "train")),
+        ("po/train", ("Pod", "train")),
         ("Deployments.apps/web", ("Deployment", "web")),
         ("rayclusters.ray.io/a", ("rayclusters.ray.io", "a")),
     ],

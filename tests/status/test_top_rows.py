@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import permutations, product
 
 import pytest
+from msgspec.structs import replace as changed
 
 from mpsd.model.grants import evenly
 from mpsd.model.mpsnode import cluster_status
@@ -49,6 +50,11 @@ def test_in_every_order_of_every_three_users_who_is_over_comes_first_and_unknown
             assert amounts == known + [None] * (len(amounts) - len(known))
 
 
+def test_by_name_rows_stay_where_they_are_whatever_they_use() -> None:
+    users = (user(1, 1, "b", over=False), user(9, 9, "c", over=False), user(5, 5, "a", over=False))
+    assert [one.name for one in Top(0.0, (), users, ()).ordered(Sort.NAME).users] == ["a", "b", "c"]
+
+
 # -- one machine ---------------------------------------------------------------------------------
 
 
@@ -72,6 +78,13 @@ def test_of_every_machine_what_is_not_known_is_none(used_mib: int | None, busy: 
     assert top.gpus[0].sm_percent == (30 if busy else None)
 
 
+def test_where_the_clients_are_not_known_nobody_has_none() -> None:
+    world = view(grants=(HeldGrant(grant("a", 4), True),), clients=None)
+    top = node_top(node_report(world, POLICY))
+    assert [(one.used_mib, one.clients) for one in top.users] == [(None, None)]
+    assert top.gpus[0].clients is None
+
+
 @pytest.mark.parametrize(("on_mps", "words"), [(True, "without a grant"), (False, "beside MPS")])
 def test_a_process_that_the_ledger_does_not_know_is_a_row_of_its_own_and_over(
     on_mps: bool, words: str
@@ -87,6 +100,11 @@ def test_a_grant_of_several_gpus_has_a_row_on_each() -> None:
     of_two = replace(grant("a", 4), parts=evenly(UUIDS[:2], 8192, 0))
     world = view(grants=(HeldGrant(of_two, True),), clients=())
     assert [one.label for one in node_top(node_report(world, POLICY)).users] == ["gpu0", "gpu1"]
+
+
+def test_a_gpu_whose_domain_nobody_has_told_of_has_no_daemon() -> None:
+    told = changed(node_report(view(), POLICY), domains=())
+    assert {gpu.state for gpu in node_top(told).gpus} == {None}
 
 
 # -- a cluster -----------------------------------------------------------------------------------

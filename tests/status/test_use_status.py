@@ -7,7 +7,7 @@ from mpsd.model.identity import HostContainer
 from mpsd.model.node_view import Client, HeldGrant
 from mpsd.model.policy import CardCompute, Compute
 from mpsd.status.rules.use import Busy, use_report
-from tests.model.worlds import POLICY, UUIDS, grant, identity, view
+from tests.model.worlds import GPUS, POLICY, UUIDS, grant, identity, view
 
 
 def client(pid: int, of: str, used_mib: int | None = 100, gpu: int = 0) -> Client:
@@ -62,5 +62,10 @@ def test_what_is_free_is_what_a_new_container_could_be_granted() -> None:
     assert second.free_mib is not None
     assert first.free_mib == second.free_mib - 4096
     assert (second.max_inst, second.free_weight) == (None, None)
-    for gpu in use_report(replace(view(), grants_known=False), POLICY, {}).gpus:
+
+
+def test_nothing_is_free_for_sure_while_the_grants_are_not_all_known() -> None:
+    blind = replace(view(), grants_known=False)
+    for gpu in use_report(blind, POLICY, {}).gpus:
         assert (gpu.free_mib, gpu.free_percent, gpu.free_weight) == (None, None, None)
+    assert len(use_report(blind, POLICY, {}).gpus) == len(GPUS)

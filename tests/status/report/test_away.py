@@ -66,19 +66,18 @@ def test_on_return_the_state_of_then_is_told_and_what_happened_in_between_once(
     assert len(logged(said, "API server back")) == 1
 
 
-def test_a_missing_definition_is_said_once_and_keeps_nothing_else_from_being_told(
+def test_a_missing_right_is_said_once_and_keeps_nothing_else_from_being_told(
     api: SimulatedApi, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """As a missing right does: it is refused in the same way."""
+    """A cluster that does not know MPSNode refuses in the same way."""
 
     async def test(world: World) -> None:
         await world.make_node()
         world.report.report(BUSY)
         world.report.add_event(None, Reason.CORDON_UNKNOWN, "told all the same")
 
-        async def is_told() -> bool:
-            event = (NODE, "MPSCordonUnknown", 1) in await world.events()
-            return event and world.versions("nodes") > 1
+        async def event() -> bool:
+            return (NODE, "MPSCordonUnknown", 1) in await world.events()
 
         await eventually(event, "the event")
 

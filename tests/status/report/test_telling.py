@@ -3,6 +3,8 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.identity import PodName
@@ -148,18 +150,26 @@ def test_annotations_are_written_on_the_very_pod_and_others_are_left(
     run(api, tmp_path, test)
 
 
-def test_an_event_of_an_earlier_agent_is_counted_on(api: SimulatedApi, tmp_path: Path) -> None:
-    for count in (1, 2):
+def test_a_daemon_that_ends_is_told_on_the_node_and_on_its_pod_and_counted_when_it_ends_again(
+    api: SimulatedApi, tmp_path: Path
+) -> None:
+    down = replace(
+        node(state=State.DOWN, daemon=None, restarts_total=1, reason="killed by signal 9"),
+        grants=BUSY.grants,
+    )
 
-        async def agent(world: World, count: int = count) -> None:
-            if count == 1:
-                await world.make_node()
-            world.report.add_event(None, Reason.CORDON_UNKNOWN, "the same")
+    async def test(world: World) -> None:
+        await world.make_node()
+        world.report.report(BUSY)
+        world.report.report(down)
 
-            async def is_counted() -> bool:
-                return await world.events() == [(NODE, "MPSCordonUnknown", count)]
+        async def both() -> bool:
+            return await world.events() == [
+                (NODE, "MPSDaemonDown", 1),
+                ("train", "MPSDaemonDown", 1),
+            ]
 
-            await eventually(is_counted, f"one event, counted {count} times")
+        await eventually(both, "an event on the node and one on the pod")
 
     run(api, tmp_path, test)
 
@@ -371,6 +381,15 @@ def test_a_node_is_labelled_again_where_its_gpus_or_its_labels_have_changed(
             return await labels(world) == OURS | {"team": "a"}
 
         await eventually(is_labelled, "its labels beside the others")
+        world.report.report(
+            replace(BUSY, gpus=(BUSY.gpus[0], replace(BUSY.gpus[1], name="NVIDIA A40")))
+        )
+
+        async def is_mixed() -> bool:
+            mixed = {name: value for name, value in OURS.items() if name != "mpsd.io/gpu.product"}
+            return await labels(world) == mixed | {"team": "a"}
+
+        await eventually(is_mixed, "no product, as they differ")
         world.report.report(replace(BUSY, gpus=()))
 
         async def is_bare() -> bool:
