@@ -4,7 +4,7 @@ What keeps the pod out whatever the GPUs have comes before what the GPUs lack, a
 where there is none on any node that may take it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -93,33 +93,29 @@ def _serving(pod: PodSeen, context: ExplanationContext) -> ExplanationContext:
 
 @lru_cache(maxsize=4)
 def _of_requests(context: ExplanationContext) -> ExplanationContext:
-    machines = {
-        name: one
-        for name, one in (context.machines or {}).items()
-        if one.labels.get(CLAIMS_LABEL) != "true"
-    }
-    ledger = {name: one for name, one in context.ledger.items() if name in machines}
-    return (
-        context if context.machines is None else replace(context, ledger=ledger, machines=machines)
+    if context.machines is None:
+        return context
+    machines = context.machines.items()
+    return _among(
+        context, {name for name, one in machines if one.labels.get(CLAIMS_LABEL) != "true"}
     )
 
 
 @lru_cache(maxsize=4)
 def _of_claims(context: ExplanationContext, nodes: frozenset[str] | None) -> ExplanationContext:
     """No GPUs are joined for claims. nodes: None where nobody knows which serve them."""
-    ledger = {
-        name: _without_joining(one)
-        for name, one in context.ledger.items()
-        if nodes is None or name in nodes
-    }
+    ledger = {name: _without_joining(one) for name, one in context.ledger.items()}
+    context = replace(context, ledger=ledger)
+    return context if nodes is None else _among(context, nodes)
+
+
+def _among(context: ExplanationContext, nodes: Collection[str]) -> ExplanationContext:
+    """What is known of these nodes."""
+    ledger = {name: one for name, one in context.ledger.items() if name in nodes}
     machines = context.machines
-    if machines is None or nodes is None:
-        return replace(context, ledger=ledger)
-    return replace(
-        context,
-        ledger=ledger,
-        machines={name: one for name, one in machines.items() if name in nodes},
-    )
+    if machines is not None:
+        machines = {name: one for name, one in machines.items() if name in nodes}
+    return replace(context, ledger=ledger, machines=machines)
 
 
 def _without_joining(ledger: NodeCapacity) -> NodeCapacity:

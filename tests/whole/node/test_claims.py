@@ -272,7 +272,7 @@ def test_what_kubelet_gives_up_is_held_while_a_process_lives(claims: ClaimCluste
         claims.free("left")
         eventually(lambda: claims.agent.logged("grant kept"), "that it is kept is said")
         new = claims.allocate("new", 20)
-        assert "left beside the other grants" in claims.prepare("new", new).error
+        assert "no room beside the other grants" in claims.prepare("new", new).error
         eventually(lambda: claims.offered_mib() == whole - 10240, "the scheduler is not offered it")
         claims.restart_agent()
         eventually(lambda: claims.granted() == {left: 10240}, "the grant of what was left")

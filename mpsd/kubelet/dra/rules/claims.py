@@ -9,6 +9,7 @@ and lower its priority. What is missing is refused, never guessed.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from mpsd.grants.rules.placement import what_lacks
 from mpsd.kubelet.dra.rules.config import THREAD_CAP, ClaimConfig, claim_config
 from mpsd.kubelet.dra.rules.slices import CLIENTS, MEMORY, THREADS, device_name
 from mpsd.kubelet.rules.allocation import Allocation
@@ -21,11 +22,11 @@ from mpsd.model.client_limits import (
 )
 from mpsd.model.domain import Domain
 from mpsd.model.fields import FieldReader, Fields, at
-from mpsd.model.grants import Gpu, Grant, evenly, rooms
+from mpsd.model.grants import Gpu, Grant, Request, evenly, rooms
 from mpsd.model.identity import PodName
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem, shown
-from mpsd.model.quantity import gib, whole
+from mpsd.model.quantity import whole
 
 _RECREATE = "delete the pod and its claim, so that the scheduler allocates it again"
 _MIB = 1024**2
@@ -335,19 +336,12 @@ def why_no_room(
     """Why the claim cannot have its grant beside the others; empty where it can."""
     domain_of = {uuid: domain.name for domain in node.domains for uuid in domain.gpus}
     gpus = [gpu for gpu in node.gpus if gpu.uuid in claim.gpus and gpu.uuid in domain_of]
-    for room in rooms(gpus, domain_of, others, policy):
-        wants = (claim.memory_mib, claim.reserved_percent, claim.clients)
-        has = (room.memory_mib, room.thread_percent, room.clients)
-        if any(want > left for want, left in zip(wants, has, strict=True)):
-            asked = f"{gib(wants[0])} GiB, {wants[1]} percent and {wants[2]} clients"
-            left = (
-                f"{gib(max(0, has[0]))} GiB, {max(0, has[1])} percent and {max(0, has[2])} clients"
-            )
-            return (
-                f"{claim} takes {asked} of {room.gpu.label}, which has {left} left beside the other"
-                " grants"
-            )
-    return ""
+    request = Request(claim.memory_mib, claim.reserved_percent, 1, claim.clients)
+    here = rooms(gpus, domain_of, others, policy)
+    short = [room for room in here if not room.holds(request, policy)]
+    if not short:
+        return ""
+    return f"{claim} has no room beside the other grants: {what_lacks(request, short, policy)}"
 
 
 def with_priority(claim: PreparedClaim, rows: Iterable[NodePod], policy: Policy) -> PreparedClaim:
