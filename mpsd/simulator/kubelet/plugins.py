@@ -251,6 +251,8 @@ class PluginTable:
     async def _connect(self, endpoint: Endpoint) -> None:
         """Of 1.36. [connectClient in plugin/v1beta1/handler.go, PluginConnected]"""
         clients = self._clients.setdefault(endpoint.resource, [])
+        if not self._version.knows_plugins_by_socket:
+            clients.clear()
         clients.append(endpoint)
         try:
             await endpoint.dial(self._pace.dial_s)
@@ -262,14 +264,18 @@ class PluginTable:
         self._in_background(self._run(endpoint))
 
     async def _run(self, endpoint: Endpoint) -> None:
-        """Of 1.36: a stream that ends stops the plugin that the resource has by then.
+        """Of 1.36: a stream that ends stops the plugin that the resource has by then; 1.30 even
+        hangs up on it.
 
         [runClient in plugin/v1beta1/handler.go, PluginDisconnected; kubernetes issues 121994 and
         127803]
         """
         await self._watch(endpoint)
         clients = self._clients[endpoint.resource]
-        ended = next((client for client in clients if client.socket == endpoint.socket), None)
+        if self._version.knows_plugins_by_socket:
+            ended = next((client for client in clients if client.socket == endpoint.socket), None)
+        else:
+            ended = clients[-1] if clients else None
         if ended is None:
             return
         clients.remove(ended)

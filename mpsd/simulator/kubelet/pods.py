@@ -5,7 +5,7 @@ The pod has been through an API server, so any other shape is a mistake in a tes
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mpsd.model.container import Role
@@ -130,7 +130,8 @@ class Version:
     """One release of kubelet.
 
     dials_before_it_answers: Register fails where the plugin's socket does not answer; otherwise it
-    succeeds. deletes_files: what is left in the device-plugins folder at its start goes, not
+    succeeds. knows_plugins_by_socket: where one ends, it can tell which of those of the same
+    resource it was. deletes_files: what is left in the device-plugins folder at its start goes, not
     only sockets. checks_held_devices: a pod that holds devices already is refused at a restart of
     kubelet when they are not healthy and its containers do not run. entry_a_device: PodResources
     gives each device an entry of its own. lists_ended_pods, lists_sidecars: PodResources names
@@ -139,6 +140,7 @@ class Version:
 
     name: str
     dials_before_it_answers: bool
+    knows_plugins_by_socket: bool
     deletes_files: bool
     checks_held_devices: bool
     entry_a_device: bool
@@ -150,6 +152,7 @@ class Version:
 OLDEST = Version(
     "1.20",
     dials_before_it_answers=False,
+    knows_plugins_by_socket=True,
     deletes_files=True,
     checks_held_devices=False,
     entry_a_device=False,
@@ -160,6 +163,7 @@ OLDEST = Version(
 NEWEST = Version(
     "1.36",
     dials_before_it_answers=True,
+    knows_plugins_by_socket=True,
     deletes_files=False,
     checks_held_devices=True,
     entry_a_device=True,
@@ -167,6 +171,7 @@ NEWEST = Version(
     lists_sidecars=True,
     rejected="Pod was rejected: ",
 )
+CONFUSED = replace(NEWEST, name="1.30", knows_plugins_by_socket=False)
 
 
 # How long the simulated kubelet waits for what.

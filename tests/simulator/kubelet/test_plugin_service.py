@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from mpsd.kubelet.client import register
 from mpsd.kubelet.plugin_server import PluginServer, PluginService
-from mpsd.simulator.kubelet.pods import NEWEST
+from mpsd.simulator.kubelet.pods import CONFUSED
 from tests.simulator.kubelet.conftest import Story
 from tests.simulator.kubelet.world import MEMORY, Plugin, World, play
 
@@ -70,7 +70,7 @@ def test_it_registers_again_where_a_plugin_that_ends_late_has_taken_it_along() -
             await late.stop()
             await is_back(world, plugin)
 
-    play(NEWEST, story)
+    play(CONFUSED, story)
 
 
 def test_it_takes_its_socket_along_when_it_ends(tell: Tell) -> None:
