@@ -99,8 +99,11 @@ THREADS = 256  # a block; eight of them fill an SM
 WARM_UP_SAMPLES = 5
 AHEAD_S = 0.5  # what is queued with kernel= and gemm=
 FEWEST_AHEAD, MOST_AHEAD = 2, 512  # a driver's queue holds about a thousand launches
-LONGEST_KERNEL_MS = 60_000
-LARGEST_GEMM = 65_536
+# by choice: its type, the most that it may be, and what it is in words
+KERNELS_OF_CHOICE: Mapping[str, tuple[Callable[[str], float], int, str]] = {
+    "kernel": (float, 60_000, "above 0 and up to 60000 ms; write it like kernel=100"),
+    "gemm": (int, 65_536, "a whole number from 1 to 65536; write it like gemm=4096"),
+}
 UNKNOWN = 999  # CUDA_ERROR_UNKNOWN, cuda.h
 GEMM_MEASURED = 3  # products, to know how long one lasts
 BLOCKING_SYNC = 1  # CU_EVENT_BLOCKING_SYNC, cuda.h: who waits sleeps
@@ -213,7 +216,7 @@ def terminated() -> Iterator[int]:
 
 class CudaClient(ABC):
     """The actions of the command line. Of a device, real or simulated, it asks for what is abstract
-    here.
+    here, and for the actions that compute: prepare, measure, serve, launch, work.
 
     A method that is told of a broken context raises CudaError.
     """
@@ -271,21 +274,6 @@ class CudaClient(ABC):
     @abstractmethod
     def leave(self) -> None:
         """Destroy the context at the end."""
-
-    @abstractmethod
-    def prepare(self, name: str) -> None: ...
-
-    @abstractmethod
-    def measure(self, seconds: str) -> None: ...
-
-    @abstractmethod
-    def serve(self, value: str) -> None: ...
-
-    @abstractmethod
-    def launch(self, seconds: str) -> None: ...
-
-    @abstractmethod
-    def work(self, seconds: str) -> None: ...
 
     def info(self, _: str) -> None:
         say(**self.figures())
@@ -353,7 +341,7 @@ class CudaClient(ABC):
             self.leave()
 
 
-# each a method of CudaClient
+# each a method of a client
 ACTIONS = (
     *("alloc", "managed", "free", "hold", "step", "prepare", "measure", "serve", "launch", "work"),
     *("fault", "linger", "exit", "reconnect", "info"),
@@ -399,25 +387,17 @@ def complaint(actions: Sequence[tuple[str, str]]) -> str:
 
 def complaint_of_kernels(chosen: Mapping[str, str]) -> str:
     """What makes no sense in `kernel=` and `gemm=`; "" where both do, or are not there."""
-    kernel = chosen.get("kernel")
-    gemm = chosen.get("gemm")
-    if kernel is not None and gemm is not None:
-        return f"kernel={kernel} and gemm={gemm} are kernels of two kinds; write one of them"
-    if kernel is not None and not is_within(kernel, float, LONGEST_KERNEL_MS):
-        most = f"{LONGEST_KERNEL_MS} ms; write it like kernel=100"
-        return f"kernel={kernel} is not above 0 and up to {most}"
-    if gemm is not None and not is_within(gemm, int, LARGEST_GEMM):
-        most = f"{LARGEST_GEMM}; write it like gemm=4096"
-        return f"gemm={gemm} is not a whole number from 1 to {most}"
+    if "kernel" in chosen and "gemm" in chosen:
+        both = f"kernel={chosen['kernel']} and gemm={chosen['gemm']}"
+        return f"{both} are kernels of two kinds; write one of them"
+    for name, (number, most, what) in KERNELS_OF_CHOICE.items():
+        try:
+            sound = 0 < number(chosen.get(name, "1")) <= most
+        except ValueError:
+            sound = False
+        if not sound:
+            return f"{name}={chosen[name]} is not {what}"
     return ""
-
-
-def is_within(value: str, number: Callable[[str], float], most: int) -> bool:
-    """Whether it is such a number, above 0 and no more than this."""
-    try:
-        return value.isascii() and 0 < number(value) <= most
-    except ValueError:
-        return False
 
 
 def run(

@@ -1,13 +1,11 @@
 """The groups of `mpsd bench`: the programs that each starts, and the rows that it reads from them.
 
-A group calls `context.step` before everything that takes time, as often as `steps` of its entry in
-GROUPS says, or less often on a card that is too small for some of it.
+A group calls `context.step` before everything that takes time.
 """
 
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from statistics import median
 
 from mpsd.bench import reactions
@@ -36,25 +34,11 @@ from mpsd.model.cuda_limit_parser import CLIENT_PRIORITY
 _WINDOWS = 3  # of each measurement whose median counts
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One group of measurements."""
-
-    #: How often `measure` calls `step`, at most.
-    steps: Callable[[BenchContext], int]
-    #: CannotMeasure where that is not possible here, LimitBroken where it makes no sense to go on.
-    measure: Callable[[BenchContext], Iterator[Row]]
-
-
 # -- sharing: the same in each mode; under mpsd as many as a GPU takes -----------------------------
 
 _FEW = (1, 2, 4, 8)
 _MANY = (16, 32, 48)
 _SIMULATED_A_CORE = 4  # a simulated client waits for its turn at a real processor
-
-
-def _sharing_steps(context: BenchContext) -> int:
-    return sum(len(_loads(context, mode)) for mode in SharingMode) + _PRIORITY_STEPS
 
 
 def _loads(context: BenchContext, mode: SharingMode) -> list[tuple[WorkKind, int]]:
@@ -97,7 +81,6 @@ def at_once(context: BenchContext, testbed: Testbed, work: WorkKind, programs: i
 # -- priority: requests at a fixed rate beside batch work that fills the GPU, by its priority ----
 
 _LOAD = 0.2  # of the GPU's time, by the requests
-_PRIORITY_STEPS = 1 + len(BatchWork) * _WINDOWS
 _AFTER_S = 30.0  # beyond a window, for requests that came in it
 
 
@@ -146,10 +129,6 @@ _BESIDE = ((10, 30, 60), (20, 80), (40, 50))
 _BOTH_SIZES = (10, 50, 100)  # percent that are measured with much memory too
 # Exactly 1:2 in SMs too where a card's SMs are given in pairs (26 and 52 of 132).
 _ONE_TO_TWO = (20, 40)
-
-
-def _shares_steps(_context: BenchContext) -> int:
-    return len(cases(_SMALL_GIB))
 
 
 def cases(large_gib: int) -> list[tuple[WorkKind, list[BenchShare]]]:
@@ -233,9 +212,10 @@ def _cost_of(context: BenchContext, mode: SharingMode, pair: int) -> list[Measur
     return found
 
 
-GROUPS: dict[BenchGroup, Group] = {
-    BenchGroup.SHARING: Group(_sharing_steps, sharing),
-    BenchGroup.SHARES: Group(_shares_steps, shares),
-    BenchGroup.COST: Group(lambda context: 2 * _pairs(context) * len(_COST_LOADS), cost),
-    BenchGroup.REACTIONS: Group(reactions.steps, reactions.measure),
+# CannotMeasure where that is not possible here, LimitBroken where it makes no sense to go on.
+GROUPS: dict[BenchGroup, Callable[[BenchContext], Iterator[Row]]] = {
+    BenchGroup.SHARING: sharing,
+    BenchGroup.SHARES: shares,
+    BenchGroup.COST: cost,
+    BenchGroup.REACTIONS: reactions.measure,
 }

@@ -21,7 +21,6 @@ from mpsd.model.node_report import DomainReport, GpuReport
 from mpsd.model.violations import ViolationKind
 from mpsd.platform import processes
 from mpsd.platform.limits_files import load_limits
-from mpsd.platform.run_directory import DomainFolder
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.programs import JsonProgram, wait_until
 
@@ -36,11 +35,6 @@ _GRACE_S = 1.0
 _EACH_DEATH_IS_THE_FIRST = {"stable_after_s": 0.001}
 _DEADLINE_S = 30.0
 _LOOK_AT_STATE_S = 0.005  # mpsd answers for it, and has a GPU to put in order
-_AT_ONCE = {"end_drain_s": 0}
-
-
-def steps(context: BenchContext) -> int:
-    return context.rounds * 3 + _fault_rounds(context)
 
 
 def measure(context: BenchContext) -> Iterator[ReactionRow]:
@@ -50,12 +44,6 @@ def measure(context: BenchContext) -> Iterator[ReactionRow]:
         for part in (_escapes, _restarts, _faults):
             yield from part(context, testbed)
             testbed.end_programs()
-    with context.under_mpsd(graces=_AT_ONCE) as testbed:
-        yield from _escapes_killed_at_once(context, testbed)
-
-
-def _fault_rounds(context: BenchContext) -> int:
-    return min(context.rounds, _FAULTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,24 +57,14 @@ class _Escape:
 
 def _escapes(context: BenchContext, testbed: UnderMpsd) -> Iterator[ReactionRow]:
     drain_s = load_limits(context.limits).policy.graces.end_drain_s
-    for number, value, took in _each_escape(context, testbed):
-        yield ReactionRow(Reaction.STOPPED, number, value, took.stopped_s)
-        yield ReactionRow(Reaction.MEMORY_BACK, number, value, took.memory_back_s, drain_s)
-
-
-def _escapes_killed_at_once(context: BenchContext, testbed: UnderMpsd) -> Iterator[ReactionRow]:
-    for number, value, took in _each_escape(context, testbed):
-        yield ReactionRow(Reaction.AT_ONCE, number, value, took.memory_back_s)
-
-
-def _each_escape(context: BenchContext, testbed: UnderMpsd) -> Iterator[tuple[int, str, _Escape]]:
-    """The round, the value that lifts the limit, and the times."""
     neighbour = testbed.start(["work"], BenchShare(4))
     gpu = neighbour.line_with("uuid", _DEADLINE_S)["uuid"]  # binpack puts the others beside it
     for number in range(context.rounds):
         value = LIFTS[number % len(LIFTS)]
         context.step(f"an escape by {value}")
-        yield number, value, _escape(testbed, gpu, neighbour, value)
+        took = _escape(testbed, gpu, neighbour, value)
+        yield ReactionRow(Reaction.STOPPED, number, value, took.stopped_s)
+        yield ReactionRow(Reaction.MEMORY_BACK, number, value, took.memory_back_s, drain_s)
 
 
 def _escape(testbed: UnderMpsd, gpu: str, neighbour: JsonProgram, value: str) -> _Escape:
@@ -161,8 +139,7 @@ def _restarts(context: BenchContext, testbed: UnderMpsd) -> Iterator[ReactionRow
         there.line_with("ready", _DEADLINE_S)
         if number == 0:
             _take_others(testbed, gpu)
-        offered_s, served_s = _restart(testbed, _domain(testbed, gpu), there)
-        yield ReactionRow(Reaction.OFFERED, number, STARTED_AT_ONCE, offered_s)
+        served_s = _restart(testbed, _domain(testbed, gpu), there)
         yield ReactionRow(Reaction.DAEMON, number, STARTED_AT_ONCE, served_s)
 
 
@@ -180,19 +157,9 @@ def _others(testbed: UnderMpsd, gpu: str) -> list[GpuReport]:
     return [one for one in testbed.mpsd.node().gpus if one.uuid != gpu]
 
 
-def _restart(testbed: UnderMpsd, domain: DomainReport, there: JsonProgram) -> tuple[float, float]:
-    """Seconds from the kill until the socket is there again, and until a program that is started
-    right after the kill with `mpsd run --wait`, as a user does it, has had its context and has
-    ended."""
-    socket = DomainFolder(testbed.mpsd.run_directory / domain.name).client / "control"
-
-    def bound_at() -> int | None:
-        """When the socket was made; its directory entry comes and goes. None: it is not offered."""
-        with suppress(FileNotFoundError):
-            return socket.stat().st_mtime_ns
-        return None
-
-    before = bound_at()
+def _restart(testbed: UnderMpsd, domain: DomainReport, there: JsonProgram) -> float:
+    """Seconds from the kill until a program that is started right after it with `mpsd run --wait`,
+    as a user does it, has had its context and has ended."""
     daemon = _daemon_of(domain)
     began = time.monotonic()
     if not processes.send_signal(daemon, signal.SIGKILL):
@@ -202,19 +169,13 @@ def _restart(testbed: UnderMpsd, domain: DomainReport, there: JsonProgram) -> tu
     options = ["--wait", "--timeout", f"{_DEADLINE_S:g}", "--gpu-mem", str(_GRANTED_GIB)]
     program = testbed.mpsd.run_command(options, [*testbed.client, "info"])
     wait_until(
-        lambda: bound_at() not in {None, before},
-        _DEADLINE_S,
-        f"{domain.name} offers its socket again",
-    )
-    offered_s = time.monotonic() - began
-    wait_until(
         lambda: not program.is_running, _DEADLINE_S, "a program after the daemon's death has ended"
     )
     served_s = time.monotonic() - began
     _check_served(program)
     _check_let_go(there)
     testbed.mpsd.wait_until_ready()
-    return offered_s, served_s
+    return served_s
 
 
 def _daemon_of(domain: DomainReport) -> ProcessIdentity:
@@ -258,7 +219,7 @@ def _check_let_go(there: JsonProgram) -> None:
 
 
 def _faults(context: BenchContext, testbed: UnderMpsd) -> Iterator[ReactionRow]:
-    for number in range(_fault_rounds(context)):
+    for number in range(min(context.rounds, _FAULTS)):
         context.step("a fault whose process lingers")
         yield ReactionRow(Reaction.FAULT, number, "its process lingers", _fault(testbed), _GRACE_S)
 

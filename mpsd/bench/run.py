@@ -17,9 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 import mpsd
 from mpsd.bench.groups import GROUPS
 from mpsd.bench.rules.rows import (
@@ -138,7 +135,7 @@ def require_turns(nvml: Nvml, gpu: Gpu) -> None:
 
 
 class BenchRun:
-    """so_far: what has been measured, as it is saved."""
+    """so_far: what has been measured, as it is saved. now: what is being measured."""
 
     def __init__(
         self, context: BenchContext, machine: MachineRow, groups: Sequence[BenchGroup]
@@ -147,10 +144,7 @@ class BenchRun:
         self._context = context
         self._groups = [group for group in BenchGroup if group in groups]
         self.so_far = Benchmark(version=VERSION, machine=machine, window_s=context.window_s)
-
-    def steps(self) -> int:
-        """How often the `step` of the context will be called."""
-        return sum(GROUPS[group].steps(self._context) for group in self._groups)
+        self.now = "the beginning"
 
     def measure(self) -> Iterator[BenchGroup]:
         """Measures; yields each group once it is over. A group that cannot be measured does not
@@ -159,7 +153,7 @@ class BenchRun:
             context = self._named(group)
             try:
                 # closes its testbed too
-                with closing(cast("Generator[Row]", GROUPS[group].measure(context))) as rows:
+                with closing(cast("Generator[Row]", GROUPS[group](context))) as rows:
                     for row in rows:
                         self._keep(row)
             except CannotMeasure as error:
@@ -169,53 +163,16 @@ class BenchRun:
             yield group
 
     def _named(self, group: BenchGroup) -> BenchContext:
-        return replace(self._context, step=lambda what: self._context.step(f"{group}: {what}"))
+        def step(what: str) -> None:
+            self.now = f"{group}: {what}"
+            self._context.step(self.now)
+
+        return replace(self._context, step=step)
 
     def _keep(self, row: Row) -> None:
         field = FIELD_OF[type(row)]
         added: dict[str, Any] = {field: (*rows_of(self.so_far, field), row)}
         self.so_far = replace(self.so_far, **added)
-
-
-# -- progress: a bar on a terminal, else a line for each step, on standard error -----------------
-
-_REFRESHES_A_SECOND = 2  # seldom: it must not disturb what is measured beside it
-
-
-class StepProgress:
-    """How far a run is. now: what is being measured."""
-
-    def __init__(self, bar: Progress | None = None) -> None:
-        """bar: None where there is no terminal."""
-        self._bar = bar
-        self._task = None if bar is None else bar.add_task("looking at this machine", total=None)
-        self._begun = 0
-        self.total = 0
-        self.now = "the beginning"
-
-    def step(self, what: str) -> None:
-        self._begun = self._begun + 1
-        self.now = what
-        total = max(self.total, self._begun)  # a group may be mistaken about itself
-        if self._bar is None or self._task is None:
-            complaints().print(f"mpsd bench: {self._begun}/{total} {what}")
-        else:
-            self._bar.update(self._task, description=what, completed=self._begun - 1, total=total)
-
-
-@contextmanager
-def _progress() -> Iterator[StepProgress]:
-    """The bar is gone afterwards."""
-    if not sys.stderr.isatty():
-        yield StepProgress()
-        return
-    words = TextColumn("{task.description}", markup=False)
-    columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), words)
-    console = Console(stderr=True, markup=False)
-    with Progress(
-        *columns, console=console, transient=True, refresh_per_second=_REFRESHES_A_SECOND
-    ) as bar:
-        yield StepProgress(bar)
 
 
 # -- from the first look to the last record ------------------------------------------------------
@@ -239,18 +196,12 @@ def measure(options: BenchOptions) -> tuple[Benchmark, ExitCode]:
     """What was measured, and NO where something broke off. Ends the program where nothing was, or
     at a signal."""
     run: BenchRun | None = None
-    at = "its first look"
     try:
-        with _nothing_left(), _progress() as progress:
-            try:
-                context = replace(options.context, step=progress.step)
-                machine = look(context, options.socket, beside_others=options.beside_others)
-                run = BenchRun(context, machine, options.groups)
-                progress.total = run.steps()
-                for _group in run.measure():
-                    options.save(run.so_far)
-            finally:
-                at = progress.now
+        with _nothing_left():
+            machine = look(options.context, options.socket, beside_others=options.beside_others)
+            run = BenchRun(options.context, machine, options.groups)
+            for _group in run.measure():
+                options.save(run.so_far)
     except InvalidInput:
         raise
     except Stopped as stopped:
@@ -260,10 +211,11 @@ def measure(options: BenchOptions) -> tuple[Benchmark, ExitCode]:
     except Exception as error:  # whatever it is, hours of figures are not lost for it
         if run is None and isinstance(error, CannotBegin | NvmlFailed):
             _give_up(str(error), ExitCode.NO)
-        message = f"broke off at {at}: {type(error).__name__}: {error}"
+        what = f"{type(error).__name__}: {error}"
         if run is None:
-            _give_up(message, ExitCode.NO)
-        complaints().print(f"mpsd bench: {message}; what was measured before counts")
+            _give_up(f"broke off at its first look: {what}", ExitCode.NO)
+        message = f"broke off at {run.now}: {what}; what was measured before counts"
+        complaints().print(f"mpsd bench: {message}")
         options.save(run.so_far)
         return run.so_far, ExitCode.NO
     return run.so_far, ExitCode.YES

@@ -25,7 +25,7 @@ from mpsd.platform.command_line import (
     option,
     takes,
 )
-from mpsd.platform.console import ExitCode, Format, print_json
+from mpsd.platform.console import ExitCode, Format, complaints, print_json
 from mpsd.platform.limits_files import load_limits, shipped_folder
 from mpsd.platform.settings import settings
 from mpsd.platform.terminal import console
@@ -118,7 +118,7 @@ def bench(
         chosen = settings(simulate=simulate, limits_directory=limits)
         folder = chosen.limits_directory or shipped_folder()
         context = BenchContext(
-            chosen.simulate, load_limits(folder).facts, window, rounds, lambda _what: None, folder
+            chosen.simulate, load_limits(folder).facts, window, rounds, _say_step, folder
         )
         socket = None if chosen.simulate else chosen.socket_to_ask
         found, code = measure(
@@ -134,6 +134,10 @@ def bench(
     _print(found, judged, output)
     broken = any(claim.verdict is ClaimVerdict.BROKEN for claim in judged)
     sys.exit(ExitCode.NO if broken else code)
+
+
+def _say_step(what: str) -> None:
+    complaints().print(f"mpsd bench: {what}")
 
 
 def _check(save: Path | None, not_with_show: Iterable[str]) -> None:

@@ -131,11 +131,6 @@ def test_shares_beside_others_are_held_against_the_whole_card_alone() -> None:
     assert of_shares(rows, "alone").verdict is NOT_MEASURED
 
 
-def test_bandwidth_is_not_held_to_shares() -> None:
-    rows = (share(100, 132, 1000), share(30, 38, 900, work=WorkKind.BANDWIDTH))
-    assert of_shares(rows, "alone").verdict is NOT_MEASURED
-
-
 @pytest.mark.parametrize(
     ("rows", "verdict"),
     [
@@ -259,9 +254,9 @@ def reactions(reaction: Reaction, *seconds: float, grace_s: float = 0.0) -> Benc
 
 
 def test_reactions_are_medians() -> None:
-    at_once = one(BenchGroup.REACTIONS, reactions(Reaction.AT_ONCE, 0.1, 0.2, 5.0), "at once")
-    assert (at_once.verdict, at_once.value) == (ClaimVerdict.NO_LIMIT, 0.2)
-    assert at_once.note == "median of 3 rounds, 0.100 to 5.000; the hardware alone takes 0.07 s"
+    served = one(BenchGroup.REACTIONS, reactions(Reaction.DAEMON, 0.4, 0.5, 5.0), "served")
+    assert (served.verdict, served.value) == (HOLDS, 0.5)
+    assert served.note == "median of 3 rounds, 0.400 to 5.000; the hardware alone takes 0.31 s"
 
 
 @pytest.mark.parametrize(
@@ -282,11 +277,6 @@ def test_memory_is_back_in_time_beyond_the_policys_drain(
 ) -> None:
     back = reactions(Reaction.MEMORY_BACK, seconds, grace_s=grace_s)
     assert one(BenchGroup.REACTIONS, back, "end_drain_s").verdict is verdict
-
-
-def test_a_fault_is_shown_without_the_grace_of_the_policy() -> None:
-    fault = one(BenchGroup.REACTIONS, reactions(Reaction.FAULT, 5.3, grace_s=5.0), "fault")
-    assert (fault.verdict, fault.value) == (ClaimVerdict.NO_LIMIT, pytest.approx(0.3))
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_a_file_tells_the_terminal_nothing(bench: Bench, tmp_path: Path) -> None
     ("text", "said"),
     [
         ("", "Input data was truncated"),
-        ('{"version": 1}', "version is 1: this mpsd reads version 2; use the mpsd that wrote it"),
+        ('{"version": 1}', "version is 1: this mpsd reads version 3; use the mpsd that wrote it"),
         ('{"version": 2, "x": ' + "[" * 100_000, "not-json.json: "),
     ],
 )

@@ -3,7 +3,6 @@ nothing more."""
 
 import base64
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -39,11 +38,6 @@ class Replica:
     backend: Backend
     log: Path
 
-    def stop(self) -> None:
-        """As kubelet does."""
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(timeout=30) == 0, self.log.read_text()[-2000:]
-
     def kill(self) -> None:
         self.process.kill()
         self.process.wait(timeout=10)
@@ -55,7 +49,6 @@ class Webhook:
     folder: Path
     url: str = ""
     replicas: list[Replica] = field(default_factory=list)
-    is_closed: bool = False  # its port to API servers, as by a firewall
     _started: int = 0
 
     def objects(self) -> list[Object]:
@@ -124,13 +117,6 @@ class Webhook:
     def backends(self) -> list[Backend]:
         return [replica.backend for replica in self.replicas if replica.process.poll() is None]
 
-    def roll(self) -> None:
-        """Replaces every replica, the new one first."""
-        for old in list(self.replicas):
-            self.start()
-            old.stop()
-            self.replicas.remove(old)
-
     def kill_all(self) -> None:
         for replica in self.replicas:
             replica.kill()
@@ -151,15 +137,12 @@ class Webhook:
             .hex()
         )
 
-    def wait_until_registered(self, policy: str = "Fail") -> None:
+    def wait_until_registered(self) -> None:
         def is_said() -> bool:
-            return [webhook["failurePolicy"] for webhook in self.configurations()] == [
-                policy,
-                policy,
-            ]
+            return [one["failurePolicy"] for one in self.configurations()] == ["Fail", "Fail"]
 
         try:
-            eventually(is_said, f"both configurations say {policy}")
+            eventually(is_said, "both configurations fail closed")
         except AssertionError as error:
             logs = "\n".join(replica.log.read_text()[-4000:] for replica in self.replicas)
             raise AssertionError(f"{error}\n{logs}") from None
@@ -170,9 +153,7 @@ def running_webhook(cluster: Cluster, folder: Path, host: str) -> Iterator[Webho
     """The manifests applied, two replicas registered; afterwards everything is taken away again."""
     webhook = Webhook(cluster, folder)
     with ExitStack() as undo:
-        port = undo.enter_context(
-            balancing(host, lambda: [] if webhook.is_closed else webhook.backends())
-        )
+        port = undo.enter_context(balancing(host, webhook.backends))
         webhook.url = f"https://{host}:{port}"
         ours = listed(webhook.objects())
         undo.callback(

@@ -40,7 +40,7 @@ _ORDER = (
     "tools",
     "crowd",
     "admission",
-    *("pod_ends", "drains", "claims", "driver_upgrades", "recovery", "end"),
+    *("pod_ends", "claims", "driver_upgrades", "recovery", "end"),
 )
 
 

@@ -1,6 +1,5 @@
 """The simulated API server as a program, and what only it can be asked to do."""
 
-import asyncio
 import json
 import os
 import signal
@@ -11,22 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
-from mpsd.platform.kube import Kube, Object, PatchKind, Rejected, Resource, Unavailable
+from mpsd.platform.kube import Kube, Object, Resource, Unavailable
 from mpsd.simulator.programs import wait_until
 from tests.simulated_api import simulated_api
-from tests.whole.webhook.world import VALIDATING, free_port, gpu_pod, webhook
 from tests.world.asking import answers
 
 DEADLINE_S = 20.0
+NAMESPACES = Resource("v1", "namespaces")
 MANIFESTS = Path(__file__).parents[2] / "manifests"
-PODS, JOBS, EVENTS = Resource("v1", "pods"), Resource("batch/v1", "jobs"), Resource("v1", "events")
-_WEBHOOKS = "admissionregistration.k8s.io/v1"
-CONFIGURATIONS = {
-    kind: Resource(_WEBHOOKS, f"{kind.lower()}s")
-    for kind in ("ValidatingWebhookConfiguration", "MutatingWebhookConfiguration")
-}
 
 
 def kubectl(kubeconfig: Path, *arguments: str, given: str = "") -> str:
@@ -93,97 +85,22 @@ def test_the_program_takes_our_manifests_from_kubectl_and_shows_an_mpsnode_in_co
         assert row.split()[:7] == ["node1", "True", "AllServe", "8x", "NVIDIA", "H200", "8/8"]
 
 
-# -- admission -----------------------------------------------------------------------------------
-
-
-async def register(kube: Kube) -> None:
-    """What `kubectl apply` of the manifests leaves in a cluster, as far as the webhook touches
-    it."""
-    await kube.create(Resource("v1", "namespaces"), {"metadata": {"name": "mpsd-system"}})
-    for document in yaml.safe_load_all((MANIFESTS / "install.yaml").read_text()):
-        if document["kind"] in CONFIGURATIONS:
-            await kube.create(CONFIGURATIONS[document["kind"]], document)
-
-
-async def fails_closed(kube: Kube) -> bool:
-    configuration = await kube.get(
-        CONFIGURATIONS["ValidatingWebhookConfiguration"], VALIDATING.rsplit("/", 1)[1]
-    )
-    return all(one["failurePolicy"] == "Fail" for one in configuration["webhooks"])
-
-
-def bad_pod() -> Object:
-    pod = gpu_pod()
-    pod["spec"]["containers"][0]["env"] = [
-        {"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "100"}
-    ]
-    return pod
-
-
-def test_the_webhook_registers_itself_and_has_its_say_on_pods_and_on_the_pods_of_jobs(
-    tmp_path: Path,
-) -> None:
-    port = free_port()
-    with simulated_api() as api:
-        kubeconfig = api.kubeconfig(tmp_path)
-        answers(kubeconfig, register)
-
-        async def ask(kube: Kube) -> None:
-            async with asyncio.timeout(DEADLINE_S):
-                while not await fails_closed(kube):  # noqa: ASYNC110 - the webhook does it
-                    await asyncio.sleep(0.05)
-            with pytest.raises(Rejected, match="CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
-                await kube.create(PODS, bad_pod(), "default")
-            plain = {
-                "metadata": {"name": "plain"},
-                "spec": {"containers": [{"name": "main", "image": "i"}]},
-            }
-            made = await kube.create(PODS, plain, "default")
-            variables = {one["name"]: one["value"] for one in made["spec"]["containers"][0]["env"]}
-            assert variables == {"NVIDIA_VISIBLE_DEVICES": "void"}
-            template = {"spec": gpu_pod()["spec"] | {"restartPolicy": "Never"}}
-            job = {"metadata": {"name": "train"}, "spec": {"template": template}}
-            await kube.create(JOBS, job, "default")
-            async with asyncio.timeout(DEADLINE_S):
-                query = {"labelSelector": "job-name=train"}
-                while not (pods := await kube.list(PODS, "default", query)):  # noqa: ASYNC110 - the server makes them
-                    await asyncio.sleep(0.02)
-            assert pods[0]["spec"]["hostIPC"] is True
-
-        with webhook(
-            tmp_path, kubeconfig=str(kubeconfig), url=f"https://127.0.0.1:{port}", port=str(port)
-        ):
-            answers(kubeconfig, ask)
-
-        async def ask_nobody(kube: Kube) -> None:
-            with pytest.raises(Unavailable, match=r"failed calling webhook .mutate\.mpsd\.io"):
-                await kube.create(PODS, gpu_pod(), "default")
-            name = VALIDATING.rsplit("/", 1)[1]
-            for resource in CONFIGURATIONS.values():
-                seen = await kube.get(resource, name)
-                webhooks = [one | {"failurePolicy": "Ignore"} for one in seen["webhooks"]]
-                await kube.patch(resource, name, {"webhooks": webhooks}, PatchKind.MERGE)
-            await kube.create(PODS, gpu_pod(), "default")
-
-        answers(kubeconfig, ask_nobody)
-
-
 # -- what a test may do to it --------------------------------------------------------------------
+
+
+async def look(kube: Kube) -> Object:
+    return await kube.get(NAMESPACES, "kept")
 
 
 def test_what_is_stored_outlives_a_server_that_is_stopped_and_started(tmp_path: Path) -> None:
     with simulated_api() as api:
         kubeconfig = api.kubeconfig(tmp_path)
-        answers(kubeconfig, register)
+        answers(kubeconfig, lambda kube: kube.create(NAMESPACES, {"metadata": {"name": "kept"}}))
         api.stop()
-
-        async def nobody(kube: Kube) -> None:
-            with pytest.raises(Unavailable):
-                await fails_closed(kube)
-
-        answers(kubeconfig, nobody)
+        with pytest.raises(Unavailable):
+            answers(kubeconfig, look)
         api.start()
-        assert answers(kubeconfig, fails_closed) is False
+        assert answers(kubeconfig, look)["metadata"]["name"] == "kept"
 
 
 def test_a_stranger_is_not_let_in(tmp_path: Path) -> None:
@@ -191,7 +108,7 @@ def test_a_stranger_is_not_let_in(tmp_path: Path) -> None:
         kubeconfig = api.kubeconfig(tmp_path)
         kubeconfig.write_text(kubeconfig.read_text().replace("token: ", "token: not-"))
         with pytest.raises(Exception, match="does not know mpsd's credentials"):
-            answers(kubeconfig, fails_closed)
+            answers(kubeconfig, look)
 
 
 def test_the_program_says_what_it_needs() -> None:

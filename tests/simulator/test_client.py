@@ -14,12 +14,6 @@ from tests.contract.world import Daemon, World, child_of
 UNAVAILABLE = ({"fail": "ctx", "err": "46:CUDA_ERROR_DEVICE_UNAVAILABLE"},)
 
 
-def test_arguments_it_does_not_know_are_refused_before_anything_happens(world: World) -> None:
-    client = world.client("hold", "dance")
-    assert client.exit_code() == 2
-    assert client.lines == ()
-
-
 def test_a_container_with_one_gpus_device_node_sees_it_as_its_first(world: World) -> None:
     second = world.gpus[1].uuid
     daemon = world.daemon(gpus=world.gpus)

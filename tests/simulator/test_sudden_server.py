@@ -71,14 +71,3 @@ def test_a_peer_that_never_speaks_is_let_go() -> None:
             await writer.wait_closed()
 
     asyncio.run(main())
-
-
-def test_who_comes_afterwards_finds_nobody() -> None:
-    async def main() -> None:
-        server = SuddenServer(never, SHOWN.context, 0, 1024)
-        await server.start()
-        await server.stop()
-        with pytest.raises(ConnectionRefusedError):
-            await asyncio.open_connection("127.0.0.1", server.port)
-
-    asyncio.run(main())

@@ -206,8 +206,6 @@ def _become(asked: Message, output: int, errors: int) -> NoReturn:
     os.chdir(asked["folder"])
     sys.argv[:] = asked["argv"]
     module, name = asked["entry"]
-    if "HOUSE_ENTRIES" in os.environ and module == "mpsd.cli.main":
-        import_module("tests.house.trace")
     sys.exit(getattr(import_module(module), name)())
 
 

@@ -392,7 +392,7 @@ def _grown(row: CostRow) -> float | None:
 
 
 # What the hardware alone takes.
-_FLOOR_S = {Reaction.MEMORY_BACK: 0.07, Reaction.AT_ONCE: 0.07, Reaction.DAEMON: 0.31}
+_FLOOR_S = {Reaction.MEMORY_BACK: 0.07, Reaction.DAEMON: 0.31}
 LIMIT_S = {Reaction.STOPPED: 0.15, Reaction.MEMORY_BACK: 0.2, Reaction.DAEMON: 0.6}
 _GRACES = {
     Reaction.MEMORY_BACK: ", less the policy's end_drain_s",

@@ -8,7 +8,7 @@ A row holds what was read and nothing that can be computed from it; ratios and v
 from dataclasses import dataclass
 from enum import StrEnum
 
-VERSION = 2
+VERSION = 3
 
 
 class BenchGroup(StrEnum):
@@ -113,11 +113,8 @@ class Reaction(StrEnum):
     # From the first look that shows more than the grant, until every thread is stopped, or none is
     # left.
     STOPPED = "over its grant to stopped"
-    # The same, to the first look that shows no more than the grant; at last with end_drain_s 0.
+    # The same, to the first look that shows no more than the grant.
     MEMORY_BACK = "over its grant to memory back"
-    AT_ONCE = "over its grant to memory back, killed at once"
-    # SIGKILL, to a new socket for clients, limits set
-    OFFERED = "daemon killed to its socket offered again"
     # SIGKILL, to the end of a new program that had its context
     DAEMON = "daemon killed to a new client served"
     # the faulting program's own word, to the domain's state; its process lingers

@@ -3,9 +3,9 @@ kube-scheduler does.
 
 The first devices that fit are taken, in the order of the slices. tests/kube_contract compares it
 with the real one. What is left out is refused: alternatives (`firstAvailable`), admin access,
-counters that devices share, and selectors beyond the driver, `allowMultipleAllocations` and
-attributes. Sources: k8s.io/dynamic-resource-allocation, structured; KEP-5075 (consumable capacity),
-KEP-5055 (taints).
+counters that devices share, `validValues`, and selectors beyond the driver,
+`allowMultipleAllocations` and attributes; `allNodes` is not offered. Sources:
+k8s.io/dynamic-resource-allocation, structured; KEP-5075 (consumable capacity), KEP-5055 (taints).
 """
 
 import re
@@ -89,9 +89,7 @@ def offered(slices: Iterable[Object], node: str) -> Iterator[OfferedDevice]:
         newest = max(spec["pool"]["generation"] for spec in specs)
         current = [spec for spec in specs if spec["pool"]["generation"] == newest]
         if len(current) == current[0]["pool"]["resourceSliceCount"]:
-            here = (
-                spec for spec in current if spec.get("nodeName") == node or spec.get("allNodes")
-            )
+            here = (spec for spec in current if spec.get("nodeName") == node)
             yield from (
                 OfferedDevice(driver, pool, thing)
                 for spec in here
@@ -190,8 +188,9 @@ def _consumed(asked: Any, capacity: Object) -> str:
     if asked is None:
         return str(default)
     amount = _number(asked)
+    if policy.get("validValues"):
+        raise CannotAllocate("a requestPolicy with validValues is not simulated")
     ranged = policy.get("validRange") or {}
-    values = policy.get("validValues") or ()
     if ranged:
         least = _number(ranged["min"])
         step = _number(ranged.get("step", 0))
@@ -200,11 +199,7 @@ def _consumed(asked: Any, capacity: Object) -> str:
         rounded = least + -(-(amount - least) // step) * step if step else amount
         over = "max" in ranged and rounded > _number(ranged["max"]) and rounded != _number(default)
         return "" if over else _written(rounded) if step else str(asked)
-    return (
-        str(next((each for each in values if _number(each) >= amount), ""))
-        if values
-        else str(asked)
-    )
+    return str(asked)
 
 
 def _number(amount: Any) -> int:

@@ -122,7 +122,6 @@ class Containers:
         self,
         pod: SimPod,
         container: SimContainer,
-        command: tuple[str, ...],
         given: Answer,
         claimed: Answer,
     ) -> ContainerRun:
@@ -147,7 +146,7 @@ class Containers:
         (run.folder / "root").mkdir(parents=True)
         identity = secrets.token_hex(32)
         spec = {
-            "command": command,
+            "command": container.command,
             # What the pod says wins over its devices, and CDI over both.
             "environment": {**given.environment, **container.environment, **claimed.environment},
             "mounts": [asdict(mount) for mount in mounts],

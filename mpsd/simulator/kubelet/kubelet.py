@@ -8,7 +8,6 @@ What is left out: images, networks, volumes, probes, CPU and memory, the topolog
 import argparse
 import asyncio
 import random
-import shlex
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,9 +25,8 @@ from mpsd.simulator.kubelet.claims import ClaimManager
 from mpsd.simulator.kubelet.containers import Containers, Running
 from mpsd.simulator.kubelet.devices import DeviceManager
 from mpsd.simulator.kubelet.plugins import PluginFailed
-from mpsd.simulator.kubelet.pods import OLDEST, VERSIONS, KubeletPace, SimPod, Version, read_pod
+from mpsd.simulator.kubelet.pods import OLDEST, KubeletPace, SimPod, Version, read_pod
 from mpsd.simulator.kubelet.sources import (
-    ApiAccess,
     ApiServerSource,
     PodSource,
     SourceUnavailable,
@@ -94,8 +92,7 @@ class PodResources(services.PodResourcesListerServicer):
 
 @dataclass(frozen=True, slots=True)
 class SimulatedKubeletSettings:
-    """folder: kubelet's root. command: what every container runs in place of its own; empty: its
-    own.
+    """folder: kubelet's root.
 
     seed: of whatever kubelet leaves to chance. cgroup_root: below which the cgroups of pods are
     made; empty: the top. cdi: where the container runtime finds the devices of resource claims;
@@ -104,7 +101,6 @@ class SimulatedKubeletSettings:
 
     folder: Path
     version: Version = OLDEST
-    command: tuple[str, ...] = ()
     pace: KubeletPace = field(default_factory=KubeletPace)
     seed: int | None = None
     cgroup_root: str = ""
@@ -233,10 +229,7 @@ class Kubelet:
                 " unexpected"
             )
             return _KnownPod(pod, None, rejection("UnexpectedAdmissionError", words))
-        settings = self._settings
-        worker = PodWorker(
-            pod, self.devices, self.claims, self.containers, settings.pace, settings.command
-        )
+        worker = PodWorker(pod, self.devices, self.claims, self.containers, self._settings.pace)
         return _KnownPod(pod, worker)
 
     def _end_those_that_go(self, wanted: Mapping[str, SimPod]) -> None:
@@ -290,10 +283,8 @@ class Kubelet:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
-    command = tuple(shlex.split(given.run))
-    version = VERSIONS[given.version]
     settings = SimulatedKubeletSettings(
-        given.dir, version, command, KubeletPace(), given.seed, given.cgroup_root, given.cdi_dir
+        given.dir, seed=given.seed, cgroup_root=given.cgroup_root, cdi=given.cdi_dir
     )
     return asyncio.run(_serve(settings, given))
 
@@ -309,17 +300,14 @@ def _parser() -> argparse.ArgumentParser:
         help="kubelet's root, for sockets, checkpoint and containers",
     )
     parser.add_argument("--node", required=True, help="the name of the node")
-    api = parser.add_mutually_exclusive_group(required=True)
-    api.add_argument("--api", metavar="URL", help="the API server")
-    api.add_argument("--kubeconfig", type=Path, help="a file that names the API server and a token")
+    parser.add_argument(
+        "--kubeconfig",
+        type=Path,
+        required=True,
+        help="a file that names the API server and a token",
+    )
     parser.add_argument(
         "--node-labels", default="", metavar="KEY=VALUE,…", help="of a node that is made"
-    )
-    parser.add_argument(
-        "--version", choices=VERSIONS, default=OLDEST.name, help="the kubelet to simulate"
-    )
-    parser.add_argument(
-        "--run", default="", metavar="COMMAND", help="what every container runs in place of its own"
     )
     parser.add_argument(
         "--cgroup-root", default="", metavar="NAME", help="below which all cgroups of pods are made"
@@ -338,9 +326,8 @@ async def _serve(settings: SimulatedKubeletSettings, given: argparse.Namespace) 
     stopping = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    access = read_kubeconfig(given.kubeconfig) if given.kubeconfig else ApiAccess(given.api)
     labels = dict(label.split("=", 1) for label in given.node_labels.split(",") if label)
-    api = ApiServerSource(access, given.node, labels)
+    api = ApiServerSource(read_kubeconfig(given.kubeconfig), given.node, labels)
     kubelet = Kubelet(settings, api)
     await kubelet.start()
     print(

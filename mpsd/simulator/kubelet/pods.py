@@ -172,7 +172,6 @@ NEWEST = Version(
     rejected="Pod was rejected: ",
 )
 CONFUSED = replace(NEWEST, name="1.30", knows_plugins_by_socket=False)
-VERSIONS = {version.name: version for version in (OLDEST, CONFUSED, NEWEST)}
 
 
 # How long the simulated kubelet waits for what.

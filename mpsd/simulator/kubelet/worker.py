@@ -117,8 +117,7 @@ _LONGEST_KILL_S = 10.0
 
 
 class PodWorker:
-    """A pod that was admitted. command: what every container runs in place of its own, empty for
-    its own."""
+    """A pod that was admitted."""
 
     def __init__(
         self,
@@ -127,14 +126,12 @@ class PodWorker:
         claims: ClaimManager,
         containers: Containers,
         pace: KubeletPace,
-        command: tuple[str, ...],
     ) -> None:
         self.pod = pod
         self._devices = devices
         self._claims = claims
         self._containers = containers
         self._pace = pace
-        self._command = command
         self._phase = "Pending"
         self._started = time.time()
         self._statuses = {each.name: ContainerStatus(each) for each in pod.containers}
@@ -237,9 +234,7 @@ class PodWorker:
             try:
                 given = await self._devices.prepare(self.pod, container)
                 claimed = self._claims.given(self.pod, container)
-                return self._containers.start(
-                    self.pod, container, self._command or container.command, given, claimed
-                )
+                return self._containers.start(self.pod, container, given, claimed)
             except PluginFailed as error:
                 status.now = ContainerWaiting("CreateContainerConfigError", str(error))
             except CannotCreate as error:

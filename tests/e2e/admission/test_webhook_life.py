@@ -1,12 +1,10 @@
 """The webhook killed, rolled and given new certificates, while pods come."""
 
-from mpsd.admission.rules.configurations import NOT_CALLED
 from tests.e2e.cluster import Cluster
 from tests.e2e.load import loading
 from tests.e2e.objects import SAMPLE, WITHOUT_HOST_IPC, environment, pod
-from tests.e2e.plugins import kubectl_mps
 from tests.e2e.waiting import eventually
-from tests.e2e.webhook import KINDS, NAME, Webhook
+from tests.e2e.webhook import Webhook
 
 
 def test_new_certificates_and_new_authorities_fail_no_request(
@@ -61,24 +59,3 @@ def test_without_the_webhook_gpu_pods_wait_and_exempt_namespaces_work(
     assert environment(cluster.get("pod", "plain", "-n", namespace)) == {
         "NVIDIA_VISIBLE_DEVICES": "void"
     }
-
-
-def test_a_port_that_is_closed_to_the_api_server_keeps_nobody_from_creating_pods(
-    cluster: Cluster, webhook: Webhook, namespace: str
-) -> None:
-    """The replicas serve on, and reach themselves and the API server."""
-    webhook.is_closed = True
-    try:
-        webhook.roll()  # so that no connection from before is left
-        webhook.wait_until_registered("Ignore")
-        for name in ("pod", "plain"):
-            cluster.do("apply", "-n", namespace, "-f", "-", given=pod(name, gpu=name == "pod"))
-        found = cluster.get(KINDS[0], NAME)["metadata"]["annotations"]
-        assert NOT_CALLED in found
-        assert "TCP port" in kubectl_mps(cluster, "doctor").out
-    finally:
-        webhook.is_closed = False
-    webhook.wait_until_registered()
-    eventually(
-        lambda: "hostIPC" in cluster.apply(WITHOUT_HOST_IPC, namespace).err, "the rules kept again"
-    )

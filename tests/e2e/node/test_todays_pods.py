@@ -5,11 +5,8 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import grpc
 import pytest
 
-from mpsd.kubelet.api import podresources_pb2 as api
-from mpsd.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
 from tests.e2e.cluster import Cluster, Object
 from tests.e2e.installation import AGENT, SYSTEM, Installation
 from tests.e2e.machine import Machine
@@ -18,7 +15,6 @@ from tests.e2e.shares import CONTEXT_MIB, Pods, container, refused_at, share
 from tests.e2e.versions import needs
 from tests.e2e.waiting import eventually
 
-_POD_RESOURCES = "unix:///var/lib/kubelet/pod-resources/kubelet.sock"
 _STRATEGY = "MPSD_DEVICE_LIST_STRATEGY"
 
 
@@ -163,46 +159,6 @@ def _strategy(cluster: Cluster, mpsd: Installation, strategy: str) -> Iterator[N
         yield
     finally:
         roll(f"{_STRATEGY}=envvar")
-
-
-def test_kubelet_says_of_one_pod_what_it_says_of_it_among_all(
-    cluster: Cluster, mpsd: Installation, pods: Pods, machine: Machine
-) -> None:
-    """PodResources' `Get`, beside the `List` that the agent reads. On the wire what it asks with is
-    a PodResources of a name and a namespace, and its answer a list of one."""
-    needs(cluster, 34, "PodResources Get")
-    pods.start("listed", 2)
-    with grpc.insecure_channel(
-        _POD_RESOURCES, options=[("grpc.default_authority", "localhost")]
-    ) as channel:
-        get = channel.unary_unary(
-            "/v1.PodResourcesLister/Get",
-            request_serializer=api.PodResources.SerializeToString,
-            response_deserializer=api.ListPodResourcesResponse.FromString,
-        )
-        (found,) = get(
-            api.PodResources(name="listed", namespace=pods.namespace), timeout=10
-        ).pod_resources
-        every = (
-            PodResourcesListerStub(channel)
-            .List(api.ListPodResourcesRequest(), timeout=10)
-            .pod_resources
-        )
-    (listed,) = [pod for pod in every if (pod.namespace, pod.name) == (found.namespace, found.name)]
-    assert _held(found) == _held(listed)
-    ((_container, devices),) = _held(found).items()
-    assert len(devices) == 2
-    assert {device.partition("/")[0] for device in devices} <= {
-        gpu["uuid"] for gpu in mpsd.told()["gpus"]
-    }
-
-
-def _held(pod: api.PodResources) -> dict[str, set[str]]:
-    """By container, its devices, of which kubelet keeps no order."""
-    return {
-        one.name: {device for resource in one.devices for device in resource.device_ids}
-        for one in pod.containers
-    }
 
 
 def test_a_static_pod_has_its_limit_and_is_known_by_its_name(

@@ -4,7 +4,6 @@ none."""
 from collections.abc import Callable
 
 from mpsd.kubelet.rules.allocation import Answer
-from mpsd.kubelet.rules.ledger import ContainerDevices
 from mpsd.kubelet.rules.node_pods import ContainerName
 from mpsd.model.grants import DeviceNode, HostMount
 from mpsd.model.problem import InvalidInput, Problem
@@ -115,17 +114,6 @@ def test_a_refused_allocate_ends_the_pod_for_good_with_the_plugin_s_words(tell: 
     tell(story)
 
 
-def test_a_failed_preference_ends_the_pod_too() -> None:
-    async def story(world: World) -> None:
-        plugin = await world.plugin()
-        plugin.refuses["preferred"] = refusal()
-        uid = world.pod({MEMORY: 1})
-        await world.phase(uid, "Failed")
-        assert "GetPreferredAllocation rpc failed" in world.pods.status(uid)["message"]
-
-    play(NEWEST, story)
-
-
 def test_more_than_there_is_ends_the_pod() -> None:
     async def story(world: World) -> None:
         await world.plugin(MEMORY, 4)
@@ -147,18 +135,6 @@ def test_a_pod_that_is_deleted_while_allocate_runs_gets_its_devices_first_and_gi
         world.pods.delete(uid, 1)
         plugin.may_answer.set()
         await world.gone(uid)
-        assert await world.held() == ()
-        other = world.pod({MEMORY: 4})
-        await world.phase(other, "Running")
-
-    tell(story)
-
-
-def test_a_pod_that_has_ended_gives_its_devices_back(tell: Tell) -> None:
-    async def story(world: World) -> None:
-        await world.plugin(MEMORY, 4)
-        uid = world.pod({MEMORY: 4}, "exit 0")
-        await world.phase(uid, "Succeeded")
         assert await world.held() == ()
         other = world.pod({MEMORY: 4})
         await world.phase(other, "Running")
@@ -217,18 +193,3 @@ def test_a_resource_that_no_plugin_ever_had_is_not_kubelet_s_and_its_pod_runs_wi
         assert await world.held() == ()
 
     play(OLDEST, story)
-
-
-def test_what_is_listed_names_the_container_and_both_of_its_resources(tell: Tell) -> None:
-    async def story(world: World) -> None:
-        memory, percent = await world.plugin(MEMORY, 4), await world.plugin(PERCENT, 100)
-        memory.prefers = ALL[:2]
-        percent.prefers = (f"{PERCENT}/0",)
-        uid = world.pod({MEMORY: 2, PERCENT: 1})
-        await world.phase(uid, "Running")
-        [held] = await world.held()
-        main = ContainerName("default", f"pod-{uid[:8]}", "main")
-        assert held == ContainerDevices(main, held.memory, (f"{PERCENT}/0",))
-        assert sorted(held.memory) == list(ALL[:2])
-
-    tell(story)

@@ -7,17 +7,9 @@ import pytest
 from mpsd.kubelet.client import KubeletUnavailable, identity_of, register
 from mpsd.simulator.kubelet.pods import NEWEST, OLDEST
 from tests.simulator.kubelet.conftest import Story
-from tests.simulator.kubelet.world import MEMORY, PERCENT, Plugin, World, play
+from tests.simulator.kubelet.world import MEMORY, Plugin, World, play
 
 Tell = Callable[[Story], None]
-
-
-def test_a_plugin_that_registers_gives_the_node_its_devices() -> None:
-    async def story(world: World) -> None:
-        await world.plugin(MEMORY, 139)
-        assert (world.pods.capacity, world.pods.allocatable) == ({MEMORY: 139}, {MEMORY: 139})
-
-    play(NEWEST, story)
 
 
 def test_unhealthy_devices_count_as_there_and_cannot_be_had(tell: Tell) -> None:
@@ -30,15 +22,6 @@ def test_unhealthy_devices_count_as_there_and_cannot_be_had(tell: Tell) -> None:
         await world.phase(uid, "Failed")
         await plugin.list(healthy=True)
         await world.until(lambda: world.pods.allocatable == {MEMORY: 4}, "all can be had")
-
-    tell(story)
-
-
-def test_eight_gpus_of_139_gib_and_800_percent_reach_kubelet(tell: Tell) -> None:
-    async def story(world: World) -> None:
-        await world.plugin(MEMORY, 8 * 139)
-        await world.plugin(PERCENT, 800)
-        assert world.pods.allocatable == {MEMORY: 1112, PERCENT: 800}
 
     tell(story)
 
@@ -58,27 +41,6 @@ def test_a_kubelet_that_starts_again_deletes_our_socket_and_has_a_new_one(tell: 
         await register(world.plugins_folder, plugin.endpoint, MEMORY)
         await world.until(lambda: world.pods.allocatable == {MEMORY: 4}, "all can be had again")
         assert server.watchers == 1
-
-    tell(story)
-
-
-def test_a_socket_that_somebody_deletes_is_served_again_beside_a_kubelet_that_runs(
-    tell: Tell,
-) -> None:
-    async def story(world: World) -> None:
-        plugin = await world.plugin()
-        [server] = world.servers
-        (world.plugins_folder / plugin.endpoint).unlink()
-        assert not server.reachable
-        await server.stop()
-        await world.until(
-            lambda: world.pods.allocatable == {MEMORY: 0}, "kubelet saw the end of the stream"
-        )
-        await server.start()
-        await register(world.plugins_folder, plugin.endpoint, MEMORY)
-        await world.until(lambda: world.pods.allocatable == {MEMORY: 4}, "all can be had again")
-        uid = world.pod({MEMORY: 1})
-        await world.phase(uid, "Running")
 
     tell(story)
 
