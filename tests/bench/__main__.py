@@ -18,12 +18,13 @@ from mpsd.bench.rules.claims import ClaimVerdict
 from mpsd.platform.limits_files import shipped_folder
 from mpsd.simulator.own_mpsd import OwnMpsd
 from tests.bench.agent import agent
-from tests.bench.extender import extender
 from tests.bench.first_output import first_output
 from tests.bench.fragmentation import fragmentation
+from tests.bench.idle import idle
 from tests.bench.reactions import reactions
 from tests.bench.rows import Row, read, show, write
 from tests.bench.runtime import runtime
+from tests.bench.scheduler import scheduler
 from tests.bench.watchdog import watchdog
 from tests.bench.webhook import webhook
 
@@ -40,8 +41,8 @@ def _limits(folder: Path) -> Path:
     return folder
 
 
-ALONE = (fragmentation, extender, webhook, agent, watchdog, runtime)
-ON_A_MACHINE = {reactions: "H200×2", first_output: "H200×2"}
+ALONE = (scheduler, fragmentation, webhook, agent, watchdog, runtime)
+ON_A_MACHINE = {reactions: "H200×2", first_output: "H200×2", idle: "H200×8"}
 
 
 def _on_a_machine(

@@ -192,9 +192,7 @@ async def _claims(
                 await kube.delete(CLASSES, claims.driver)
 
 
-async def test_what_is_asked_is_rounded_up_and_what_is_not_asked_is_the_default(
-    claims: Claims,
-) -> None:
+async def test_what_is_asked_is_rounded_up_and_else_the_default(claims: Claims) -> None:
     asked = {
         "whole": ({"memory": "3Gi", "threads": "30"}, _amounts(3, 30)),
         "steps": ({"memory": "2500Mi", "threads": "31"}, _amounts(3, 35)),
@@ -207,9 +205,7 @@ async def test_what_is_asked_is_rounded_up_and_what_is_not_asked_is_the_default(
     assert await claims.try_one("default", request()) == [("gpu1", _amounts(10))]
 
 
-async def test_a_share_has_an_id_of_its_own_and_is_of_the_first_device_with_room(
-    claims: Claims,
-) -> None:
+async def test_a_share_has_an_id_and_is_of_the_first_device_with_room(claims: Claims) -> None:
     await claims.offer(gpu("gpu0"), gpu("gpu1"))
     found = [await claims.try_one(f"c{n}", request({"memory": "9Gi"})) for n in range(4)]
     assert [device for one in found for device, _amounts in one] == [
@@ -240,9 +236,7 @@ async def test_what_does_not_fit_waits_and_gets_what_is_given_back(claims: Claim
     assert not await claims.gotten("first")
 
 
-async def test_a_taint_may_be_tolerated_and_of_a_pool_only_the_newest_whole_generation_counts(
-    claims: Claims,
-) -> None:
+async def test_taints_may_be_tolerated_and_only_whole_generations_count(claims: Claims) -> None:
     tolerations = [{"key": "example.com/sick", "operator": "Exists"}]
     await claims.offer(gpu("gpu0", taints=[TAINT]))
     assert await claims.try_one("brave", request({"memory": "1Gi"}, tolerations=tolerations))
@@ -283,9 +277,7 @@ async def test_parameters_of_class_and_claim_are_in_the_allocation(claims: Claim
     assert devices["config"] == [{"source": "FromClaim", "requests": ["r0"], "opaque": opaque}]
 
 
-async def test_a_claim_is_reserved_for_its_pods_and_goes_with_the_last_of_them(
-    claims: Claims,
-) -> None:
+async def test_a_claim_is_reserved_for_its_pods_and_goes_with_the_last(claims: Claims) -> None:
     await claims.offer(gpu("gpu0"))
     await claims.claim("ours", request({"memory": "4Gi"}))
     bound = [await claims.start(name, "ours") for name in ("left", "right")]
@@ -332,7 +324,7 @@ async def test_a_claim_from_a_template_belongs_to_its_pod(claims: Claims) -> Non
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_a_random_sequence_of_claims_is_allocated_as_the_simulated_scheduler_would(
+async def test_random_claims_are_allocated_as_the_simulator_would(
     claims: Claims, seed: int
 ) -> None:
     random = Random(seed)

@@ -21,7 +21,7 @@ def condition(pod: Object, kind: str) -> Object | None:
     return next((one for one in pod["status"].get("conditions") or () if one["type"] == kind), None)
 
 
-async def test_a_pod_is_bound_where_there_are_devices_enough_and_waits_where_there_are_not(
+async def test_a_pod_is_bound_where_there_are_devices_and_else_waits(
     world: World, kube: Kube
 ) -> None:
     await make_node(kube, world, example_com__gpu=0, **{"example.com__gpu-mem": 10})
@@ -86,9 +86,7 @@ def job(name: str, completions: int, parallelism: int, node_selector: dict[str, 
     }
 
 
-async def test_a_job_makes_its_pods_one_after_the_other_until_enough_have_succeeded(
-    world: World, kube: Kube
-) -> None:
+async def test_a_job_makes_pods_until_enough_have_succeeded(world: World, kube: Kube) -> None:
     await kube.create(JOBS, job("train", 2, 1, {"contract": "nowhere"}), world.namespace)
     ended: set[str] = set()
 

@@ -26,9 +26,7 @@ BUDGETS = [Resource(api, "poddisruptionbudgets") for api in ("policy/v1", "polic
 RUNNING = {"status": {"phase": "Running"}}  # a budget says nothing of a pod that has not begun
 
 
-async def test_a_name_is_taken_once_and_made_up_where_only_its_beginning_is_given(
-    world: World, kube: Kube
-) -> None:
+async def test_a_name_is_taken_once_or_made_up_from_its_beginning(world: World, kube: Kube) -> None:
     await kube.create(MAPS, config_map("a"), world.namespace)
     with pytest.raises(Conflict):
         await kube.create(MAPS, config_map("a"), world.namespace)
@@ -37,7 +35,7 @@ async def test_a_name_is_taken_once_and_made_up_where_only_its_beginning_is_give
     assert len(made["metadata"]["name"]) == 7
 
 
-async def test_nothing_is_made_in_a_namespace_or_of_a_kind_that_does_not_exist(
+async def test_nothing_is_made_where_its_namespace_or_kind_is_missing(
     world: World, kube: Kube
 ) -> None:
     with pytest.raises(NotFound, match="namespaces"):
@@ -48,9 +46,7 @@ async def test_nothing_is_made_in_a_namespace_or_of_a_kind_that_does_not_exist(
         await kube.get(MAPS, "not-there", world.namespace)
 
 
-async def test_each_change_has_a_newer_version_and_no_change_has_none(
-    world: World, kube: Kube
-) -> None:
+async def test_each_change_has_a_newer_version_and_no_other(world: World, kube: Kube) -> None:
     made = await kube.create(MAPS, config_map("a", key="1"), world.namespace)
     changed = await kube.replace(MAPS, made | {"data": {"key": "2"}}, world.namespace)
     assert int(changed["metadata"]["resourceVersion"]) > int(made["metadata"]["resourceVersion"])
@@ -71,7 +67,7 @@ async def test_who_changes_what_has_changed_hears_of_a_conflict(world: World, ku
         await kube.patch(MAPS, "a", stale, PatchKind.MERGE, world.namespace)
 
 
-async def test_a_patch_or_a_deletion_meant_for_another_object_of_that_name_is_a_conflict(
+async def test_what_is_meant_for_another_object_of_that_name_conflicts(
     world: World, kube: Kube
 ) -> None:
     await kube.create(PODS, pod("a"), world.namespace)
@@ -108,9 +104,7 @@ async def test_each_way_of_patching_changes_what_it_says(
     assert (await kube.get(MAPS, "a", world.namespace))["data"] == data
 
 
-async def test_an_object_with_a_finalizer_goes_when_the_finalizer_does(
-    world: World, kube: Kube
-) -> None:
+async def test_an_object_goes_when_its_finalizer_does(world: World, kube: Kube) -> None:
     metadata = {"name": "a", "finalizers": ["mpsd.io/contract"]}
     await kube.create(MAPS, {"metadata": metadata}, world.namespace)
     await kube.delete(MAPS, "a", world.namespace)
@@ -143,9 +137,7 @@ async def test_what_belongs_to_an_object_goes_with_it(world: World, kube: Kube) 
     await eventually(is_gone, "the owned object gone")
 
 
-async def test_a_namespace_that_ends_takes_nothing_new_and_its_contents_with_it(
-    world: World, kube: Kube
-) -> None:
+async def test_a_namespace_that_ends_takes_its_contents_with_it(world: World, kube: Kube) -> None:
     name = f"{world.namespace}-ending"
     await kube.create(NAMESPACES, {"metadata": {"name": name}})
     await kube.create(MAPS, {"metadata": {"name": "a", "finalizers": ["mpsd.io/contract"]}}, name)

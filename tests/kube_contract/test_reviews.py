@@ -33,9 +33,7 @@ async def may_get(kube: Kube, token: str, path: str) -> bool:
     return is_allowed(await kube.create(ACCESS, access_review(user, path)))
 
 
-async def test_a_token_is_known_as_its_service_account_while_that_is_there(
-    world: World, kube: Kube
-) -> None:
+async def test_a_token_is_known_as_its_service_account(world: World, kube: Kube) -> None:
     token = await token_of(kube, world, "reader")
     user = reviewed_user(await kube.create(TOKENS, token_review(token)))
     assert user is not None

@@ -74,9 +74,7 @@ async def test_fields_select_and_others_are_refused(world: World, kube: Kube) ->
             await kube.list(resource, world.namespace, {"fieldSelector": selector})
 
 
-async def test_our_events_are_found_by_their_source_and_by_their_object(
-    world: World, kube: Kube
-) -> None:
+async def test_our_events_are_found_by_source_and_by_object(world: World, kube: Kube) -> None:
     subject = pod_subject(PodName(world.namespace, "train", "a-uid"))
     ours = event_object(EventCount(Event(subject, Reason.FAULT, "a fault"), 1.0, 2.0, 1), "node1")
     other = ours | {"metadata": {"name": "other"}, "source": {"component": "kubelet"}}
@@ -96,9 +94,7 @@ async def test_our_events_are_found_by_their_source_and_by_their_object(
     assert counted["count"] == 5
 
 
-async def test_a_list_in_pages_is_of_exactly_the_version_asked_for_unless_newer_ones_will_do(
-    world: World, kube: Kube
-) -> None:
+async def test_a_list_is_of_exactly_the_version_asked_for(world: World, kube: Kube) -> None:
     await kube.create(MAPS, config_map("first"), world.namespace)
     since = (await listing(kube, MAPS, world.namespace)).version
     await kube.delete(MAPS, "first", world.namespace)
@@ -143,9 +139,7 @@ async def test_a_watch_goes_on_from_any_change_it_told(world: World, kube: Kube)
         ]
 
 
-async def test_pods_of_a_node_are_watched_from_their_binding_to_their_end(
-    world: World, kube: Kube
-) -> None:
+async def test_pods_of_a_node_are_watched_from_binding_to_end(world: World, kube: Kube) -> None:
     await make_node(kube, world)
     query = {"fieldSelector": f"spec.nodeName={world.node}"}
     since = (await listing(kube, PODS, query=query)).version

@@ -31,7 +31,7 @@ async def test_a_status_changes_through_its_subresource_and_nothing_else_does(
     assert unmoved["status"]["phase"] == "Running"
 
 
-async def test_annotations_of_a_pod_are_written_through_its_status_and_its_spec_and_owners_are_not(
+async def test_a_pods_annotations_are_written_through_its_status_alone(
     world: World, kube: Kube
 ) -> None:
     """So `patch pods/status` suffices for annotations, and changes no image as `patch pods`
@@ -123,7 +123,7 @@ async def define_mps_nodes(kube: Kube) -> None:
     await define(kube, yaml.safe_load(_DEFINITION.read_text()))
 
 
-async def test_a_status_of_a_custom_resource_does_not_count_as_a_change_and_its_spec_does(
+async def test_a_custom_resources_status_is_no_change_and_its_spec_is(
     world: World, kube: Kube
 ) -> None:
     await define_mps_nodes(kube)
@@ -142,7 +142,7 @@ async def test_a_status_of_a_custom_resource_does_not_count_as_a_change_and_its_
     assert (cordoned["status"], cordoned["metadata"]["generation"]) == ({"driver": "580"}, 2)
 
 
-async def test_a_json_patch_replaces_a_whole_status_or_makes_the_first_and_leaves_the_rest(
+async def test_a_json_patch_replaces_a_whole_status_and_leaves_the_rest(
     world: World, kube: Kube
 ) -> None:
     await define_mps_nodes(kube)
@@ -165,7 +165,7 @@ WRONG: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("spec", WRONG.values(), ids=WRONG.keys())
-async def test_what_a_definition_forbids_is_rejected(
+async def test_what_a_definition_forbids_fails(
     world: World, kube: Kube, spec: dict[str, Any]
 ) -> None:
     await define_mps_nodes(kube)

@@ -81,9 +81,7 @@ def test_two_gpus_are_refused_where_nobody_asks_for_two() -> None:
 
 
 @pytest.mark.parametrize("ids", [mem_ids(4), (*mem_ids(3), *mem_ids(1, gpu=1))])
-def test_what_kubelet_takes_of_an_init_container_is_said_to_be_its_choice(
-    ids: tuple[str, ...],
-) -> None:
+def test_devices_of_an_init_container_are_kubelets_choice(ids: tuple[str, ...]) -> None:
     pod = node_pod("train-0", container(mem=4), init=(container("first", mem=8),), gpus=2)
     with pytest.raises(InvalidInput, match="kubelet reuses any of an init container's devices"):
         allocate_memory(ids, RequestingContainer(pod, pod.requests[1]), TOGETHER, POLICY)
@@ -178,9 +176,7 @@ def test_any_devices_fit_one_domain_evenly_or_are_refused(
 @given(
     st.lists(st.integers(0, 300).map("percent/{}".format) | st.text(max_size=5), max_size=210), PODS
 )
-def test_any_percent_is_a_percentage_or_refused(
-    ids: list[str], pod: RequestingContainer | None
-) -> None:
+def test_any_percent_is_one_or_refused(ids: list[str], pod: RequestingContainer | None) -> None:
     try:
         assert 1 <= allocate_percent(ids, pod, POLICY) <= 100
     except InvalidInput:
@@ -218,9 +214,7 @@ def test_the_memory_says_nothing_of_threads_where_the_percent_does() -> None:
 
 
 @pytest.mark.parametrize("by", ["none", "annotation"])
-def test_a_priority_is_answered_always_or_never_so_that_an_image_s_own_counts_for_nothing(
-    by: Any,
-) -> None:
+def test_a_priority_is_answered_always_or_never(by: Any) -> None:
     policy = replace(POLICY, gpu_priority=GpuPriority(by))
     for annotations, value in (
         ({}, "0"),
@@ -235,9 +229,7 @@ def test_a_priority_is_answered_always_or_never_so_that_an_image_s_own_counts_fo
 
 
 @pytest.mark.parametrize("strategy", DeviceListStrategy)
-def test_an_image_cannot_choose_its_devices_however_they_are_given(
-    strategy: DeviceListStrategy,
-) -> None:
+def test_an_image_never_chooses_its_devices(strategy: DeviceListStrategy) -> None:
     assert (
         "NVIDIA_VISIBLE_DEVICES" in memory_answer(TWO, replace(REAL, strategy=strategy)).environment
     )
@@ -336,8 +328,6 @@ HEALTHY = {
 
 
 @pytest.mark.parametrize("state", [*State, None])
-def test_a_domain_on_its_way_back_keeps_its_devices_and_a_closed_one_does_not(
-    state: State | None,
-) -> None:
+def test_a_domain_that_comes_back_keeps_its_devices(state: State | None) -> None:
     """The pair: before it was ever ready, and after."""
     assert (healthy(state, was_ready=False), healthy(state, was_ready=True)) == HEALTHY[state]

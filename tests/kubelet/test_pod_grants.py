@@ -93,9 +93,7 @@ def test_a_grant_has_the_priority_that_was_answered_whatever_its_pod_says_by_now
     )
 
 
-def test_where_no_answer_is_known_a_grant_has_the_priority_that_the_policy_says_of_its_pod() -> (
-    None
-):
+def test_a_grant_without_an_answer_has_the_priority_that_the_policy_says() -> None:
     held = devices(named(), mem_ids(7))
     assert priority(held, journal=()) == 1
     assert priority(held, journal=(), policy=POLICY) == 0

@@ -102,16 +102,14 @@ def wrong(rule: str, starting: ContainerDevices, node: StartContext, *words: str
 
 
 @pytest.mark.parametrize("chosen", [UUIDS[1], ",".join(UUIDS)])
-def test_a_gpu_other_than_the_scheduler_chose_is_no_reason_since_what_kubelet_gave_wins(
-    chosen: str,
-) -> None:
+def test_a_gpu_other_than_the_scheduler_chose_is_no_reason(chosen: str) -> None:
     assert (
         problems(MAIN, holdings(MAIN, pods=(node_pod(annotations={"mpsd.io/gpu": chosen}),))) == ()
     )
 
 
 @pytest.mark.parametrize("count", [2, 7])
-def test_of_two_pods_that_kubelet_gave_the_same_devices_the_last_is_made_anew(count: int) -> None:
+def test_of_two_pods_with_the_same_devices_the_last_is_made_anew(count: int) -> None:
     """As it does where a pod ends while another is being given its devices, and somebody asks who
     holds what."""
     late = devices(named("late"), mem_ids(count))
@@ -193,7 +191,7 @@ def sharing(*asked: int) -> tuple[list[ContainerDevices], tuple[NodePod, ...]]:
         ((0, 0), []),
     ],
 )
-def test_of_pods_that_have_too_many_threads_together_those_that_came_last_are_refused(
+def test_of_too_many_threads_those_that_came_last_are_refused(
     asked: tuple[int, ...], refused: list[int]
 ) -> None:
     held, pods = sharing(*asked)
@@ -296,7 +294,7 @@ def test_the_container_that_starts_is_the_one_that_holds_the_devices() -> None:
     assert starting_container((), node) is None
 
 
-def test_an_init_container_that_starts_is_known_by_the_journal_or_by_what_it_leaves() -> None:
+def test_an_init_container_that_starts_is_known_by_journal_or_amount() -> None:
     pod = node_pod("train-0", container(mem=3), init=(container("first", mem=8, percent=20),))
     later = devices(named(), mem_ids(3))
     noted = (
@@ -371,9 +369,7 @@ def test_a_priority_that_was_answered_for_another_pod_must_be_its_own(
     "policy",
     [POLICY, BY_ANNOTATION, replace(POLICY, gpu_priority=GpuPriority("priority-class", 9))],
 )
-def test_what_was_answered_for_this_very_pod_stays_whatever_its_annotation_and_the_policy_say_since(
-    priority: int | None, policy: Policy
-) -> None:
+def test_what_was_answered_for_this_very_pod_stays(priority: int | None, policy: Policy) -> None:
     pods = (node_pod(annotations=BELOW),)
     noted = replace(
         entry(mem_ids(7), named(), 100), priority=priority, answered_for="uid-of-train-0"

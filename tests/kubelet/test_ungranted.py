@@ -58,9 +58,7 @@ def test_a_pod_that_asks_for_no_gpu_holds_none() -> None:
 
 
 @pytest.mark.parametrize("amount", [7, "40Gb", "16Ki", None, {}])
-def test_whoever_asks_for_memory_of_a_gpu_is_not_judged_well_or_badly_written(
-    amount: object,
-) -> None:
+def test_whoever_asks_for_memory_is_not_judged_however_it_is_written(amount: object) -> None:
     assert found(pod_object("train", container(resources={"limits": {MEM: amount}}))) == {}
     assert found(pod_object("train", container(resources={"requests": {MEM: amount}}))) == {}
 

@@ -85,9 +85,7 @@ def test_a_silent_daemon_is_wedged_at_the_third_command_and_not_before() -> None
 
 
 @pytest.mark.parametrize("state", [one for one in State if one is not State.DOWN])
-def test_from_every_state_a_silent_daemon_is_wedged_so_that_another_takes_its_place(
-    state: State,
-) -> None:
+def test_from_every_state_a_silent_daemon_is_wedged(state: State) -> None:
     silent = DaemonView(alive=True, settled=True, unanswered=3)
     assert walk(state, silent, silent) is State.WEDGED
 
@@ -116,9 +114,7 @@ def test_a_drained_domain_to_which_somebody_came_is_not_drained(changes: dict[st
 
 
 @pytest.mark.parametrize("state", [State.STARTING, State.WEDGED])
-def test_a_domain_that_comes_back_while_a_drain_is_asked_does_not_serve_in_between(
-    state: State,
-) -> None:
+def test_a_domain_that_comes_back_to_a_drain_does_not_serve_first(state: State) -> None:
     assert next_state(state, EMPTY) is State.DRAINING
 
 
@@ -139,18 +135,14 @@ def test_every_state_can_be_reached_and_left() -> None:
 
 
 @given(st.sampled_from(State), SEEN)
-def test_every_step_is_in_the_table_and_comes_from_what_was_seen(
-    state: State, seen: DaemonView
-) -> None:
+def test_every_step_is_in_the_table_and_was_seen(state: State, seen: DaemonView) -> None:
     after = next_state(state, seen)
     if after is not state:
         assert any(TRANSITIONS.get((state, event)) is after for event in events_of(seen))
 
 
 @given(st.sampled_from(State), st.lists(SEEN, max_size=12))
-def test_whatever_happened_a_healthy_daemon_is_served_again(
-    state: State, history: list[DaemonView]
-) -> None:
+def test_in_the_end_a_healthy_daemon_serves(state: State, history: list[DaemonView]) -> None:
     assert walk(walk(state, *history), HEALTHY, HEALTHY, HEALTHY) is State.READY
 
 

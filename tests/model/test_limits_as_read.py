@@ -81,9 +81,7 @@ def test_the_ordinal_counts_the_devices_that_the_process_sees() -> None:
         *[(value, 100) for value in ("100", "0", "101", "-5", "abc", "nan", "inf", "", None)],
     ],
 )
-def test_a_thread_percentage_out_of_range_or_none_is_a_hundred(
-    value: str | None, percent: float
-) -> None:
+def test_a_percentage_out_of_range_or_none_is_a_hundred(value: str | None, percent: float) -> None:
     assert thread_percent_as_read(value) == percent
 
 

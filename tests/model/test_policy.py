@@ -112,9 +112,7 @@ def test_a_value_that_cannot_be_is_refused_by_its_path(path: str, value: object)
 
 
 @pytest.mark.parametrize("policy", [0, 3])
-def test_a_policy_that_divides_a_card_is_refused_without_the_number_of_its_parts(
-    policy: int,
-) -> None:
+def test_a_policy_that_divides_a_card_needs_the_number_of_its_parts(policy: int) -> None:
     unbounded = {"policy": policy, "max_inst": None}
     for path, value, where in (
         ("compute.policy", policy, "compute.max_inst"),

@@ -257,9 +257,7 @@ def test_the_label_divides_the_request_over_gpus() -> None:
         ({MEMORY: 14, PERCENT: 45}, "percent-step", "write 40 or 50"),
     ],
 )
-def test_what_two_gpus_cannot_share_evenly_is_refused(
-    limits: Fields, rule: str, remedy: str
-) -> None:
+def test_what_two_gpus_cannot_share_is_refused(limits: Fields, rule: str, remedy: str) -> None:
     (found,) = all_of(pod(container(limits=limits), labels={COUNT: "2"}))
     assert (found.rule, found.remedy) == (rule, remedy)
 
@@ -353,9 +351,7 @@ def test_other_resource_names_come_from_the_policy() -> None:
         (None, "not-an-object", "the document"),
     ],
 )
-def test_what_has_the_wrong_shape_is_a_problem_with_its_path(
-    thing: Any, rule: str, where: str
-) -> None:
+def test_what_has_the_wrong_shape_is_named_by_its_path(thing: Any, rule: str, where: str) -> None:
     found = read_object(thing).problems
     assert [(problem.rule, problem.where) for problem in found] == [(rule, where)]
 

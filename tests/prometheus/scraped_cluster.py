@@ -19,7 +19,6 @@ from mpsd.model.metrics import Exporter
 from mpsd.simulator.programs import wait_until
 from tests.manifests.rendering import rendered
 from tests.prometheus.meanwhile import beside
-from tests.prometheus.node_trials import LISTEN
 from tests.prometheus.server import DEADLINE_S, Prometheus
 from tests.served import free_port
 from tests.whole.machine.machine import eventually
@@ -36,6 +35,7 @@ from tests.whole.webhook.world import (
     webhook,
 )
 
+LISTEN = "MPSD_LISTEN"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 WEBHOOK, SCHEDULER = "webhook-0", "scheduler-0"
 POLICY: Mapping[str, Any] = {

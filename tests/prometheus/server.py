@@ -88,10 +88,6 @@ class Prometheus:
         self._targets[exporter, instance] = port
         self._write_targets()
 
-    def forget(self, exporter: Exporter, instance: str) -> None:
-        del self._targets[exporter, instance]
-        self._write_targets()
-
     def scrape_readers(self, port: int | None, token: str = "") -> None:
         """As the PodMonitor of the agent has it, with this token; None: no longer."""
         self._write("token", token)

@@ -74,9 +74,7 @@ def test_a_claim_that_reserves_no_threads_may_use_as_many_as_the_policy_says() -
 @pytest.mark.parametrize(
     ("threads", "cap", "percent"), [("30", 60, 60), ("0", 50, 50), ("30", 30, 30)]
 )
-def test_parameters_raise_the_cap_above_what_is_reserved(
-    threads: str, cap: int, percent: int
-) -> None:
+def test_parameters_raise_the_cap_above_the_reserved(threads: str, cap: int, percent: int) -> None:
     claim = prepared(result(threads=threads), configs=(config(parameters(threadCap=cap)),))
     assert (claim.thread_percent, claim.reserved_percent) == (percent, int(threads))
 
@@ -84,9 +82,7 @@ def test_parameters_raise_the_cap_above_what_is_reserved(
 @pytest.mark.parametrize(
     ("field", "remedy"), [("clients", "capacity.requests"), ("speed", "threadCap")]
 )
-def test_what_is_a_capacity_and_no_parameter_is_said_where_it_belongs(
-    field: str, remedy: str
-) -> None:
+def test_what_is_no_parameter_is_said_where_it_belongs(field: str, remedy: str) -> None:
     (problem,) = config_problems(parameters(**{field: 4}), "parameters", POLICY)
     assert (problem.rule, problem.where) == ("field-unknown", f"parameters.{field}")
     assert remedy in problem.remedy

@@ -139,9 +139,7 @@ def test_a_gpu_that_takes_no_client_is_tainted_with_the_reason(state: State) -> 
 
 
 @pytest.mark.parametrize("state", get_args(EvictingState))
-def test_pods_are_evicted_by_a_taint_only_in_the_states_that_the_policy_names(
-    state: EvictingState,
-) -> None:
+def test_a_taint_evicts_pods_in_the_states_that_the_policy_names(state: EvictingState) -> None:
     seen = view(records=(record(0, State(state)), record(1)))
     first, second = devices(seen, (), replace(POLICY, evict_claims_when=(state,)))
     assert first["taints"] == [{"key": "mpsd.io/gpu", "value": state, "effect": "NoExecute"}]

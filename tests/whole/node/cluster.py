@@ -93,6 +93,12 @@ class Cluster(Machine):
         )
         return agent
 
+    def restart_agent(self) -> Service:
+        """By SIGKILL; the next one."""
+        self.agent.kill()
+        self.agent = self.start_agent()
+        return self.agent
+
     @property
     def kubelet_words(self) -> list[str]:
         """What is added to kubelet's command line."""
@@ -192,10 +198,13 @@ class Cluster(Machine):
 
         eventually(is_offered, "kubelet offers both resources")
 
-    def events(self, reason: str) -> list[str]:
-        """The messages of the events of this reason."""
-        found = self.ask("GET", "/api/v1/namespaces/default/events")["items"]
-        return [event["message"] for event in found if event["reason"] == reason]
+    def events(self, reason: str = "", name: str = "") -> list[str]:
+        """The messages of the events of this reason and of this object; empty: of any."""
+        return [
+            event["message"]
+            for event in self.ask("GET", "/api/v1/namespaces/default/events")["items"]
+            if reason in {"", event["reason"]} and name in {"", event["involvedObject"]["name"]}
+        ]
 
     # -- pods -------------------------------------------------------------------------------------
 

@@ -162,9 +162,7 @@ def _soon_calm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ledger, "_NEWS_PAUSE_S", 0.0)
 
 
-async def test_a_journal_that_cannot_be_read_is_unknown_until_kubelet_has_made_up_for_it(
-    world: World,
-) -> None:
+async def test_an_unreadable_journal_is_unknown_until_kubelet_makes_up_for_it(world: World) -> None:
     """An init container's devices, for example, are in no list of kubelet's."""
     world.kubelet.name = "another"
     await world.ledger.refresh_now()
@@ -195,36 +193,7 @@ async def test_while_nothing_changes_kubelet_is_asked_seldom(
     assert await world.asks(3) == 3
 
 
-async def test_while_pods_come_and_go_cycles_leave_kubelet_alone_for_a_while_after_each_answer(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ledger, "_NEWS_PAUSE_S", DEADLINE_S)
-    assert await world.asks(3) == 0
-    await world.kubelet.stop()
-    await world.ledger.refresh_now()
-    await world.kubelet.start()
-    assert await world.asks(3) == 1  # until it has answered there is no pause
-
-
-async def test_only_what_makes_a_difference_to_grants_has_anything_counted_again(
-    world: World,
-) -> None:
-    await world.ledger.refresh_now()
-    held, counted = world.ledger.view.held, world.ledger.view
-    assert [one.grant.memory_mib for one in held] == [7 * 1024]
-    await world.ledger.refresh_now()
-    assert world.ledger.view.held is held
-    await world.change(lambda pod: pod["metadata"].update(annotations={"note": "x"}))
-    world.ledger.count()
-    assert world.ledger.view is counted
-    await world.change(lambda pod: pod["status"].update(phase="Succeeded"))
-    world.ledger.count()
-    assert world.ledger.view is not counted
-
-
-async def test_a_change_of_a_pod_another_word_and_an_answer_have_kubelet_asked_again(
-    world: World,
-) -> None:
+async def test_a_changed_pod_and_an_answer_have_kubelet_asked_again(world: World) -> None:
     await world.calm()
     await world.change(lambda pod: pod["metadata"].update(annotations={"note": "x"}))
     assert await world.asks(1) == 1
@@ -267,18 +236,6 @@ async def test_while_the_api_is_away_kubelet_is_asked_and_nobody_new_has_none(wo
     assert {pod.name for pod in before.values()} == {"web"}
 
 
-async def test_a_pod_that_asks_for_no_gpu_is_known_to_have_none_and_has_nobody_asked(
-    world: World,
-) -> None:
-    await world.calm()
-    asking = world.ledger.pods_seen
-    world.create(pod_object("web", container()))
-    await until(lambda: len(world.pods.objects()) == 2, DEADLINE_S, "it is seen")
-    assert await world.asks(1) == 0
-    assert [pod.name for pod in world.ledger.view.ungranted.values()] == ["web"]
-    assert world.ledger.pods_seen is asking
-
-
 async def test_devices_are_chosen_by_what_kubelet_says_now(world: World) -> None:
     """Of two pods that ask for as many percent, the older was not the one that kubelet asked for
     first."""
@@ -295,20 +252,6 @@ async def test_devices_are_chosen_by_what_kubelet_says_now(world: World) -> None
     chosen = await _plugin(world.ledger).preferred(available, (), 4)
     # both on the first would have 120 percent of its threads
     assert set(map(gpu_of, chosen)) == {UUIDS[1]}
-
-
-async def test_kubelet_is_not_asked_again_where_nothing_was_given_since(world: World) -> None:
-    world.create(pod_object("next", container(mem=4)))
-    await until(lambda: len(world.ledger.pods_seen) == 2, DEADLINE_S, "it is seen")
-    available = [one for one in memory_devices(GPUS, POLICY) if one not in mem_ids(7)]
-    before = world.kubelet.asked
-    await _plugin(world.ledger).preferred(available, (), 4)
-    assert world.kubelet.asked == before
-    world.ledger.note(
-        JournalEntry("memory", tuple(available[:4]), named("next"), None, processes.boot_id(), 1.0)
-    )
-    await _plugin(world.ledger).preferred(available[4:], (), 4)
-    assert world.kubelet.asked == before + 1
 
 
 def _plugin(ledger: KubeletGrants) -> MemoryPlugin:
@@ -336,7 +279,7 @@ async def test_an_older_word_of_kubelet_that_comes_late_undoes_no_newer_one(worl
     assert [one.grant.memory_mib for one in world.ledger.view.held] == [3 * 1024]
 
 
-async def test_no_container_starts_before_kubelet_has_said_what_its_pod_holds(
+async def test_no_container_starts_before_kubelet_says_what_it_holds(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_plugins, "_ANSWER_S", 0.3)
@@ -346,18 +289,3 @@ async def test_no_container_starts_before_kubelet_has_said_what_its_pod_holds(
     waiting = asyncio.create_task(world.ledger.until_answered(DEADLINE_S))
     await world.kubelet.start()
     assert await waiting == ""
-
-
-async def test_who_was_without_for_long_counts_as_holding_nothing_until_kubelet_says_otherwise(
-    world: World,
-) -> None:
-    ids, world.kubelet.held = world.kubelet.held, ()
-    await world.ledger.refresh_now()
-    assert not world.ledger.view.ungranted  # it may just have come
-    assert world.ledger.listed == {("default", "train-0")}
-    (pod,) = world.ledger.pods_seen
-    world.ledger.set_unallocated(frozenset({pod.uid}))
-    assert set(world.ledger.view.ungranted) == {pod.uid}
-    world.kubelet.held = ids
-    await world.ledger.refresh_now()
-    assert not world.ledger.view.ungranted

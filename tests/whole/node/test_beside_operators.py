@@ -1,7 +1,6 @@
 """A node of mpsd's beside programs that write to its Node: autoscalers' taints, and NVIDIA's GPU
 operator's labels."""
 
-import signal
 from collections.abc import Iterator
 
 import pytest
@@ -24,10 +23,8 @@ class Operated(Cluster):
         return [*super().agent_words, *self.flags]
 
     def restart_agent(self, *flags: str) -> Service:
-        self.agent.kill()
         self.flags = flags
-        self.agent = self.start_agent()
-        return self.agent
+        return super().restart_agent()
 
     def taints(self) -> list[Object]:
         found: list[Object] = self.node_object().get("spec", {}).get("taints", [])
@@ -57,9 +54,7 @@ def operated(cluster: Cluster) -> Operated:
     return cluster
 
 
-def test_no_pod_comes_before_the_gpus_are_served_and_then_the_startup_taint_is_removed(
-    operated: Operated,
-) -> None:
+def test_the_startup_taint_is_removed_once_gpus_are_served(operated: Operated) -> None:
     operated.cordon("all")
     eventually(lambda: operated.is_said("every GPU is cordoned"), "the node serves nothing")
     operated.taint(_OTHERS, _TAINT, _TAINT | {"effect": "NoExecute"})
@@ -74,19 +69,3 @@ def test_no_pod_comes_before_the_gpus_are_served_and_then_the_startup_taint_is_r
     operated.program_of("early")
     assert operated.taints() == [_OTHERS]
     assert operated.agent.logged("startup taint removed")
-
-
-def test_an_agent_that_stops_leaves_the_startup_taint_of_gpus_that_do_not_serve(
-    operated: Operated,
-) -> None:
-    operated.cordon("all")
-    eventually(lambda: operated.is_said("every GPU is cordoned"), "the node serves nothing")
-    operated.taint(_TAINT)
-    agent = operated.restart_agent("--startup-taint", "mpsd.io/not-ready")
-    eventually(lambda: agent.logged("in sync", watched="nodes"), "the agent knows of the taint")
-    agent.send(signal.SIGTERM)
-    eventually(lambda: not agent.running, "it has stopped")
-    assert operated.taints() == [_TAINT]
-    operated.taint()
-    operated.cordon()
-    operated.agent = operated.start_agent()

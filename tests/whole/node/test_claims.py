@@ -6,7 +6,6 @@ The test is the scheduler, which allocates claims, and the kubelet that has them
 
 import asyncio
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -17,10 +16,8 @@ from urllib.error import HTTPError
 
 import pytest
 
-from mpsd.kubelet.api import dra_health_pb2 as health_wire
 from mpsd.kubelet.api import dra_pb2 as wire
 from mpsd.kubelet.api import pluginregistration_pb2 as registration
-from mpsd.kubelet.api.dra_health_pb2_grpc import DRAResourceHealthStub
 from mpsd.kubelet.api.dra_pb2_grpc import DRAPluginStub
 from mpsd.kubelet.api.pluginregistration_pb2_grpc import RegistrationStub
 from mpsd.kubelet.client import dial
@@ -171,20 +168,6 @@ class ClaimCluster(Cluster):
 
         return asyncio.run(ask())
 
-    def health(self) -> list[tuple[int, str]]:
-        """Of each GPU, with the message."""
-
-        async def ask() -> list[tuple[int, str]]:
-            async with dial(self.socket) as channel:
-                stream = DRAResourceHealthStub(channel).NodeWatchResources(
-                    health_wire.NodeWatchResourcesRequest()
-                )
-                async for answer in stream:
-                    return [(device.health, device.message) for device in answer.devices]
-                return []
-
-        return asyncio.run(ask())
-
     # -- what containers do -----------------------------------------------------------------------
 
     def client_in(
@@ -197,17 +180,10 @@ class ClaimCluster(Cluster):
         folders = {mount["containerPath"]: mount["hostPath"] for mount in edits["mounts"]}
         given["CUDA_MPS_PIPE_DIRECTORY"] = folders[given["CUDA_MPS_PIPE_DIRECTORY"]]
         client = [sys.executable, "-m", "mpsd.simulator.cuda_client", *actions, "hold"]
-        program = self.started_in(pod, client, given)
+        enter = f'echo $$ > {pod.members} && exec "$@"'
+        program = self.start(["sh", "-c", enter, "sh", *client], given)
         program.heard(until)
         return program
-
-    def started_in(
-        self,
-        pod: PodCgroupHere,
-        argv: Sequence[str],
-        given: Mapping[str, str] = MappingProxyType({}),
-    ) -> Program:
-        return self.start(["sh", "-c", f'echo $$ > {pod.members} && exec "$@"', "sh", *argv], given)
 
     # -- what is left -----------------------------------------------------------------------------
 
@@ -252,9 +228,7 @@ def claims(running_cluster: ClaimCluster) -> Iterator[ClaimCluster]:
     running_cluster.empty()
 
 
-def test_a_prepared_claim_is_a_grant_and_a_device_of_the_container_runtime(
-    claims: ClaimCluster,
-) -> None:
+def test_a_prepared_claim_is_a_grant_and_a_cdi_device(claims: ClaimCluster) -> None:
     uid = claims.allocate("share", 7, 30)
     answer = claims.prepare("share", uid)
     (device,) = answer.devices
@@ -268,6 +242,12 @@ def test_a_prepared_claim_is_a_grant_and_a_device_of_the_container_runtime(
     assert claims.unprepare("share", uid) == claims.unprepare("share", uid) == ""
     eventually(lambda: not claims.granted(), "no grant")
     assert not claims.files()
+    assert (claims.node().claim_driver, claims.node().claims_trouble) == (DRIVER, "")
+    no = registration.RegistrationStatus(plugin_registered=False, error="unknown version")
+    asyncio.run(claims.register(no))
+    assert claims.node().claims_trouble == "kubelet refuses the driver: unknown version"
+    asyncio.run(claims.register(registration.RegistrationStatus(plugin_registered=True)))
+    assert claims.node().claims_trouble == ""
 
 
 @contextmanager
@@ -281,7 +261,7 @@ def pod_here(claims: ClaimCluster, number: int = 0) -> Iterator[PodCgroupHere]:
 
 
 @needs_cgroups
-def test_what_kubelet_gives_up_is_held_while_a_process_of_it_lives(claims: ClaimCluster) -> None:
+def test_what_kubelet_gives_up_is_held_while_a_process_lives(claims: ClaimCluster) -> None:
     """As of a pod that was deleted by force, whose processes went on."""
     whole = claims.offered_mib()
     with pod_here(claims) as home:
@@ -294,8 +274,7 @@ def test_what_kubelet_gives_up_is_held_while_a_process_of_it_lives(claims: Claim
         new = claims.allocate("new", 20)
         assert "left beside the other grants" in claims.prepare("new", new).error
         eventually(lambda: claims.offered_mib() == whole - 10240, "the scheduler is not offered it")
-        claims.agent.kill()
-        claims.agent = claims.start_agent()
+        claims.restart_agent()
         eventually(lambda: claims.granted() == {left: 10240}, "the grant of what was left")
         assert claims.node().grants[0].ended
         program.kill()
@@ -341,26 +320,7 @@ def test_kubelet_can_give_up_a_claim_that_nobody_can_read(claims: ClaimCluster) 
     eventually(lambda: claims.is_gone("share"), "the pod is gone")
 
 
-def test_claims_that_are_served_no_longer_hold_their_room_and_that_is_said(
-    claims: ClaimCluster,
-) -> None:
-    uid = claims.allocate("share", 7)
-    claims.prepared("share", uid)
-    claims.apply(_pod_with("share", "share"))
-    claims.agent.kill()
-    claims.agent = claims.start_agent_without_claims()
-    (said,) = eventually(
-        lambda: claims.agent.logged("claims not served"), "that they are left is said"
-    )
-    assert "default/share" in str(said["claims"])
-    eventually(lambda: claims.granted() == {uid: 7168}, "its grant")
-    claims.delete("share")
-    eventually(lambda: claims.is_gone("share"), "the pod is gone")
-    claims.agent.kill()
-    claims.agent = claims.start_agent()
-
-
-def test_no_pod_starts_in_the_place_of_claims_that_nobody_can_read(claims: ClaimCluster) -> None:
+def test_no_pod_starts_in_the_place_of_unreadable_claims(claims: ClaimCluster) -> None:
     uid = _left_unreadable(claims, claims.start_agent_without_claims)
     Cluster.until_offered(claims)
     claims.apply(pod("late", 2))
@@ -374,59 +334,4 @@ def test_no_pod_starts_in_the_place_of_claims_that_nobody_can_read(claims: Claim
     claims.delete("late")
     claims.delete("share")
     eventually(lambda: claims.is_gone("late") and claims.is_gone("share"), "the pods are gone")
-    claims.agent.kill()
-    claims.agent = claims.start_agent()
-
-
-@contextmanager
-def small(claims: ClaimCluster, folder: Path) -> Iterator[Path]:
-    """The folder is a full disk, of a file that is given; the agent does not run while it is
-    mounted."""
-
-    def changed(*command: str) -> None:
-        claims.agent.kill()
-        done = subprocess.run([*command, str(folder)], capture_output=True, text=True, check=False)
-        claims.agent = claims.start_agent()
-        if done.returncode:
-            pytest.skip(f"needs the right to mount: {done.stderr}")
-
-    folder.mkdir(exist_ok=True)
-    changed("mount", "-t", "tmpfs", "-o", "size=64k", "none")
-    try:
-        filler = folder / "filler"
-        with suppress(OSError), filler.open("wb", buffering=0) as file:
-            while True:
-                file.write(bytes(1024))
-        yield filler
-    finally:
-        changed("umount")
-
-
-def test_a_full_disk_defers_claims_with_the_reason_and_loses_nothing(claims: ClaimCluster) -> None:
-    with small(claims, claims.cdi) as filler:
-        uid = claims.allocate("share", 2)
-        assert "No space left on device" in claims.prepare("share", uid).error
-        assert not any(path.name.endswith(".new") for path in filler.parent.iterdir())
-        filler.unlink()
-        claims.prepared("share", uid)
-        eventually(lambda: claims.granted() == {uid: 2048}, "its grant")
-        claims.empty()
-
-
-def test_a_slice_that_somebody_deletes_is_written_again(claims: ClaimCluster) -> None:
-    (before,) = claims.ask("GET", _SLICES)["items"]
-    claims.ask("DELETE", f"{_SLICES}/{before['metadata']['name']}")
-    claims.until_offered()
-
-
-def test_the_node_says_that_it_serves_claims_and_why_kubelet_gets_none(
-    claims: ClaimCluster,
-) -> None:
-    assert (claims.node().claim_driver, claims.node().claims_trouble) == (DRIVER, "")
-    why = "no version of it is known here"
-    asyncio.run(
-        claims.register(registration.RegistrationStatus(plugin_registered=False, error=why))
-    )
-    assert claims.node().claims_trouble == f"kubelet refuses the driver: {why}"
-    asyncio.run(claims.register(registration.RegistrationStatus(plugin_registered=True)))
-    assert claims.node().claims_trouble == ""
+    claims.restart_agent()

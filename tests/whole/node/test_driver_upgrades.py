@@ -121,9 +121,7 @@ def _play_the_end(upgraded: UpgradedNode) -> None:
     upgraded.set_state("upgrade-done")
 
 
-def test_pods_are_waited_for_then_nothing_has_the_driver_open_and_pods_come_to_the_new_one(
-    upgraded: UpgradedNode,
-) -> None:
+def test_pods_are_waited_for_and_then_nothing_has_the_driver_open(upgraded: UpgradedNode) -> None:
     upgraded.set_state("upgrade-required")
     old = upgraded.running("first", 3), upgraded.running("second", 20)
     upgraded.reach("cordon-required")
@@ -155,19 +153,3 @@ def test_pods_are_waited_for_then_nothing_has_the_driver_open_and_pods_come_to_t
     eventually(lambda: upgraded.is_labelled, "the node is let go")
     _play_the_end(upgraded)
     assert upgraded.program_of("late").heard("ready")
-
-
-def test_an_upgrade_that_is_given_up_puts_the_node_back_into_use(upgraded: UpgradedNode) -> None:
-    program = upgraded.running("first", 3)
-    upgraded.reach("wait-for-jobs-required")
-    upgraded.set_state(None)
-    upgraded.until_ready()
-    assert program.heard("ready")
-    upgraded.delete("first")
-    upgraded.reach("wait-for-jobs-required")
-    eventually(lambda: upgraded.is_labelled, "the node is let go")
-    upgraded.place_pods()
-    upgraded.set_state(None)
-    eventually(lambda: not upgraded.is_labelled, "the agent has removed its label")
-    upgraded.place_pods()
-    upgraded.until_ready()

@@ -26,9 +26,7 @@ def running_cluster() -> Iterator[Cluster]:
     yield from begun(made)
 
 
-def test_a_pod_that_lifts_its_limit_is_stopped_at_its_allocation_and_not_ended(
-    cluster: Cluster,
-) -> None:
+def test_a_pod_that_lifts_its_limit_is_stopped_at_its_allocation(cluster: Cluster) -> None:
     """It allocates again and again, from its start on."""
     program = cluster.running("sample", 2)
     eventually(lambda: cluster.grant("sample").memory_cap == "cgroup", "its cgroup holds it")

@@ -50,7 +50,7 @@ def test_a_pod_gets_a_share_of_one_instance_and_sees_no_other_gpu(cluster: Clust
     )
 
 
-def test_a_new_layout_leaves_running_pods_and_its_instances_take_others(cluster: Cluster) -> None:
+def test_a_new_layout_leaves_running_pods_and_takes_others(cluster: Cluster) -> None:
     stays = cluster.running("stays", 20, annotations=on(cluster, "gpu0-mig1"))
     goes = cluster.running("goes", 20, annotations=on(cluster, "gpu0-mig2"))
     before = cluster.daemon("gpu0-mig1"), cluster.daemon("gpu0-mig2")

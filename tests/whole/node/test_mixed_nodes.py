@@ -2,9 +2,8 @@
 device plugins."""
 
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 import pytest
 
@@ -12,14 +11,11 @@ from mpsd.model.names import CLAIMS_LABEL
 from mpsd.platform import local_api
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import eventually
-from tests.whole.node.cluster import MEMORY, Cluster, Object, PodProgram, container
+from tests.whole.node.cluster import MEMORY, Cluster
 from tests.whole.node.conftest import begun
 from tests.whole.node.test_random_claims import ScheduledCluster
-from tests.whole.node.test_watchdog import frozen
 
 pytestmark = needs_cgroups  # by which a process's pod is known
-
-_NAMESPACED = "/apis/resource.k8s.io/v1/namespaces/default"
 
 
 class MixedCluster(ScheduledCluster):
@@ -52,22 +48,6 @@ class MixedCluster(ScheduledCluster):
         self.claim(name, deviceClassName="mps.mpsd.io", capacity={"requests": {"memory": "4Gi"}})
         self.program_of(name)
 
-    def claim(self, name: str, actions: Sequence[str] = ("info", "hold"), **exactly: Any) -> None:
-        """A claim, and a pod of its name that has it."""
-        claim: Object = {
-            "metadata": {"name": name},
-            "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
-        }
-        self.ask("POST", f"{_NAMESPACED}/resourceclaims", claim)
-        main = container("main", 0, actions=actions) | {"resources": {"claims": [{"name": "gpu"}]}}
-        spec = {
-            "containers": [main],
-            "resourceClaims": [{"name": "gpu", "resourceClaimName": name}],
-        }
-        self.apply(
-            {"kind": "Pod", "metadata": {"name": name, "namespace": "default"}, "spec": spec}
-        )
-
     def ended(self, *names: str) -> None:
         for name in names:
             self.delete(name)
@@ -91,9 +71,7 @@ def cluster(running_cluster: MixedCluster) -> Iterator[MixedCluster]:
     running_cluster.until_by_plugins()
 
 
-def test_a_labelled_node_serves_claims_once_nobody_holds_a_gpu_by_the_device_plugin_and_back(
-    cluster: MixedCluster,
-) -> None:
+def test_a_label_moves_an_empty_node_to_claims_and_back(cluster: MixedCluster) -> None:
     cluster.running("first", 4)
     cluster.label({CLAIMS_LABEL: "true"})
     cluster.running("second", 2)  # which is served as long as the node is not empty
@@ -130,28 +108,7 @@ def test_a_whole_gpu_is_for_one_claim_alone_and_all_of_its_threads(cluster: Mixe
     assert "nodeName" not in cluster.pod("other")["spec"]
 
 
-def test_the_client_of_a_deleted_pod_with_a_claim_is_ended_by_the_agent(
-    cluster: MixedCluster,
-) -> None:
-    cluster.label({CLAIMS_LABEL: "true"})
-    cluster.until_by_claims()
-    part = {"capacity": {"requests": {"memory": "4Gi"}}}
-    cluster.claim("ends", actions=("linger",), deviceClassName="mps.mpsd.io", **part)
-    program = PodProgram(cluster, "ends", "main")
-    (pid,) = eventually(lambda: program.heard("lingering"), "it holds its context")
-    eventually(lambda: cluster.node().clients, "its process is known")
-    with frozen(cluster.kubelet):  # which must not be the first to signal it
-        cluster.delete("ends", grace_s=600)
-        eventually(
-            lambda: cluster.agent.logged("client stopped", pid=pid, reason="pod deleted"),
-            "it is stopped",
-        )
-    eventually(lambda: cluster.is_gone("ends"), "the pod is gone")
-
-
-def test_an_agent_that_starts_while_the_api_server_is_away_serves_what_is_held(
-    cluster: MixedCluster,
-) -> None:
+def test_an_agent_that_starts_without_the_api_serves_what_is_held(cluster: MixedCluster) -> None:
     cluster.running("held", 4)
     cluster.api.send(signal.SIGSTOP)
     try:
@@ -174,9 +131,7 @@ def test_an_agent_that_starts_while_the_api_server_is_away_serves_what_is_held(
     cluster.until_by_claims()
 
 
-def test_an_agent_that_knows_neither_label_nor_holders_waits_for_the_api_server(
-    cluster: MixedCluster,
-) -> None:
+def test_an_agent_that_knows_nothing_waits_for_the_api_server(cluster: MixedCluster) -> None:
     def unknown() -> str:
         with suppress(local_api.NotRunning):
             return " ".join(cluster.node().unknown)

@@ -8,12 +8,11 @@ runtime some time: where it must not be the first, it hears of it once the agent
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from mpsd.kubelet.pod_ends import FILE
 from mpsd.model.policy import POD_END_MARGIN_S
 from mpsd.platform import local_api, processes
 from tests.platform.pod_cgroup import needs_cgroups
@@ -35,7 +34,6 @@ KILLED, TERMINATED = 128 + signal.SIGKILL, 128 + signal.SIGTERM
 DRAIN_S = 2  # longer than what is queued takes
 LONG_S = 600  # a grace that no test waits for
 POLICY = {"graces": {"end_drain_s": DRAIN_S}}
-_DAEMON_SETS = "/apis/apps/v1/namespaces/default/daemonsets"
 
 # As tini and torchrun do: it passes TERM on, waits for its one program, and says how that ended.
 _PASSING_ON = """
@@ -105,20 +103,6 @@ def started(cluster: Cluster, name: str, command: str, **spec: object) -> Progra
     return Program(cluster, name, code_file(cluster, name))
 
 
-def pods_of(cluster: Cluster, labels: Mapping[str, str]) -> list[str]:
-    pods = [one["metadata"] for one in cluster.pods()]
-    return [one["name"] for one in pods if labels.items() <= one.get("labels", {}).items()]
-
-
-def is_ready(cluster: Cluster, name: str) -> bool:
-    conditions = cluster.pod(name).get("status", {}).get("conditions", ())
-    return any((one["type"], one["status"]) == ("Ready", "True") for one in conditions)
-
-
-def record(cluster: Cluster) -> Path:
-    return cluster.run_directory / "agent" / FILE
-
-
 @pytest.fixture(scope="module")
 def running_cluster() -> Iterator[Cluster]:
     cluster = Cluster()
@@ -174,34 +158,6 @@ def test_a_client_that_would_die_of_sigterm_is_stopped_before_it_comes(
 
 
 @pytest.mark.usefixtures("neighbour")
-def test_the_client_of_a_pod_that_is_rolled_is_stopped_before_sigterm(cluster: Cluster) -> None:
-    labels = {"app": "rolled"}
-    template = {
-        "metadata": {"labels": labels},
-        "spec": programs_pod(cluster, "rolled", DIES)["spec"],
-    }
-    template["spec"]["restartPolicy"] = "Always"
-    spec = {"selector": {"matchLabels": labels}, "template": template}
-    cluster.ask(
-        "POST", _DAEMON_SETS, {"kind": "DaemonSet", "metadata": {"name": "rolled"}, "spec": spec}
-    )
-    (name,) = eventually(lambda: pods_of(cluster, labels), "its pod is made")
-    program = Program(cluster, name, code_file(cluster, "rolled"))
-    eventually(lambda: is_ready(cluster, name), "its pod is ready")
-    with frozen(cluster.kubelet):
-        merge = "application/merge-patch+json"
-        cluster.ask(
-            "PATCH",
-            f"{_DAEMON_SETS}/rolled",
-            {"spec": {"template": {"metadata": {"annotations": {"version": "2"}}}}},
-            merge,
-        )
-        eventually(lambda: program.stopped, "it is stopped")
-    assert program.exit_code == KILLED
-    cluster.ask("DELETE", f"{_DAEMON_SETS}/rolled")
-
-
-@pytest.mark.usefixtures("neighbour")
 def test_a_client_that_handles_sigterm_ends_by_itself(cluster: Cluster) -> None:
     program = started(cluster, "handles", HANDLES)
     with frozen(cluster.kubelet):
@@ -221,30 +177,11 @@ def test_a_client_that_ignores_sigterm_is_ended_before_the_grace_is_over(cluster
     assert len(program.stopped) == 1
 
 
-def test_a_removed_pod_has_no_grace(cluster: Cluster) -> None:
-    """Its kubelet gives it what its spec says."""
-    program = started(cluster, "removed", IGNORES, terminationGracePeriodSeconds=LONG_S)
-    cluster.delete("removed", 0)
-    assert program.exit_code == KILLED
-    assert len(program.stopped) == 1
-
-
-def test_pods_that_are_deleted_together_end_together(cluster: Cluster) -> None:
-    programs = [started(cluster, f"one-{n}", DIES) for n in range(4)]
-    with frozen(cluster.kubelet):
-        for n in range(4):
-            cluster.delete(f"one-{n}", LONG_S)
-        eventually(lambda: all(one.stopped for one in programs), "all are stopped")
-    assert [one.exit_code for one in programs] == [KILLED] * 4
-    assert [len(one.stopped) for one in programs] == [1] * 4
-
-
 def test_the_next_agent_goes_on_with_the_grace_that_is_left(cluster: Cluster) -> None:
     program = started(cluster, "survives", IGNORES)
     cluster.delete("survives", LONG_S)
     (first,) = eventually(lambda: program.end, "its end is seen")
-    cluster.agent.kill()
-    cluster.agent = cluster.start_agent()
+    cluster.restart_agent()
     (again,) = eventually(lambda: program.end, "the next agent knows it")
     assert again["grace_s"] == LONG_S
     assert again["stop_in_s"] < first["stop_in_s"]
@@ -254,18 +191,7 @@ def test_the_next_agent_goes_on_with_the_grace_that_is_left(cluster: Cluster) ->
     assert program.exit_code == KILLED
 
 
-def test_without_a_record_the_next_agent_ends_a_deleted_pod_at_once(cluster: Cluster) -> None:
-    program = started(cluster, "unrecorded", IGNORES)
-    cluster.delete("unrecorded", LONG_S)
-    eventually(lambda: program.end, "its end is seen")
-    cluster.agent.kill()
-    record(cluster).unlink()
-    cluster.agent = cluster.start_agent()
-    assert program.exit_code == KILLED
-    assert len(program.stopped) == 1
-
-
-def test_a_pod_that_was_removed_while_no_agent_ran_is_ended_by_the_next(cluster: Cluster) -> None:
+def test_a_pod_removed_while_no_agent_ran_is_ended_by_the_next(cluster: Cluster) -> None:
     program = started(cluster, "unheard", IGNORES, terminationGracePeriodSeconds=LONG_S)
     cluster.delete("unheard", LONG_S)
     eventually(lambda: program.end, "its end is seen")
@@ -296,9 +222,7 @@ def with_policy(cluster: Cluster, **changes: object) -> None:
 
 
 @pytest.mark.usefixtures("neighbour")
-def test_a_container_that_is_killed_alone_ends_without_harm_and_without_the_others_of_its_pod(
-    cluster: Cluster,
-) -> None:
+def test_a_container_that_is_killed_alone_ends_alone(cluster: Cluster) -> None:
     """As mpsd-runtime asks, where a liveness probe fails."""
     made: Object = pod("probed", 2)
     made["spec"] |= {

@@ -1,12 +1,12 @@
 """What no pod may have, and who is told."""
 
 import json
-import resource
 
 import pytest
 
+from mpsd.agent.sources import PODS_ONLY
 from mpsd.platform import local_api
-from tests.whole.machine.machine import MPSD, Service, eventually
+from tests.whole.machine.machine import MPSD, eventually
 from tests.whole.node.cluster import Cluster, pod
 
 EGPU = "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=2048,WEIGHT=10"
@@ -17,9 +17,7 @@ def gpus() -> str:
     return "A30x2"
 
 
-def test_a_pod_that_asks_for_more_than_any_gpu_has_is_refused_with_the_reason(
-    cluster: Cluster,
-) -> None:
+def test_a_pod_that_asks_for_more_than_any_gpu_is_refused(cluster: Cluster) -> None:
     """Two GPUs together would do, and that is what kubelet sees."""
     cluster.apply(pod("large", 30))
     eventually(lambda: cluster.phase("large") == "Failed", "kubelet refuses it")
@@ -51,68 +49,18 @@ def test_a_cordoned_gpu_takes_no_new_pods_and_keeps_those_it_has(cluster: Cluste
     cluster.until_offered()
 
 
-def test_a_node_on_which_a_label_starts_nvidias_mps_daemon_takes_no_new_pods_and_keeps_those_it_has(
-    cluster: Cluster,
-) -> None:
-    old = cluster.running("beside-nvidias", 3)
-    cluster.label({"nvidia.com/mps.capable": "true"})
-    names = ("gpu0", "gpu1")
-    eventually(
-        lambda: {cluster.domain(name).state for name in names} == {"draining", "drained"},
-        "both drain",
-    )
-    said = "the Node's label nvidia.com/mps.capable=true starts NVIDIA's own MPS daemon"
-    eventually(
-        lambda: any(said in one["message"] for one in cluster.conditions()), "the Node says why"
-    )
-    assert cluster.phase("beside-nvidias") == "Running"
-    assert old.heard("ready")
-    cluster.label({"nvidia.com/gpu.deploy.device-plugin": "false"})
-    eventually(
-        lambda: {cluster.domain(name).state for name in names} == {"ready"}, "both serve again"
-    )
-    cluster.delete("beside-nvidias")
-    cluster.until_offered()
-
-
-def test_a_cordon_that_the_agent_cannot_write_down_ends_nothing_and_is_written_later(
-    cluster: Cluster,
-) -> None:
-    agent, (first, _second) = cluster.agent, cluster.node().gpus
-    soft, hard = resource.prlimit(agent.pid, resource.RLIMIT_NOFILE)
-    resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (1, hard))  # what it has open stays open
-    try:
-        cluster.cordon(first.uuid)
-        eventually(lambda: "cordon" in logged_steps(agent), "it is said")
-    finally:
-        resource.prlimit(agent.pid, resource.RLIMIT_NOFILE, (soft, hard))
-    eventually(lambda: cluster.domain("gpu0").state == "drained", "gpu0 is drained")
-    assert agent.running
-    cluster.cordon()
-    eventually(lambda: cluster.domain("gpu0").state == "ready", "gpu0 serves again")
-    cluster.until_offered()
-
-
-def logged_steps(agent: Service) -> set[str]:
-    return {line["step"] for line in agent.logged("tried again later")}
-
-
-def test_a_container_without_kubernetes_gets_nothing_beside_a_kubelet(cluster: Cluster) -> None:
-    asks = {"root": "/run/runc", "id": "c1", "name": "", "environment": {"EGPU": EGPU}}
-    status, body = local_api.ask(
-        cluster.run_directory / "mpsd.sock", "POST", "/v1/containers", asks
-    )
-    assert status == 400
-    assert json.loads(body)["reasons"] == ["kubelet assigns this node's GPUs to pods; create a pod"]
-    asks["environment"] = {}
-    assert local_api.ask(cluster.run_directory / "mpsd.sock", "POST", "/v1/containers", asks) == (
-        204,
-        b"",
-    )
-
-
-def test_no_pod_is_stopped_by_what_stops_programs(cluster: Cluster) -> None:
+def test_kubelet_alone_gives_gpus_and_ends_pods(cluster: Cluster) -> None:
     cluster.running("train", 4)
+    socket = cluster.run_directory / "mpsd.sock"
+    asks = {"root": "/run/runc", "id": "c1", "name": "", "environment": {"EGPU": EGPU}}
+    status, body = local_api.ask(socket, "POST", "/v1/containers", asks)
+    assert status == 400
+    assert json.loads(body)["reasons"] == [PODS_ONLY]
+    asks["environment"] = {}
+    assert local_api.ask(socket, "POST", "/v1/containers", asks) == (204, b"")
+    program = cluster.run("--gpu-mem 2", "true")
+    assert program.exit_code() != 0
+    assert PODS_ONLY in program.errors
     stop = cluster.start([MPSD, "stop", "default/train"])
     assert stop.exit_code() == 1
     assert "kubectl delete pod" in stop.errors

@@ -38,9 +38,7 @@ def until_alone(cluster: Cluster) -> None:
     cluster.until_ready()
 
 
-def test_a_pod_of_two_gpus_sees_half_of_its_request_on_each_and_its_neighbour_notices_nothing(
-    cluster: Cluster,
-) -> None:
+def test_a_pod_of_two_gpus_sees_half_of_its_request_on_each(cluster: Cluster) -> None:
     neighbour = cluster.running("neighbour", 3, annotations=on(cluster, 2))
     (grant,) = cluster.node().grants
     assert grant.gpus == (cluster.simulation.gpus[2].uuid,)

@@ -87,9 +87,7 @@ async def test_a_pod_keeps_the_gpu_that_it_was_promised(world: World) -> None:
     assert gpu_of(await world.pod("a")) == uuid("node1", 1)
 
 
-async def test_a_pod_whose_reserved_gpu_has_no_room_is_refused_until_the_reservation_ends(
-    world: World,
-) -> None:
+async def test_a_full_reserved_gpu_refuses_until_the_reservation_ends(world: World) -> None:
     """Another scheduler may have bound it there by now."""
     await world.add_node(gib=(23, 8))
     pod = await world.add_pod("a", 9)
@@ -101,9 +99,7 @@ async def test_a_pod_whose_reserved_gpu_has_no_room_is_refused_until_the_reserva
     assert gpu_of(await world.pod("a")) == uuid("node1", 0)
 
 
-async def test_unused_gpus_are_reserved_to_be_joined_and_kept_from_others_until_they_are(
-    world: World,
-) -> None:
+async def test_unused_gpus_are_reserved_to_be_joined(world: World) -> None:
     await world.add_node(gib=(23, 23, 23), kind="alone")
     scheduler = await world.scheduler()
     assert await scheduler.bind(await world.add_pod("small", 7)) == ""
@@ -116,9 +112,7 @@ async def test_unused_gpus_are_reserved_to_be_joined_and_kept_from_others_until_
     assert "needs 2 GPUs of one domain" in why
 
 
-async def test_a_pod_that_asks_for_no_gpu_is_bound_plainly_and_one_nobody_can_read_nowhere(
-    world: World,
-) -> None:
+async def test_a_pod_without_a_gpu_is_bound_and_an_unreadable_one_is_not(world: World) -> None:
     await world.add_node()
     scheduler = await world.scheduler()
     assert await scheduler.bind(await world.add_pod("a", 0)) == ""

@@ -33,9 +33,7 @@ async def scheduler_behind(world: World, here: Between, kube: Kube) -> Scheduler
     return scheduler
 
 
-async def test_a_pod_of_which_two_schedulers_write_stays_on_the_gpu_that_was_written_first(
-    world: World,
-) -> None:
+async def test_of_two_schedulers_that_write_of_a_pod_the_first_counts(world: World) -> None:
     """The first may have bound it by now, and the second hears of that too late to count it
     there."""
     await world.add_node(gib=(12, 9))

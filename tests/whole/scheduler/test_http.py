@@ -107,9 +107,7 @@ def is_closed(one: Extender) -> bool:
     return False
 
 
-def test_a_client_with_a_certificate_for_clients_is_let_in_and_nobody_else(
-    installed: Installed,
-) -> None:
+def test_only_a_client_with_a_certificate_for_clients_is_let_in(installed: Installed) -> None:
     assert installed.was_closed_before, "nobody is let in before there are certificates"
     assert all(one["tls"] for one in installed.extender.log("serving"))
     assert installed.lets_in(of_client(installed.clients))
@@ -123,9 +121,7 @@ def test_a_client_with_a_certificate_for_clients_is_let_in_and_nobody_else(
         installed.extender.ask("POST", "/bind", b"{}")
 
 
-def test_nothing_is_answered_from_a_ledger_that_has_not_heard_of_the_cluster(
-    installed: Installed,
-) -> None:
+def test_nothing_is_answered_before_the_cluster_has_been_heard_of(installed: Installed) -> None:
     asked = {"Pod": pod("a", 7), "NodeNames": ["node1"], "NodeNameToMetaVictims": {}}
     one = installed.scheduler()
     said = one.post("filter", asked).json

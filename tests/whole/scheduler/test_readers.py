@@ -77,7 +77,7 @@ def over_tls(port: int, path: str, token: str) -> Answer:
     )
 
 
-def test_this_machine_reads_without_a_token_and_others_with_that_of_a_reader(
+def test_this_machine_reads_without_a_token_and_others_with_one(
     running: Extender, tmp_path: Path
 ) -> None:
     home, others = ports(running)

@@ -60,7 +60,7 @@ def asking(api: SimulatedApi, name: str, gib: int = 7, gpus: int = 1, priority: 
     return {key: value for key, value in found.items() if key not in {"apiVersion", "kind"}}
 
 
-def test_a_node_passes_that_has_one_gpu_with_room_and_the_others_say_why_not(
+def test_a_node_with_room_on_one_gpu_passes_and_others_say_why_not(
     served: Extender, api: SimulatedApi
 ) -> None:
     said = served.filter(asking(api, "seven"), *EVERY_NODE)
@@ -77,7 +77,7 @@ def test_a_node_passes_that_has_one_gpu_with_room_and_the_others_say_why_not(
     assert served.ask("POST", "/filter", b'{"Pod": 1}').status == 400
 
 
-def test_whoever_is_needed_is_added_to_those_that_the_scheduler_would_stop(
+def test_whoever_is_needed_is_added_to_the_proposed_victims(
     served: Extender, api: SimulatedApi
 ) -> None:
     uids = {name: uid_of(api, name) for name in ("low-a", "low-b")}

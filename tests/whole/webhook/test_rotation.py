@@ -60,7 +60,7 @@ def under_load(api: ApiServer, folder: Path, until: Callable[[], object], **flag
         one.wait_until_ready()
         two.wait_until_ready()
         with Load(api, [one, two]) as load:
-            eventually(until, f"it happens:\n{one.log_text}", 40.0)
+            eventually(until, f"it happens:\n{one.log_text}", 90.0)
             after = load.answered
             eventually(lambda: load.answered > after + 50, "requests after it")
         assert not load.failed
@@ -83,7 +83,7 @@ def test_an_authority_is_replaced_under_load(api: ApiServer, tmp_path: Path) -> 
             seen.append(now)
         return len(seen) > 2 and len(now) == 1
 
-    under_load(api, tmp_path, replaced, serving_life="4s", authority_life="12s", settle="1s")
+    under_load(api, tmp_path, replaced, serving_life="8s", authority_life="24s", settle="2s")
     assert [len(each) for each in seen[:3]] == [1, 2, 1]
     assert seen[0] < seen[1] > seen[2]
     assert not seen[0] & seen[2]

@@ -150,7 +150,7 @@ class WaitingCard:
 @dataclass(frozen=True, slots=True)
 class EventLine:
     """Something that happened. at: seconds since 1970. what: a value of model.events.Reason or of
-    model.violations.Kind, `Refused` for a program that was told no, or a domain's state.
+    model.violations.ViolationKind, `Refused` for a program that was told no, or a domain's state.
     """
 
     id: str

@@ -4,7 +4,7 @@ kube-scheduler's calls.
 The API server is simulated and a process of its own. Calls come one after the other over one
 connection, as kube-scheduler makes them: filter with every name, then prioritize with those that
 passed. Nobody binds in between. The scheduler has one core to itself; the other is for whoever
-calls. `python -m tests.bench.extender` runs these rows alone. MPSD_NODES says how many nodes;
+calls. `python -m tests.bench.scheduler` runs these rows alone. MPSD_NODES says how many nodes;
 limits are for 5 000.
 """
 
@@ -37,7 +37,7 @@ _RECORDED = Path(__file__).parents[1] / "data/extender/1.20.2/names/filter-one.j
 _DEADLINE_S = 400.0  # for a machine that others use as well
 
 
-def extender() -> Iterator[tuple[str, Row]]:
+def scheduler() -> Iterator[tuple[str, Row]]:
     """Memory has a limit; times are printed."""
     with tempfile.TemporaryDirectory(prefix="mpsd-bench-") as folder, _api_server(Path(folder)):
         began = time.monotonic()
@@ -163,4 +163,4 @@ def _peak_mib(pid: int) -> float:
 
 
 if __name__ == "__main__":
-    show(dict(extender()))
+    show(dict(scheduler()))
