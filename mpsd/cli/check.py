@@ -50,7 +50,7 @@ def check(*, directory: str | None = None, output: Format = Format.TEXT) -> None
 
 def _record(file: str, held: Policy | GpuFacts | InvalidInput) -> dict[str, object]:
     if isinstance(held, InvalidInput):
-        problems = [problem.record() for problem in held.problems]
+        problems = held.problems
         return {"file": file, "sound": False, "in_force": "", "problems": problems}
     defaults = {"rules_by_default": _modes_by_default(held)} if isinstance(held, Policy) else {}
     return {"file": file, "sound": True, "in_force": _in_force(held), "problems": [], **defaults}

@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Callable, Collection
 from contextlib import closing
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -278,7 +277,7 @@ def _release(chosen: Settings, output: Format) -> NoReturn:
         complaints().print(f"mpsd control --release: {error}")
         sys.exit(ExitCode.NO)
     if output is Format.JSON:
-        print_json([asdict(row) for row in released])
+        print_json(released)
     else:
         for row in released:
             words = "compute mode not restored"

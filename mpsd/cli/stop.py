@@ -5,8 +5,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-import msgspec
-
 from mpsd.grants.rules.messages import ProgramStopped, ProgramsToStop, Refusal, StopOutcome
 from mpsd.model.node_report import GrantReport, NodeReport
 from mpsd.model.node_view import Queue
@@ -73,7 +71,7 @@ def stop(
     except (local_api.NotRunning, TimeoutError) as error:
         give_up(f"mpsd stop: {error}", ExitCode.NO)
     if output is Format.JSON:
-        print_json(msgspec.to_builtins(stopped))
+        print_json(stopped)
     else:
         _show(stopped, wanted)
     for one in stopped:

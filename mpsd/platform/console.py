@@ -62,7 +62,10 @@ def one_line(text: str) -> str:
 
 
 def print_json(answer: object) -> None:
-    sys.stdout.write(json.dumps(answer, indent=2) + "\n")
+    """answer: dataclasses and structs too, by their fields."""
+    import msgspec  # a verb that only shows its help does without
+
+    sys.stdout.write(json.dumps(msgspec.to_builtins(answer), indent=2) + "\n")
 
 
 def print_invalid(error: InvalidInput) -> None:

@@ -17,7 +17,6 @@ import msgspec
 from rich.console import RenderableType
 
 from mpsd.model.cluster_status import ClusterStatus, placed, troubles
-from mpsd.model.domain import State
 from mpsd.model.problem import InvalidInput
 from mpsd.model.times import lasting
 from mpsd.platform.console import ExitCode, StatusFormat, complaints, extra_needed, one_line
@@ -29,9 +28,8 @@ from mpsd.status.tables import (
     CLUSTER_GPU_COLUMNS,
     CLUSTER_POD_COLUMNS,
     causes_lines,
-    domain_line,
+    domain_lines,
     node_table,
-    suspects_line,
     table,
 )
 
@@ -228,11 +226,7 @@ def cluster_parts(status: ClusterStatus, *, wide: bool) -> Iterator[RenderableTy
         rows = chain.from_iterable(placed(node.pods or (), node, node.name) for node in nodes)
         yield table(CLUSTER_POD_COLUMNS, rows, wide=wide)
     for node in nodes:
-        unready = [domain for domain in node.domains if domain.state != State.READY]
-        yield from (domain_line(domain, status.now, node.name) for domain in unready)
         for domain in node.domains:
-            yield from causes_lines(domain, status.now, node.name)
-        yield from (
-            suspects_line(domain, node.name) for domain in node.domains if domain.faults.suspects
-        )
+            for line in chain(domain_lines(domain, status.now), causes_lines(domain, status.now)):
+                yield one_line(f"{node.name}: {line}")
         yield from map(one_line, troubles(node, status.now))

@@ -16,7 +16,7 @@ from mpsd.model.cluster_status import placed, served_gpus
 from mpsd.model.domain import State
 from mpsd.model.node_report import NodeReport
 from mpsd.platform import local_api
-from mpsd.platform.console import ExitCode, StatusFormat, complaints
+from mpsd.platform.console import ExitCode, StatusFormat, complaints, one_line
 from mpsd.platform.settings import Settings, settings
 from mpsd.platform.terminal import Frame, Screen, console, print_frame
 from mpsd.status import tables
@@ -112,13 +112,10 @@ def show(node: NodeReport, to: Console) -> None:
 def _parts(node: NodeReport, *, wide: bool) -> Iterator[RenderableType]:
     yield tables.table(tables.GPU_COLUMNS, served_gpus(node), wide=wide)
     for domain in node.domains:
-        if domain.state != State.READY:
-            yield tables.domain_line(domain, node.now)
-        elif domain.doubt:
+        if domain.state == State.READY and domain.doubt:
             yield f"{domain.name} serves, although its canary found: {domain.doubt}"
+        yield from map(one_line, tables.domain_lines(domain, node.now))
         yield from tables.fault_lines(domain.name, domain.faults, node.now)
-        if domain.faults.suspects:
-            yield tables.suspects_line(domain)
     if node.grants:
         # pods by their names where a kubelet gives them, else programs
         are_pods = any(grant.pod for grant in node.grants)

@@ -353,35 +353,29 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
 # -- domains -------------------------------------------------------------------------------------
 
 
-def domain_line(domain: DomainReport, now: float, node: str = "") -> str:
+def domain_lines(domain: DomainReport, now: float) -> Iterator[str]:
     """Of a domain that is not ready: since when, why, and what to do, as `mpsd doctor` says it.
-    node: of a cluster."""
-    where = f"{node}: " if node else ""
-    began = epoch(domain.since)
-    since = "" if began is None else f" since {clock(began)} ({lasting(now - began)})"
-    what_to_do = remedy(domain.state, domain.reason)
-    why = "; ".join(filter(None, [domain.reason or "no reason reported", what_to_do]))
-    return one_line(f"{where}{domain.name} is {after_is(domain.state)}{since}: {why}")
+    Whom to look at when it has one fault after the other."""
+    if domain.state != State.READY:
+        began = epoch(domain.since)
+        since = "" if began is None else f" since {clock(began)} ({lasting(now - began)})"
+        what_to_do = remedy(domain.state, domain.reason)
+        why = "; ".join(filter(None, [domain.reason or "no reason reported", what_to_do]))
+        yield f"{domain.name} is {after_is(domain.state)}{since}: {why}"
+    if suspects := domain.faults.suspects:
+        each = ", ".join([f"{one.pod} ({known(one.faults)} in a row)" for one in suspects])
+        yield (
+            f"{domain.name}: pods that were present at each of its last faults: {each}; it cannot"
+            " be determined which of them, if any, caused them"
+        )
 
 
-def suspects_line(domain: DomainReport, node: str = "") -> str:
-    """Whom to look at when a domain has one fault after the other."""
-    where = f"{node}: " if node else ""
-    each = ", ".join(
-        [f"{one.pod} ({known(one.faults)} in a row)" for one in domain.faults.suspects]
-    )
-    said = f"{where}{domain.name}: pods that were present at each of its last faults: {each}"
-    return one_line(f"{said}; it cannot be determined which of them, if any, caused them")
-
-
-def causes_lines(domain: DomainReport, now: float, node: str = "") -> "Iterator[str]":
+def causes_lines(domain: DomainReport, now: float) -> Iterator[str]:
     """Whose end is the likely cause of the last fault of a domain; nothing a day after it."""
     last = epoch(domain.faults.last)
     if domain.faults.causes and last is not None and now - last < DAY_S:
-        where = f"{node}: " if node else ""
         at = f"{clock(last)} ({lasting(now - last)} ago)"
-        causes = ended_before(map(str, domain.faults.causes))
-        yield one_line(f"{where}{domain.name} had a fault at {at}; {causes}")
+        yield f"{domain.name} had a fault at {at}; {ended_before(map(str, domain.faults.causes))}"
 
 
 def clock(seconds: float) -> str:

@@ -65,12 +65,8 @@ def mpsnode(
         }
         for n in range(len(gib))
     ]
-    status = {
-        "reportedAt": stamp(now - told_ago_s),
-        "gpus": gpus,
-        "domains": domains,
-        "grants": grants or [],
-    }
+    reported_at = stamp(now - told_ago_s)
+    status = {"reportedAt": reported_at, "gpus": gpus, "domains": domains, "grants": grants or []}
     metadata = {"name": name, "annotations": {"mpsd.io/reserved": reserved} if reserved else {}}
     return {
         "apiVersion": "mpsd.io/v1alpha1",

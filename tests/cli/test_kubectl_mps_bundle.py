@@ -44,9 +44,9 @@ def planted(cluster: DoctoredCluster) -> list[str]:
     annotations = {"example.com/secret": hidden[6], "example.com/note": text}
     cluster.change(PODS, "mpsd-agent-x", {"metadata": {"annotations": annotations}}, SYSTEM)
     environment = [{"name": "DB_PASSWORD", "value": hidden[7]}, {"name": "NOTE", "value": text}]
-    containers = [{"name": "mpsd-agent", "image": "registry.example/mpsd:1", "env": environment}]
-    containers[0]["args"] = ["agent", f"--token={hidden[8]}", "--password", hidden[8]]
-    cluster.change(PODS, "mpsd-agent-x", {"spec": {"containers": containers}}, SYSTEM)
+    words = ["agent", f"--token={hidden[8]}", "--password", hidden[8]]
+    container = {"name": "mpsd-agent", "image": "mpsd:1", "env": environment, "args": words}
+    cluster.change(PODS, "mpsd-agent-x", {"spec": {"containers": [container]}}, SYSTEM)
     restarted = {"name": "mpsd-control", "restartCount": 1, "state": {"running": {}}}
     cluster.of_pod("mpsd-control", containerStatuses=[restarted])
     cluster.create(
@@ -92,13 +92,7 @@ def test_what_is_in_it(cluster: DoctoredCluster, tmp_path: Path) -> None:
     assert json.loads(found["nodes.json"])[0]["labels"] == {"ack.node.gpu.schedule": "mps"}
     assert json.loads(found["policy.json"])["policy"]["version"] == "v1"
     assert len(json.loads(found["pods.json"])) == 4
-    assert {
-        "workloads.json",
-        "settings.json",
-        "versions.json",
-        "events.json",
-        "INDEX.txt",
-    } <= found.keys()
+    assert {"workloads.json", "settings.json", "events.json", "INDEX.txt"} <= found.keys()
 
 
 def test_what_may_not_be_read_is_in_the_index_with_the_right_that_is_missing(

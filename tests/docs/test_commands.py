@@ -49,12 +49,6 @@ def test_what_is_wrong_with_a_command_is_said(line: str, words: str) -> None:
     assert words in " ".join(problem_of(command) for command in simple_commands(line))
 
 
-def test_a_program_behind_run_is_its_own_business() -> None:
-    assert [
-        problem_of(words) for words in simple_commands("mpsd run --gpu-mem 7 -- train --lr 3 &")
-    ] == [""]
-
-
 def test_every_target_of_make_is_described() -> None:
     text = page_of("docs/developing.md").text
     assert {target for target in make_targets() if f"`make {target}`" not in text} == set()

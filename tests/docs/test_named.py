@@ -1,7 +1,5 @@
 """Whatever mpsd says to people by name stands in the documentation by that name."""
 
-from collections.abc import Iterable, Iterator
-
 import pytest
 
 from mpsd.admission.rules.verdict import label_of
@@ -18,12 +16,7 @@ from tests.status.pod_worlds import node
 OPERATIONS = [one for one in pages() if one.name.startswith("docs/operations/")]
 
 
-@pytest.mark.parametrize("reason", Reason)
-def test_a_reason_of_an_event_has_a_heading(reason: Reason) -> None:
-    assert reason.value in page("docs/events.md").headings
-
-
-def test_no_heading_is_of_a_reason_that_is_gone() -> None:
+def test_each_reason_of_an_event_and_nothing_else_has_a_heading() -> None:
     sections = page("docs/events.md").text.split("\n## ")[1:]
     assert {section.splitlines()[0] for section in sections} == {reason.value for reason in Reason}
 
@@ -37,30 +30,17 @@ def test_a_reason_says_where_it_is_told_what_it_means_and_what_to_do(reason: Rea
     assert "\n- **Do:** " in section
 
 
-def test_the_index_leads_to_every_page() -> None:
-    index = page("docs/README.md")
-    linked = set(_files_of(index.links))
+@pytest.mark.parametrize("name", ["docs/README.md", "docs/operations/README.md"])
+def test_an_index_leads_to_every_page_of_its_folder(name: str) -> None:
+    index = page(name)
+    linked = {link.partition("#")[0] for link in index.links}
     missing = {path.name for path in index.path.parent.glob("*.md")} - {"README.md"} - linked
-    assert missing == set(), "add a line to docs/README.md"
-
-
-def test_the_index_of_operations_leads_to_every_page_of_it() -> None:
-    index = page("docs/operations/README.md")
-    missing = (
-        {path.name for path in index.path.parent.glob("*.md")}
-        - {"README.md"}
-        - set(_files_of(index.links))
-    )
-    assert missing == set(), "add a line to docs/operations/README.md"
+    assert missing == set(), f"add a line to {name}"
 
 
 @pytest.mark.parametrize("one", OPERATIONS, ids=lambda one: one.name)
 def test_a_page_of_operations_is_read_in_ten_minutes(one: Page) -> None:
     assert len(one.text.split()) < 2500, "make two of it, by what a reader comes for"
-
-
-def _files_of(links: Iterable[str]) -> Iterator[str]:
-    return (link.partition("#")[0] for link in links)
 
 
 def test_the_map_names_every_room() -> None:

@@ -54,8 +54,3 @@ def test_printing_keeps_the_words_of_people_and_loses_no_other_line() -> None:
     rows = "| field | means |\n| --- | --- |\n| `new` |  |\n| `a` | words \\| more |\n"
     assert printed == f"before\n<!-- printed: t -->\n{rows}<!-- end: t -->\nafter\n"
     assert table.wordless(printed) == ["`new`"]
-
-
-def test_a_page_without_the_marks_is_an_error() -> None:
-    with pytest.raises(LookupError, match=r"docs/x\.md has no marks <!-- printed: t -->"):
-        Table("t", "docs/x.md", ("a",), list).printed("nothing")

@@ -1,11 +1,9 @@
 """The objects of docs/queues.md for Kueue, by what its CRDs accept (kueue.yaml)."""
 
-import copy
 from pathlib import Path
 from typing import Any
 
 import jsonschema
-import pytest
 import yaml
 
 from mpsd.platform.limits_files import load_limits
@@ -42,32 +40,6 @@ def test_the_objects_for_kueue_are_what_its_crds_accept() -> None:
     )
     (label,) = THINGS["ResourceFlavor"]["spec"]["nodeLabels"].items()
     assert "=".join(label) in LABELS
-
-
-@pytest.mark.parametrize(
-    ("path", "value"),
-    [
-        (("cohort",), "all"),  # its name in v1beta1
-        (("queueingStrategy",), "FIFO"),
-        (("resourceGroups", 0, "coveredResources"), []),
-        (("resourceGroups", 0, "flavors", 0, "name"), "gpu shares"),
-        (("resourceGroups", 0, "flavors", 0, "resources", 0), {"name": MEMORY}),
-        (("resourceGroups", 0, "flavors", 0, "resources", 0, "nominalQuota"), -1),
-        (("resourceGroups", 0, "flavors", 0, "resources", 0, "quota"), 3),
-    ],
-    ids=str,
-)
-def test_a_queue_that_the_crd_does_not_accept_is_found(
-    path: tuple[Any, ...], value: object
-) -> None:
-    spec = copy.deepcopy(THINGS["ClusterQueue"]["spec"])
-    *parents, last = path
-    place = spec
-    for step in parents:
-        place = place[step]
-    place[last] = value
-    with pytest.raises(jsonschema.ValidationError):
-        check("ClusterQueue", spec)
 
 
 QUOTA = {one["name"]: one["nominalQuota"] for one in GROUP["flavors"][0]["resources"]}

@@ -3,12 +3,8 @@ printed from."""
 
 import json
 from pathlib import Path
-from typing import Literal
 
-import pytest
-
-from tests.e2e.cluster import Cluster
-from tests.e2e.run_record import RunRecord, cluster_rows, merged
+from tests.e2e.run_record import cluster_rows, merged
 
 OLD = {
     "kubernetes": "v1.20.2",
@@ -21,11 +17,6 @@ ADMISSION = {
     "tests/e2e/admission/test_a.py::test_one": "passed",
     "tests/e2e/admission/test_b.py::test_two[x]": "skipped",
 }
-_PHASES: tuple[tuple[Literal["setup", "call", "teardown"], Literal["passed", "failed"]], ...] = (
-    ("setup", "passed"),
-    ("call", "passed"),
-    ("teardown", "failed"),
-)
 NODE = {"tests/e2e/node/test_c.py::test_three": "failed"}
 
 
@@ -36,27 +27,6 @@ def test_the_runs_of_one_cluster_add_up_part_by_part() -> None:
         "tests/e2e/admission": {"date": "2026-11-20", "passed": 1, "failed": 0, "skipped": 1},
         "tests/e2e/node": {"date": "2026-11-23", "passed": 0, "failed": 1, "skipped": 0},
     }
-
-
-def test_a_run_of_a_part_replaces_it() -> None:
-    once = merged({}, OLD, ADMISSION, "2026-11-20")
-    assert merged(once, OLD, dict.fromkeys(ADMISSION, "passed"), "2026-11-23")["parts"] == {
-        "tests/e2e/admission": {"date": "2026-11-23", "passed": 2, "failed": 0, "skipped": 0}
-    }
-
-
-def test_nothing_is_kept_of_other_versions() -> None:
-    record = merged(merged({}, OLD, ADMISSION, "2026-11-20"), NEW, NODE, "2026-11-23")
-    assert (record["versions"], [*record["parts"]]) == (NEW, ["tests/e2e/node"])
-
-
-def test_what_fails_at_its_end_has_failed(tmp_path: Path) -> None:
-    kept = RunRecord(tmp_path, Cluster(tmp_path))
-    for when, outcome in _PHASES:
-        kept.pytest_runtest_logreport(
-            pytest.TestReport("a.py::b", ("a.py", 1, "b"), {}, outcome, None, when)
-        )
-    assert kept.ends == {"a.py::b": "failed"}
 
 
 def test_a_row_adds_the_parts_up_and_the_newest_kubernetes_is_first(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.docs.commands import Told, told_in
 from tests.docs.pages import ROOT, Fence, pages
-from tests.docs.shown import NEEDS, differs, is_tried, why_not
+from tests.docs.shown import differs, is_tried, why_not
 
 BLOCKS = [
     [*told_in(fence)]
@@ -38,10 +38,3 @@ def test_output_that_differs_is_said(tmp_path: Path) -> None:
     same, other = told_in(block)
     assert differs(same, tmp_path) == ""
     assert differs(other, tmp_path).startswith("page:4: $ mpsd --version\nmpsd ")
-
-
-def test_a_command_that_nobody_knows_has_no_reason() -> None:
-    unknown = Told("page:1", "frobnicate")
-    assert not is_tried(unknown)
-    assert not why_not(unknown)
-    assert all(NEEDS.values())

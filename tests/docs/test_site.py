@@ -6,7 +6,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 import yaml
 
-from tests.docs.pages import ROOT, slug
+from tests.docs.pages import ROOT
 from tests.docs.site import for_python_markdown, without_links_elsewhere
 
 CONFIG = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
@@ -62,7 +62,3 @@ def test_a_link_to_what_the_site_does_not_have_becomes_its_text(tmp_path: Path) 
     )
     kept = "[a](../page.md#b) c d [e](#f) [g](https://h.example) ![i](../none.png)"
     assert without_links_elsewhere(text, PurePosixPath("below"), docs) == kept
-
-
-def test_an_anchor_of_the_site_is_githubs() -> None:
-    assert slug("`mpsd doctor`: why, 2 × 3?") == "mpsd-doctor-why-2--3"

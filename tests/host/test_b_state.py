@@ -10,7 +10,7 @@ import pytest
 from tests.host.container import Container, Ended, ended
 from tests.host.engines import Docker
 from tests.host.host import Host, host_of
-from tests.host.published import CARDS, SUCCESS, results
+from tests.host.published import CARDS
 from tests.whole.machine.machine import MPSD
 
 A10_MIB = 23028
@@ -50,18 +50,6 @@ def set_to(host: Host, container: Container, *words: str) -> Mapping[str, Any]:
     return found
 
 
-def entered(container: Container, *command: str) -> Ended:
-    """What came of `docker exec`: engines hand the runtime a file with the image's own
-    variables."""
-    file = container.bundle.folder / "process.json"
-    entries = [f"{name}={value}" for name, value in container.bundle.environment.items()]
-    user = {"uid": 0, "gid": 0}
-    file.write_text(
-        json.dumps({"user": user, "args": command, "env": entries, "cwd": "/", "terminal": False})
-    )
-    return container.exec(options=["--process", str(file)])
-
-
 def variables(done: Ended) -> dict[str, str]:
     assert done.code == 0, done
     return dict(line.split("=", 1) for line in done.output.splitlines() if "=" in line)
@@ -77,24 +65,6 @@ def test_b3_a_weight_is_set_while_the_container_runs_up_to_what_is_free(host: Ho
     assert refused.code == 1
     assert f"{MAX_INST - 10} are free for this grant" in refused.errors
     assert use(host)["gpus"][1]["freeWeight"] == MAX_INST - 14
-
-
-def test_b3_what_runs_keeps_its_limits_the_next_exec_has_the_new_ones_and_a_new_start_its_own(
-    host: Host,
-) -> None:
-    made = host.holding(cgpu(6), "alloc=1000")
-    at_start = made.variables()
-    assert at_start[LIMIT] == f"0={share_mib(6)}M"
-    changed = set_to(host, made, "--mem", "9GiB", "--percent", "50")
-    assert "`docker exec`" in changed["messages"][0]
-    assert made.variables() == at_start
-    now = variables(entered(made, "env"))
-    assert (now[LIMIT], now[THREADS]) == ("0=9216M", "50")
-    tried = entered(made, "sim-cuda", "alloc=7000", "info")
-    assert (results(tried), tried.heard("sms")) == ([SUCCESS], 36)
-    assert made.delete(force=True).code == 0
-    again = host.holding(cgpu(6), name="again")
-    assert again.variables()[LIMIT] == at_start[LIMIT]
 
 
 @pytest.fixture

@@ -90,14 +90,3 @@ def test_d5_uninstalling_fails_while_a_container_uses_it(
     launcher, config = installed.paths
     assert not launcher.exists()
     assert config.read_text() == '{"debug": true}\n'
-
-
-def test_d5_forced_it_says_what_it_costs_and_the_share_comes_back_all_the_same(
-    host: Host, installed: Installed, train: Container
-) -> None:
-    forced = installed.uninstall("--force")
-    assert forced.code == 0
-    assert "mpsd up releases it only when it notices that they have ended" in forced.errors
-    assert not host.granted_to(train).ended
-    train.remove()  # by runc, as its engine could not; its hook is gone
-    host.until_nothing_reserved()

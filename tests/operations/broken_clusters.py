@@ -78,15 +78,8 @@ def ours(component: str, **status: Any) -> Object:
 
 
 STATUS = (
-    "reportedAt",
-    "driver",
-    "version",
-    "summary",
-    "gpus",
-    "domains",
-    "grants",
-    "conditions",
-    "violations",
+    *("reportedAt", "driver", "version", "summary", "gpus", "domains"),
+    *("grants", "conditions", "violations"),
 )
 WELL = ClusterFacts(
     now=NOW,
@@ -136,16 +129,8 @@ BY_CDI = {"daemon_sets": [workload("mpsd-control"), AGENT_BY_CDI]}
 
 def running(runtime: str, kubelet: str = "v1.36.2") -> Object:
     """Nodes of which one reports these versions."""
-    return {
-        "nodes": [
-            machine(NODE)
-            | {
-                "status": {
-                    "nodeInfo": {"containerRuntimeVersion": runtime, "kubeletVersion": kubelet}
-                }
-            }
-        ]
-    }
+    versions = {"containerRuntimeVersion": runtime, "kubeletVersion": kubelet}
+    return {"nodes": [machine(NODE) | {"status": {"nodeInfo": versions}}]}
 
 
 UNCALLED, INJECTED = configuration("validate.mpsd.io"), configuration("validate.mpsd.io")
@@ -176,7 +161,6 @@ CLAIMS: Object = {
     "slices": [resource_slice(), resource_slice("other", "gpu.nvidia.com")],
 }
 BREAKS: dict[str, list[Object]] = {
-    "kubernetes-old": [{"version": {"gitVersion": "v1.19.16-eks-1"}}],
     "not-installed": [
         {"namespace": []},
         {"definition": []},
@@ -199,11 +183,6 @@ BREAKS: dict[str, list[Object]] = {
         {
             "mpsnodes": [
                 report(conditions=not_ready("NoGPUs", "the driver shows no GPU that MPS can share"))
-            ]
-        },
-        {
-            "mpsnodes": [
-                report(conditions=not_ready("DriverUpgrade", "it waits for default/train-0"))
             ]
         },
     ],

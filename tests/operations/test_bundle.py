@@ -131,9 +131,7 @@ def test_commands_lose_their_arguments() -> None:
     assert program_of("https://me:hid3den@git.example") == "[redacted]"
 
 
-@pytest.mark.parametrize(
-    "unit", ['{"a":', "--", "= ", "[20", "Error: ", "Traceback", "a.", "/run/"]
-)
+@pytest.mark.parametrize("unit", ['{"a":', "[20", "Error: ", "/run/"])
 def test_a_text_made_to_be_slow_is_not(unit: str) -> None:
     text = unit * (60_000 // len(unit))
     assert isinstance(log_kept(text), str)

@@ -80,9 +80,7 @@ def test_conditions_are_printed_as_nodes_report_them() -> None:
     assert verdict("node-not-ready", mpsnodes=[report(conditions=cordoned)]) is CheckVerdict.WELL
 
 
-@pytest.mark.parametrize(
-    "told", [None, "", "tomorrow", "2026-01-02T00:00:00Z/2026-01-01T00:00:00Z"]
-)
+@pytest.mark.parametrize("told", [None, "2026-01-02T00:00:00Z/2026-01-01T00:00:00Z"])
 def test_a_webhook_that_does_not_report_its_certificate_is_not_known_to_be_well(
     told: str | None,
 ) -> None:
@@ -98,10 +96,8 @@ def test_a_webhook_that_does_not_report_its_certificate_is_not_known_to_be_well(
 
 
 def test_a_kubernetes_without_a_version_is_not_called_old() -> None:
-    assert (
-        verdict("kubernetes-old", version={"gitVersion": "v0.0.0-master+$Format:%H$"})
-        is CheckVerdict.UNKNOWN
-    )
+    unknown = CLAIMS | {"version": {"gitVersion": "v0.0.0-master+$Format:%H$"}}
+    assert verdict("claims-unsupported", **unknown) is CheckVerdict.UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -109,11 +105,8 @@ def test_a_kubernetes_without_a_version_is_not_called_old() -> None:
     [
         ("containerd://1.6.38", "v1.30.0", "found"),
         ("containerd://1.7.0", "v1.30.0", "well"),
-        ("containerd://2.1.9", "v1.28.0", "well"),
         ("containerd://2.1.9", "v1.27.9", "found"),
-        ("containerd://2.1.9-k3s1", "v1.36.2+k3s1", "well"),
         ("cri-o://1.22.0", "v1.30.0", "found"),
-        ("cri-o://1.33.1", "v1.33.1", "well"),
         ("docker://27.0.1", "v1.30.0", "well"),  # nothing is known of cri-dockerd
         ("", "", "well"),
     ],
@@ -124,27 +117,11 @@ def test_a_runtime_or_a_kubelet_without_cdi_is_found(
     assert verdict("no-cdi", **BY_CDI, **running(runtime, kubelet)) == verdict_of_it
 
 
-@pytest.mark.parametrize(
-    ("labels", "verdict_of_it"),
-    [
-        ({"nvidia.com/mps.capable": "true"}, "found"),
-        (
-            {"nvidia.com/mps.capable": "true", "nvidia.com/gpu.deploy.device-plugin": "true"},
-            "found",
-        ),
-        (
-            {"nvidia.com/mps.capable": "true", "nvidia.com/gpu.deploy.device-plugin": "false"},
-            "well",
-        ),
-        (
-            {"nvidia.com/mps.capable": "false", "nvidia.com/gpu.deploy.device-plugin": "true"},
-            "well",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("plugin", "verdict_of_it"), [("true", "found"), ("false", "well")])
 def test_a_node_on_which_labels_start_nvidias_mps_daemon_is_found(
-    labels: dict[str, str], verdict_of_it: str
+    plugin: str, verdict_of_it: str
 ) -> None:
+    labels = {"nvidia.com/mps.capable": "true", "nvidia.com/gpu.deploy.device-plugin": plugin}
     assert verdict("nvidia-operator", nodes=[machine(NODE, labels=labels)]) == verdict_of_it
 
 
@@ -213,10 +190,8 @@ def test_a_policy_of_modern_that_is_there_is_well() -> None:
     [
         ("0.1.0", "0.2.0", "found"),
         ("0.9.0", "0.10.0", "found"),  # numbers count as numbers
-        ("0.1.0", "0.1.1", "found"),
         ("0.2.0", "0.1.0", "well"),  # normal after an upgrade
         ("1.0.0", "1.0.0rc1", "well"),
-        ("0.1.0", "", "well"),
         ("0.1.0", "of today", "well"),
         ("", "0.1.0", "unknown"),
     ],

@@ -41,20 +41,9 @@ from mpsd.platform.limits_files import load_limits
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
 DAEMON = ProcessIdentity(70, 7, "boot")
+CANARY = Canary("boot", "580.1", 0, "", 1, 1)
 RECORD = DomainRecord(
-    1,
-    "gpu0",
-    (UUID,),
-    State.READY,
-    0.0,
-    "",
-    DAEMON,
-    (71,),
-    0,
-    0,
-    0.0,
-    {UUID: 0},
-    canary=Canary("boot", "580.1", 0, "", 1, 1),
+    *(1, "gpu0", (UUID,), State.READY, 0.0, "", DAEMON, (71,), 0, 0, 0.0, {UUID: 0}), canary=CANARY
 )
 DOCKER = f'{{"runtimes": {{"mpsd": {{"path": "{LAUNCHER}"}}}}}}'
 WELL = NodeFacts(
@@ -194,13 +183,9 @@ def test_found_come_first_then_the_worst_then_the_cause(
     ]
     assert keys == sorted(keys)
     assert len(set(keys)) == len(checks), "the order is total"
-    found = [one for one in diagnosis.outcomes if one.verdict is CheckVerdict.FOUND]
+    found = diagnosis.of(CheckVerdict.FOUND)
     if found:
-        worst = min((one.check.severity for one in found), key=SEVERITIES.index)
-        first = next(
-            one for one in checks if one.severity is worst and one in [each.check for each in found]
-        )
-        assert diagnosis.headline == f"{first.id} is wrong; mend it"
+        assert diagnosis.headline == f"{found[0].check.id} is wrong; mend it"
 
 
 def test_what_was_found_before_something_unknown_is_still_found() -> None:
@@ -241,10 +226,7 @@ BREAKS: dict[str, list[dict[str, Any]]] = {
     "limits-unsound": [
         {"limits_faults": ("limits/policy.yaml: placement is 1: is not known; write binpack",)}
     ],
-    "driver-silent": [
-        {"nvml": "NVML: nvmlInit failed: Driver Not Loaded"},
-        {"nvml": "no libnvidia-ml.so.1; add it"},
-    ],
+    "driver-silent": [{"nvml": "NVML: nvmlInit failed: Driver Not Loaded"}],
     "gpu-lost": [{"gpus": ()}, {"gpus": (replace(GPU, lost="GPU is lost"),)}],
     "driver-old": [{"driver": "470.57"}],
     "capability": [
@@ -336,14 +318,6 @@ def test_a_driver_whose_version_is_no_number_is_not_too_old() -> None:
     assert verdicts(replace(WELL, driver="next"))["driver-old"] is CheckVerdict.WELL
 
 
-@pytest.mark.parametrize(
-    ("label", "is_well"), [("container_file_t", True), ("var_run_t", False), ("", False)]
-)
-def test_what_containers_may_use_under_selinux(label: str, is_well: bool) -> None:
-    told = verdicts(replace(WELL, selinux={"/run/mpsd/gpu0/client": label}))["selinux"]
-    assert told is (CheckVerdict.WELL if is_well else CheckVerdict.FOUND)
-
-
 def test_a_configuration_that_nobody_can_read_is_not_said_to_name_mpsd() -> None:
     told = verdicts(replace(WELL, engines={Engine.DOCKER: "{"}, toolkit=False))
     assert told["launcher-broken"] is CheckVerdict.UNKNOWN
@@ -391,9 +365,7 @@ def test_what_is_no_launcher_is_none(text: str) -> None:
     assert launched(text) is None
 
 
-@pytest.mark.parametrize(
-    "label", ["", "var_run_t", "container_ro_file_t", "container_file_t:s0:c1,c2"]
-)
+@pytest.mark.parametrize("label", ["", "container_ro_file_t", "container_file_t:s0:c1,c2"])
 def test_a_label_that_not_every_container_may_use_is_found(label: str) -> None:
     assert headline(selinux={"/run/mpsd/gpu0/client": label}).endswith(
         "chcon -R -t container_file_t -l s0 /run/mpsd/gpu0/client"
@@ -416,11 +388,5 @@ def test_a_label_that_not_every_container_may_use_is_found(label: str) -> None:
 def test_a_file_system_is_full_without_blocks_or_without_files(
     blocks: int, blocks_left: int, files: int, files_left: int, full: bool
 ) -> None:
-    assert (
-        is_full(
-            os.statvfs_result(
-                (4096, 4096, blocks, blocks_left, blocks_left, files, files_left, 0, 0, 255)
-            )
-        )
-        is full
-    )
+    numbers = (4096, 4096, blocks, blocks_left, blocks_left, files, files_left, 0, 0, 255)
+    assert is_full(os.statvfs_result(numbers)) is full

@@ -25,6 +25,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 PROGRAMS = Path(__file__).with_name("programs.sh")
 SOON_S = 30.0  # far above what anything takes, however busy the machine
 DESKTOP, PHONE = (1360, 900), (360, 740)
+_LANGUAGE = "en-GB"
 _FLAGS = (
     "--headless=new",
     "--no-sandbox",

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from selenium.webdriver.common.keys import Keys
 
 from mpsd.platform.kube import PatchKind
 from tests.page.browser import Browser
@@ -125,15 +124,6 @@ def test_the_scheduler_shows_the_cluster_and_why_a_pod_waits(
         assert "pod default/finetune-0 waits: it asks for 24 GiB of one GPU" in window.text(
             "#waiting"
         )
-        window.keys("/train-0")
-        window.until("return document.querySelectorAll('.node').length === 1", "one node has it")
-        window.until(
-            "return document.querySelector('tr.hit th')?.innerText.trim() === 'default/train-0'",
-            "its row is marked",
-        )
-        window.select_all()
-        window.keys(Keys.BACKSPACE)
-        window.until("return document.querySelectorAll('.node').length === 5", "all nodes are back")
 
     def look_again() -> None:
         window.until(

@@ -1,7 +1,8 @@
-"""A pod's cgroup on this machine, as kubelet would make one, in the first hierarchy that lets
+"""Cgroups of a pod, as kubelet would make one, and of a container, in the first hierarchy that lets
 us."""
 
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -54,3 +55,28 @@ def pod_cgroup(number: int = 0) -> Iterator[PodCgroupHere]:
         yield made
     finally:
         eventually(made.remove, "the pod's cgroup is empty")
+
+
+_TOP = _TREE if (_TREE / "cgroup.procs").exists() else _TREE / "pids"
+
+
+class ContainerCgroup:
+    """A cgroup that a container has to itself."""
+
+    def __init__(self, name: str) -> None:
+        self.folder = _TOP / f"mpsd-test-{os.getpid()}-{name}"
+        self.folder.mkdir()
+
+    def take_in(self, pid: int) -> None:
+        (self.folder / "cgroup.procs").write_text(str(pid))
+
+    def remove(self) -> None:
+        for pid in (self.folder / "cgroup.procs").read_text().split():
+            with suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+        eventually(self._is_removed, "the container's cgroup is empty")
+
+    def _is_removed(self) -> bool:
+        with suppress(OSError):
+            self.folder.rmdir()
+        return not self.folder.exists()

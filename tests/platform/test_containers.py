@@ -25,9 +25,8 @@ from mpsd.platform.containers import (
     own_cgroups,
 )
 from mpsd.platform.rules.cgroups import Cgroup, alone_in
-from tests.platform.pod_cgroup import PodCgroupHere, needs_cgroups, pod_cgroup
+from tests.platform.pod_cgroup import ContainerCgroup, PodCgroupHere, needs_cgroups, pod_cgroup
 from tests.whole.machine.machine import eventually
-from tests.whole.machine.oci_player import ContainerCgroup
 
 pytestmark = needs_cgroups
 

@@ -40,7 +40,7 @@ RBAC = "/apis/rbac.authorization.k8s.io/v1"
 WEBHOOK, SCHEDULER = "webhook-0", "scheduler-0"
 POLICY: Mapping[str, Any] = {
     # who lingers is let
-    "graces": {"command_s": 2, "start_s": 5, "drain_s": 30, "fault_grace_s": 60},
+    "graces": {"command_s": 2, "start_s": 5, "drain_s": 30, "fault_grace_s": 60}
 }
 _COUNT = itertools.count()
 

@@ -72,13 +72,7 @@ def cluster_node(
         for domain in dict.fromkeys(domains)
     )
     return ClusterNode(
-        name=name,
-        ready=True,
-        reported_at=0.0,
-        gpus=gpus,
-        domains=rows,
-        pods=held,
-        driver="580",
+        name=name, ready=True, reported_at=0.0, gpus=gpus, domains=rows, pods=held, driver="580"
     )
 
 

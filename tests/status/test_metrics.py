@@ -253,10 +253,7 @@ def test_who_is_below_normal_is_told_of_pods_and_not_of_programs() -> None:
     )
     assert by_name(
         status, "mpsd_grant_below_normal", gpu="gpu0", uuid=UUIDS[0], holder="pod", container=""
-    ) == {
-        ("default", "batch"): 1,
-        ("default", "serve"): 0,
-    }
+    ) == {("default", "batch"): 1, ("default", "serve"): 0}
     assert by_name(status, "mpsd_grant_below_normal", holder="program") == {}
 
 
@@ -280,11 +277,10 @@ def test_programs_are_told_together_for_their_number_and_pids_know_no_bound() ->
         (UUIDS[0], "program"): 2,
     }
     assert by_name(status, "mpsd_grant_threads_ratio") == {}
-
-
-def test_the_use_of_several_is_unknown_where_that_of_one_is() -> None:
     status = of({held("a", 1): True, held("b", 2): True}, client(1, 100, "a"), client(2, None, "b"))
-    assert by_name(status, "mpsd_grant_used_bytes") == {}
+    assert by_name(status, "mpsd_grant_used_bytes") == {}, (
+        "of several, where that of one is not known"
+    )
     assert list(by_name(status, "mpsd_grant_clients").values()) == [2]
 
 
@@ -315,11 +311,6 @@ def test_processes_beside_mps_and_without_a_grant_are_counted() -> None:
         assert by_name(status, f"mpsd_gpu_{name}", gpu="gpu0") == {(UUIDS[0],): count}
     unsure = of({}, client(2, 200, None), grants_known=False)
     assert by_name(unsure, "mpsd_gpu_clients_without_grant") == {}
-
-
-def test_a_domain_is_in_one_state() -> None:
-    states = by_name(of({}), "mpsd_domain_state", domain="gpu0")
-    assert states == {(state.value,): float(state is State.READY) for state in State}
 
 
 def test_what_has_not_happened_is_known_to_be_none_and_what_has_is_counted() -> None:

@@ -26,13 +26,7 @@ from mpsd.status.page.rules.pages import (
     no_mpsnode,
     node_parts,
 )
-from mpsd.status.page.rules.view import (
-    Level,
-    NoteKind,
-    PageHead,
-    PageScope,
-    pod_card,
-)
+from mpsd.status.page.rules.view import Level, NoteKind, PageHead, PageScope, pod_card
 from mpsd.status.rules.explanation import explanation_of
 from mpsd.status.rules.pods import Why, read_pod_seen
 from tests.model.worlds import POLICY

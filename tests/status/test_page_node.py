@@ -13,14 +13,7 @@ from mpsd.model.node_view import Canary, Client, DomainView, HeldGrant, WaitingR
 from mpsd.model.times import utc
 from mpsd.model.violations import Response, ViolationKind
 from mpsd.status.page.rules.pages import MOST_RECENT, MOST_WAITING, node_page
-from mpsd.status.page.rules.view import (
-    Level,
-    NoteKind,
-    PageScope,
-    PageView,
-    SliceHolder,
-    level_of,
-)
+from mpsd.status.page.rules.view import Level, NoteKind, PageScope, PageView, SliceHolder, level_of
 from mpsd.status.rules.node_report import node_report
 from tests.model.worlds import GPUS, NOW, POLICY, grant, identity, view, waiting
 from tests.page_worlds import GIB, LISTS, crowd, domain, granted, node, page_of

@@ -12,12 +12,6 @@ def test_only_what_differs_is_written_on_the_very_pod() -> None:
     assert annotations.patch == {
         "metadata": {"uid": "uid-of-a", "annotations": {"mpsd.io/gpu": "GPU-1", "other": "2"}}
     }
-
-
-def test_nothing_is_missing_where_all_is_there() -> None:
     assert PodAnnotations(pod("a"), {"a": "1", "b": "2"}, {"a": "1"}).missing == {}
-
-
-def test_a_pod_of_unknown_uid_is_known_by_its_name() -> None:
-    annotations = PodAnnotations(PodName("default", "a", ""), {}, {"a": "1"})
-    assert annotations.patch == {"metadata": {"annotations": {"a": "1"}}}
+    of_name = PodAnnotations(PodName("default", "a", ""), {}, {"a": "1"})
+    assert of_name.patch == {"metadata": {"annotations": {"a": "1"}}}

@@ -263,7 +263,7 @@ def sentences() -> Iterator[str]:
         CauseReport(program="pid 7 (python)", how="exit code 1"),
     )
     faults = FaultsReport(1, utc(THEN - 60), causes=causes)
-    yield from causes_lines(changed(had.domains[0], faults=faults), THEN, had.name)
+    yield from causes_lines(changed(had.domains[0], faults=faults), THEN)
     for word in ("nobody", "3f"):
         with redirect_stderr(io.StringIO()) as complaint, suppress(SystemExit):
             the_one("mpsd smi", test_grant_named.ALL, word)

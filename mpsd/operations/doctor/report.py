@@ -3,7 +3,6 @@ programs as JSON."""
 
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any, NoReturn
 
 from rich.text import Text
@@ -35,7 +34,7 @@ def record(diagnosis: Diagnosis) -> dict[str, Any]:
             "severity": outcome.check.severity.name.lower(),
             "well": outcome.check.well,
             "how": outcome.check.how,
-            "wrong": [asdict(finding) for finding in outcome.findings],
+            "wrong": outcome.findings,
             "why": outcome.why,
         }
         for outcome in diagnosis.outcomes

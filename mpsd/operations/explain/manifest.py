@@ -9,8 +9,9 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 
+import msgspec
 from rich.text import Text
 
 from mpsd.admission.rules.claims import asked_of, wrong_in_claim
@@ -195,7 +196,7 @@ def _judged(thing: object, limits: Limits, claims: Claims) -> AdmissionVerdict:
 
 def _record(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> dict[str, object]:
     """card: the one that the containers are to run on; None for any."""
-    said = asdict(verdict)
+    said: dict[str, object] = msgspec.to_builtins(verdict)
     environment = {one.container: _variables(one, verdict, limits) for one in verdict.requests}
     return {
         "object": said.pop("object_name"),
@@ -213,7 +214,7 @@ def _limit_record(
     """What MPS is set to and, on one model of GPU, what that leaves for the program once its CUDA
     context is there."""
     limit = client_limit(request, limits.policy)
-    record: dict[str, object] = {"container": request.container, **asdict(limit)}
+    record: dict[str, object] = {"container": request.container, **msgspec.to_builtins(limit)}
     if card:
         capability = _capability(card, limits.facts)
         sms = capability.sms_given(limit.thread_percent, card.sms)
@@ -392,7 +393,7 @@ def _reading_record(reading: Reading) -> dict[str, object]:
         "dialect": request.dialect.value if request else None,
         "admitted": not refused,
         "remark": f"nothing is asked: {reading.why}" if isinstance(reading, Off) else "",
-        "problems": [problem.record() for problem in refused],
+        "problems": refused,
         "cards": [_card_record(card) for card in request.cards] if request else [],
     }
 
@@ -407,7 +408,7 @@ def _card_record(card: CardRequest) -> dict[str, object]:
         "sms": card.gpu.capability.sms_given(card.thread_percent, card.gpu.sms),
         "weight": card.weight,
         "policy": card.policy,
-        "differs": list(card.differs),
+        "differs": card.differs,
     }
 
 

@@ -13,9 +13,11 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TypeVar
+
+import msgspec
 
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
 from mpsd.model.mpsnode import cluster_status, read_mpsnode
@@ -360,7 +362,7 @@ def explain(
     if output is Format.JSON:
         policy = {"from": found.in_force.source, "why": found.in_force.why}
         pods = [_record(pod, explanation) for pod, explanation in found.explained]
-        all_of_them = {"owner": asdict(found.owner) if found.owner else None, "pods": pods}
+        all_of_them = {"owner": found.owner, "pods": pods}
         is_one = pod is not None and found.owner is None
         print_json(
             (pods[0] if is_one else all_of_them)
@@ -389,22 +391,6 @@ def _print(found: Answers, where: str, *, every: bool) -> None:
 
 
 def _record(pod: PodSeen, explanation: Explanation) -> dict[str, object]:
-    request = None
-    if pod.shared:
-        asked = pod.shared.request
-        amounts = {"memory_mib": asked.memory_mib, "thread_percent": asked.thread_percent}
-        request = amounts | {"gpus": asked.gpus}
-    return {
-        "namespace": pod.name.namespace,
-        "pod": pod.name.name,
-        "uid": pod.name.uid,
-        "phase": pod.phase,
-        "well": explanation.is_well,
-        "why": explanation.why.value,
-        "sentence": explanation.sentence,
-        "node": explanation.node,
-        "gpus": list(explanation.gpus),
-        "room": list(explanation.room),
-        "warnings": [problem.record() for problem in explanation.warnings],
-        "request": request,
-    }
+    request = pod.shared.request if pod.shared else None
+    explained: dict[str, object] = msgspec.to_builtins(explanation)
+    return {"pod": pod.name, "phase": pod.phase, "request": request, **explained}

@@ -15,7 +15,7 @@ import math
 import shlex
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -362,9 +362,14 @@ def drain(
         )
         left = rules.what_is_left(after, change.touched)
         lines = [f"{'' if done else 'not drained: '}{left}", *rules.refusals(after, change.touched)]
-        return _record(before, change, after, evictions, done=done), [
-            f"{node}: {line}" for line in lines
-        ]
+        record = {
+            "drained": done,
+            "newly_cordoned": rules.newly_cordoned(before, change),
+            "left": None if after.pods is None else holders(after, change.touched),
+            "evictions": evictions.report.last if evictions else {},
+            "node": after,
+        }
+        return record, [f"{node}: {line}" for line in lines]
 
     record, lines = ask(cluster, drain_it, stays)
     if output is Format.JSON:
@@ -375,39 +380,6 @@ def drain(
         why = f"GPUs are still in use after {timeout}" if within_s else "not waited for"
         say(f"{cluster.program}: {why}", *stays)
     end(well=record["drained"])
-
-
-def _rows(things: Iterable[object], *fields: str) -> list[dict[str, Any]]:
-    return [{field: getattr(one, field) for field in fields} for one in things]
-
-
-def _record(
-    before: ClusterNode,
-    change: CordonChange,
-    after: ClusterNode,
-    evictions: Evictions | None,
-    *,
-    done: bool,
-) -> dict[str, Any]:
-    results = evictions.report.last if evictions else {}
-    left = []
-    for grant in holders(after, change.touched):
-        share = {"gpus": grant.gpus, "memory_mib": grant.memory_mib, "clients": grant.clients}
-        for pod in grant.pods:
-            row = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, **share}
-            left.append(row | {"eviction": results.get(_key(pod), "")})
-    return {
-        "node": after.name,
-        "now": time.time(),
-        "reported_at": after.reported_at,
-        "drained": done,
-        "cordoned": after.cordoned,
-        "newly_cordoned": rules.newly_cordoned(before, change),
-        "gpus": _rows(
-            rules.chosen(after, change.touched), "uuid", "label", "domain", "state", "clients"
-        ),
-        "left": None if after.pods is None else left,
-    }
 
 
 # -- and back ------------------------------------------------------------------------------------
@@ -455,17 +427,7 @@ def undrain(
     well = rules.serving(after, change.touched) and not change.kept
     named = change.touched.union(change.kept)
     if output is Format.JSON:
-        domains = [domain for domain in after.domains if not named.isdisjoint(domain.gpus)]
-        record = {
-            "node": after.name,
-            "reported_at": after.reported_at,
-            "serving": well,
-            "cordoned": after.cordoned,
-        }
-        gpus_shown = _rows(rules.chosen(after, named), "uuid", "label", "domain", "state")
-        print_json(
-            {**record, "gpus": gpus_shown, "domains": _rows(domains, "name", "state", "reason")}
-        )
+        print_json({"serving": well, "node": after})
     else:
         answer(f"{node}: {rules.states(after, named)}")
     say(*(f"{node}: {refusal}" for refusal in rules.refusals(after, change.touched)))

@@ -12,7 +12,7 @@ selector list of nodes; to evict those of `kubectl mps drain`.
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from mpsd.model.mpsnode import read_mpsnode
@@ -53,7 +53,6 @@ from mpsd.platform.kube import (
 from mpsd.status.cluster import NotInstalled, mpsnodes
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import CONTEXT, KUBECONFIG, NODE_NAMES
-from mpsd.status.rules.cordon import holders
 
 _DAEMON_SETS = Resource("apps/v1", "daemonsets")
 _REVISIONS = Resource("apps/v1", "controllerrevisions")
@@ -323,23 +322,8 @@ def _outcome(walk: Upgrade) -> Iterator[str]:
 
 def _record(walk: Upgrade, stopped: UpgradeStop | None) -> dict[str, Any]:
     due = walk.due()
-    nodes = [_node_record(one, is_due=name in due) for name, one in walk.standings.items()]
-    return {
-        "control": asdict(walk.control),
-        "nodes": nodes,
-        "stopped": asdict(stopped) if stopped else None,
-    }
-
-
-def _node_record(one: Standing, *, is_due: bool) -> dict[str, Any]:
-    held = [pod.pod for pod in holders(one.node, one.gpus)]
-    return {
-        "node": one.node.name,
-        "current": one.current,
-        "due": is_due,
-        "step": rules.next_step(one).step,
-        "pod": asdict(one.pod) if one.pod else None,
-        "cordoned": one.node.cordoned,
-        "cordoned_by_upgrade": sorted(one.ours),
-        "holders": None if one.node.pods is None else held,
-    }
+    nodes = [
+        {"due": name in due, "step": rules.next_step(one).step, "standing": one}
+        for name, one in walk.standings.items()
+    ]
+    return {"control": walk.control, "nodes": nodes, "stopped": stopped}

@@ -9,7 +9,7 @@ written in the end. The shape is that of manifests/chart/templates/crd/mpsnode.y
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -291,18 +291,16 @@ _NO_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 def node_labels(gpus: Sequence[Gpu], policy: "Policy") -> dict[str, str]:
     """What pods may choose this node by: none without a GPU, and none about what differs from one
     GPU to another."""
+    if not gpus:
+        return {}
     unit_mib = policy.resources.memory_unit_mib
+    products = {label_value(gpu.name) for gpu in gpus}
     memory = {max(0, promised_mib(gpu, policy)) // unit_mib * unit_mib // 1024 for gpu in gpus}
-    return labels_of({gpu.name for gpu in gpus}, memory, len(gpus))
-
-
-def labels_of(products: Collection[str], memory_gib: Collection[int], count: int) -> dict[str, str]:
-    """products: the names of these GPUs. memory_gib: what may be requested of one. Of several there
-    is no label."""
-    names = {label_value(name) for name in products}
-    named = {PRODUCT_LABEL: names.pop() if len(names) == 1 else ""}
-    named[MEMORY_LABEL] = str(*memory_gib) if len(memory_gib) == 1 else ""
-    named |= {COUNT_LABEL: str(count), SHARING_LABEL: SHARING} if count else {}
+    named = {COUNT_LABEL: str(len(gpus)), SHARING_LABEL: SHARING}
+    if len(products) == 1:
+        named[PRODUCT_LABEL] = products.pop()
+    if len(memory) == 1:
+        named[MEMORY_LABEL] = str(memory.pop())
     return {name: value for name, value in named.items() if value}
 
 

@@ -17,7 +17,7 @@ from mpsd.model.events import Event, EventCount, Reason, event_object, node_subj
 from mpsd.platform.kube import EVENTS, MPS_NODES, NODES, PODS, Kube, KubeError, PatchKind
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node, taint_removal
-from mpsd.status.rules.mpsnode import UPGRADE_LABEL, labels_of, labels_patch, mpsnode_for
+from mpsd.status.rules.mpsnode import UPGRADE_LABEL, labels_patch, mpsnode_for, node_labels
 from tests.admission.cases import found
 from tests.e2e.admission.cases import admission_cases, creating
 from tests.e2e.cluster import Cluster, Object, listed
@@ -25,6 +25,7 @@ from tests.e2e.objects import deployment, pod
 from tests.e2e.waiting import eventually
 from tests.e2e.webhook import NAME, SYSTEM, Webhook, as_service_account
 from tests.manifests.rendering import PLAIN, named, only
+from tests.model.worlds import GPUS, POLICY
 
 _CALLED = 'failed calling webhook "validate.mpsd.io"'
 _RULE = re.compile(r"denied request: ([\w-]+): ")
@@ -179,7 +180,7 @@ def _condition(there: Agents, node: str) -> Write:
 
 
 def _label_node(there: Agents, node: str) -> Write:
-    patch = labels_patch({}, labels_of(["NVIDIA H200"], [139], 8) | {UPGRADE_LABEL: "drained"})
+    patch = labels_patch({}, node_labels(GPUS, POLICY) | {UPGRADE_LABEL: "drained"})
     return lambda kube: kube.patch(NODES, node, patch, PatchKind.MERGE, subresource="status")
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import yaml
 
-from mpsd.model.policy import Policy
 from mpsd.platform import logs
 from mpsd.platform.kube import Kube, NotFound, Object, Resource
 from mpsd.platform.kube_access import open_kube
@@ -27,11 +26,11 @@ _DEFINITION = Path(__file__).parents[3] / "manifests/chart/templates/crd/mpsnode
 class World:
     """kube: for the test itself. report: runs from the start."""
 
-    def __init__(self, api: SimulatedApi, kubeconfig: Path, policy: Callable[[], Policy]) -> None:
+    def __init__(self, api: SimulatedApi, kubeconfig: Path) -> None:
         self.api = api
         self.kube = open_kube(kubeconfig)
         self._reporting: Kube = open_kube(kubeconfig)
-        self.report = NodeReporter(self._reporting, NODE, policy)
+        self.report = NodeReporter(self._reporting, NODE, lambda: POLICY)
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(self.report.run(self._stop))
 
@@ -77,10 +76,9 @@ def run(
     api: SimulatedApi,
     folder: Path,
     test: Callable[[World], Awaitable[None]],
-    policy: Callable[[], Policy] = lambda: POLICY,
 ) -> None:
     async def main() -> None:
-        world = World(api, api.kubeconfig(folder), policy)
+        world = World(api, api.kubeconfig(folder))
         try:
             await test(world)
         finally:

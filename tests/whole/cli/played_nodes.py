@@ -63,17 +63,10 @@ class PlayedNodes:
 
     def _kubelet(self, pod: Object) -> None:
         if pod["status"]["phase"] != "Running":
-            running = {
-                "name": "main",
-                "ready": True,
-                "state": {"running": {"startedAt": stamp(time.time())}},
-            }
+            began = {"running": {"startedAt": stamp(time.time())}}
+            running = {"name": "main", "ready": True, "state": began}
             ready = [{"type": "Ready", "status": "True"}]
-            pod["status"] |= {
-                "phase": "Running",
-                "conditions": ready,
-                "containerStatuses": [running],
-            }
+            pod["status"] |= _RUNNING | {"conditions": ready, "containerStatuses": [running]}
 
     def _agent(self, thing: Object, pods: list[Object]) -> None:
         name, status = thing["metadata"]["name"], thing["status"]

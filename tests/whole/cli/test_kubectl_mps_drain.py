@@ -49,8 +49,8 @@ def test_pods_are_waited_for_and_each_change_is_said_once(world: ClusterWorld) -
         again = world.kubectl_mps("drain", "gpu-a1", "--gpu", A1[0], "--timeout", "0", "-o", "json")
         read = json.loads(again.output)
         assert (again.code, read["drained"], read["newly_cordoned"]) == (1, False, [])
-        assert [pod["pod"] for pod in read["left"]] == ["mps-sample-7xk2p", "notebook-ada"]
-        assert read["left"][0]["memory_mib"] == 7168
+        left = [(held["pod"], held["memoryMiB"]) for held in read["left"]]
+        assert left == [("default/mps-sample-7xk2p", 7168), ("research/notebook-ada", 8192)]
 
 
 def test_eviction_ends_those_that_hold_something_there_and_no_others(world: ClusterWorld) -> None:

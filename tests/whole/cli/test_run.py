@@ -133,8 +133,4 @@ def test_without_mpsd_the_remedy_is_said(machine: Machine) -> None:
     elsewhere = machine.run_directory.parent / "x"
     alone = machine.run("--gpu-mem 7", "true", environment={"MPSD_RUN_DIR": str(elsewhere)})
     assert alone.exit_code() == 1
-    assert (
-        alone.errors
-        == f"mpsd run: mpsd does not run here: no process answers on {elsewhere}/mpsd.sock; start"
-        " it with `mpsd up`\n"
-    )
+    assert f"no process answers on {elsewhere}/mpsd.sock; start it with `mpsd up`" in alone.errors

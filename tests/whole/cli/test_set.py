@@ -134,15 +134,36 @@ def test_who_waits_in_the_queue_gets_what_a_change_set_free(served: Machine) -> 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a process of another user")
 def test_another_user_changes_nothing(served: Machine) -> None:
     client = served.client(6)
-    script = (
-        "import os, socket, sys; there = socket.socket(socket.AF_UNIX);"
-        " os.chdir(sys.argv[1]);os.setresuid(65534, 65534, 65534); there.connect('mpsd.sock'); said"
-        " = '{\"percent\": 10}';there.sendall(f'POST /v1/grants/{sys.argv[2]}"
-        " HTTP/1.0\\r\\nContent-Length:"
-        " 15\\r\\n\\r\\n{said}'.encode());print(there.recv(4096).decode())"
-    )
+    script = """
+import os, socket, sys
+there = socket.socket(socket.AF_UNIX)
+os.chdir(sys.argv[1])
+os.setresuid(65534, 65534, 65534)
+there.connect("mpsd.sock")
+head = f"POST /v1/grants/{sys.argv[2]} HTTP/1.0\\r\\nContent-Length: 15\\r\\n\\r\\n"
+there.sendall(head.encode() + b'{"percent": 10}')
+print(there.recv(4096).decode())
+"""
     words = [sys.executable, "-c", script, str(served.run_directory), served.grant_of(client).id]
     said = served.start(words)
     assert said.exit_code() == 0, said
     assert said.output.startswith("HTTP/1.0 403")
     assert ledger(served, client) == (6144, 0)
+
+
+def test_a_change_outlives_mpsd(served: Machine) -> None:
+    client = served.client(6)
+    done(served, client, "--mem", "5000", "--percent", "30")
+    served.part("up").kill()
+    served.up()
+    assert ledger(served, client) == (5000, 30)
+
+
+def test_grants_are_changed_one_after_the_other_and_never_over_the_card(served: Machine) -> None:
+    clients = [served.client(4) for _ in range(4)]
+    total_mib = served.node().gpus[0].promised_mib
+    questions = [asked(served, client, "--mem", "8GiB") for client in clients]
+    codes = sorted(question.exit_code() for question in questions)
+    held_mib = sum(ledger(served, client)[0] for client in clients)
+    assert codes == [0, 1, 1, 1]
+    assert held_mib == 3 * 4096 + 8192 <= total_mib

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mpsd.platform import processes
+from mpsd.platform import local_api, processes
 from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
@@ -194,3 +194,22 @@ def test_a_client_that_an_end_was_begun_for_is_killed_by_the_next_mpsd(
     assert client.running
     served.up()
     assert client.exit_code() == KILLED
+
+
+def test_a_program_without_time_to_end_gets_no_sigterm(served: Machine, neighbour: Program) -> None:
+    client = served.client(2)
+    (one,) = answer(served, client, "--grace", "0")
+    assert one["outcome"] == "killed"
+    assert client.exit_code() == KILLED
+    assert client.pid in stopped(served)
+
+
+def test_a_grace_that_is_none_is_refused_by_the_interface(served: Machine) -> None:
+    client = served.client(2)
+    for grace_s in (-1, 3601, None, "3"):
+        asks = {"grants": [served.grant_of(client).id], "grace_s": grace_s}
+        code, body = local_api.ask(
+            served.run_directory / "mpsd.sock", "POST", "/v1/programs/stop", asks
+        )
+        assert (code, json.loads(body)["for_ever"]) == (400, True)
+    assert client.running

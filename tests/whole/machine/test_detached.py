@@ -1,10 +1,5 @@
-"""Programs that detach from `mpsd run` are held to its grant: on the simulator, and with `--gpu` on
-real GPUs.
-
-    pytest -n 0 --gpu tests/whole/machine/test_detached.py
-
-As root, and where cgroups may be made.
-"""
+"""Programs that detach from `mpsd run` are held to its grant: as root, and where cgroups may be
+made."""
 
 import os
 import shlex
@@ -20,25 +15,22 @@ from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
 from mpsd.model.violations import ViolationKind
 from mpsd.platform.containers import ProgramCgroups
 from mpsd.platform.processes import identity_of, parent_of
-from tests.whole.machine import hardware
-from tests.whole.machine.hardware import AnyMachine, cuda
-from tests.whole.machine.machine import Program, eventually
+from tests.whole.machine.conftest import serving_on
+from tests.whole.machine.machine import Machine, Program, eventually
 
-here = pytest.fixture(hardware.here, scope="module")
 pytestmark = pytest.mark.skipif(bool(ProgramCgroups().why_not), reason=ProgramCgroups().why_not)
 
 GRANTED_GIB, TAKEN_MIB = 2, 4000
 
 
 @pytest.fixture(scope="module")
-def serving(here: AnyMachine) -> AnyMachine:
-    here.set_policy(canary="skip", exclusive_process=False, graces={"command_s": 2, "start_s": 30})
-    here.up()
-    return here
+def serving() -> Iterator[Machine]:
+    """One A30 where processes may run beside MPS."""
+    yield from serving_on("A30", exclusive_process=False)
 
 
 @contextmanager
-def detached(here: AnyMachine, *command: str) -> Iterator[tuple[Program, int]]:
+def detached(here: Machine, *command: str) -> Iterator[tuple[Program, int]]:
     """The `mpsd run` that has ended, and a child of its own session, forked twice, without
     MPSD_GRANT."""
     child = [
@@ -70,15 +62,14 @@ def said(left: Program, key: str) -> int:
     )
 
 
-def has_grant(here: AnyMachine, left: Program) -> bool:
+def has_grant(here: Machine, left: Program) -> bool:
     return left.pid in here.holders
 
 
-def test_a_detached_child_that_takes_too_much_is_ended(serving: AnyMachine) -> None:
+def test_a_detached_child_that_takes_too_much_is_ended(serving: Machine) -> None:
     """It has lifted its limit, and carries no variable of mpsd."""
-    neighbour = cuda(serving, 4, "alloc=1000", "hold")
-    neighbour.heard("ready")
-    takes = ["env", f"{MEMORY_LIMIT}=garbage", *serving.cuda, f"alloc={TAKEN_MIB}", "hold"]
+    neighbour = serving.client(4, "alloc=1000")
+    takes = ["env", f"{MEMORY_LIMIT}=garbage", "sim-cuda", f"alloc={TAKEN_MIB}", "hold"]
     with detached(serving, *takes) as (left, pid):
         eventually(lambda: identity_of(pid) is None, "it is ended")
 
@@ -97,17 +88,16 @@ def test_a_detached_child_that_takes_too_much_is_ended(serving: AnyMachine) -> N
     serving.until_no_grants()
 
 
-def test_nobody_else_gets_into_a_programs_cgroup(serving: AnyMachine) -> None:
+def test_nobody_else_gets_into_a_programs_cgroup(serving: Machine) -> None:
     """Neither by its file, nor by the program's variable."""
-    program = cuda(serving, GRANTED_GIB, "hold")
-    program.heard("ready")
+    program = serving.client(GRANTED_GIB)
     grant = serving.grant_of(program)
     (cgroup,) = cgroups(grant.id)
     write = ["sh", "-c", f"echo $$ > {cgroup}/cgroup.procs"]
     assert subprocess.run(write, user=65534, stderr=subprocess.DEVNULL, check=False).returncode
 
     borrowed = {"MPSD_GRANT": grant.id, "MPSD_SIMULATION": str(serving.simulation.folder)}
-    stranger = serving.start(stranger_command(serving), borrowed)
+    stranger = serving.start([serving.program("sim-cuda"), "hold"], borrowed)
     stranger.heard("ready")
 
     def seen() -> list[str | None]:
@@ -118,11 +108,6 @@ def test_nobody_else_gets_into_a_programs_cgroup(serving: AnyMachine) -> None:
     stranger.kill()
     program.kill()
     serving.until_no_grants()
-
-
-def stranger_command(here: AnyMachine) -> list[str]:
-    program, *rest = here.cuda
-    return [str(here.program(program)) if program == "sim-cuda" else program, *rest, "hold"]
 
 
 def cgroups(grant: str) -> list[Path]:

@@ -49,22 +49,6 @@ def test_a_killed_mpsd_leaves_it_open_and_the_next_never_closes_it(served: Machi
     assert served.folder_of().gate.stat().st_ino == before
 
 
-def test_a_gate_whose_daemon_died_with_mpsd_is_closed_before_anything_else(served: Machine) -> None:
-    until_open(served)
-    served.part("up").kill()
-    served.kill(served.recorded_daemon())
-    assert is_open(served)
-    served.replace_control_program("exit 1")
-
-    service = served.service("up")
-
-    eventually(lambda: service.logged("state", domain="gpu0", state="down"), "it tries, and fails")
-    assert service.logged("gate closed", domain="gpu0")
-    assert not is_open(served)
-    served.restore_control_program()
-    served.until_known()
-
-
 def test_a_gate_is_closed_even_where_mpsd_cannot_start(served: Machine) -> None:
     until_open(served)
     served.part("up").kill()

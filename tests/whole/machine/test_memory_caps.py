@@ -5,7 +5,6 @@ As root, and where cgroups of v2 may be made.
 """
 
 import json
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -92,20 +91,6 @@ def test_a_client_that_lifts_its_limit_is_stopped_at_its_allocation(machine: Mac
     assert ViolationKind.MEMORY_OVER_GRANT not in violations(machine)
     assert program.running
     go.unlink()
-
-
-def test_a_stop_takes_away_every_limit(machine: Machine) -> None:
-    control, agent = machine.apart()
-    program = machine.client(GRANTED_GIB)
-    eventually(lambda: is_capped(machine, program), "its cgroup holds it")
-    agent.send(signal.SIGTERM)
-    assert agent.exit_code() == 0
-    control.send(signal.SIGTERM)
-    control.send(signal.SIGTERM)
-    folder = machine.simulation.folder
-    assert control.exit_code() == 0
-    assert not folder.exists()
-    assert control.logged("memory cap removed")
 
 
 def test_a_policy_that_insists_refuses_gpus_of_a_driver_without_them(machine: Machine) -> None:

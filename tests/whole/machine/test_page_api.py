@@ -4,8 +4,8 @@ import asyncio
 import json
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 
 import aiohttp
@@ -68,17 +68,15 @@ class Site:
             return Answer(answer.status, answer.headers, await answer.text())
 
 
-def on_site(first: PageView | None, test: Callable[[Site], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with asyncio.timeout(2 * DEADLINE_S), aiohttp.ClientSession() as session:
-            site = Site(Played(first), session)
-            await site.start()
-            try:
-                await test(site)
-            finally:
-                await site.stop()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def on_site(first: PageView | None) -> AsyncIterator[Site]:
+    async with asyncio.timeout(2 * DEADLINE_S), aiohttp.ClientSession() as session:
+        site = Site(Played(first), session)
+        await site.start()
+        try:
+            yield site
+        finally:
+            await site.stop()
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
@@ -88,8 +86,8 @@ async def until(condition: Callable[[], object], what: str) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_a_change_is_seen_by_its_tag_and_the_very_same_view_is_not_sent_again() -> None:
-    async def test(site: Site) -> None:
+async def test_a_change_is_seen_by_its_tag_and_the_very_same_view_is_not_sent_again() -> None:
+    async with on_site(page_of(node(GPUS, [granted(GPUS[0], "train", GIB)]))) as site:
         first = await site.ask()
         assert (first.status, first.gpus) == (200, ["gpu0", "gpu1"])
         assert (await site.ask(first.tag)).status == 304
@@ -99,13 +97,11 @@ def test_a_change_is_seen_by_its_tag_and_the_very_same_view_is_not_sent_again() 
             second = await site.ask(first.tag)
         assert (second.status, second.gpus) == (200, ["gpu0"])
 
-    on_site(page_of(node(GPUS, [granted(GPUS[0], "train", GIB)])), test)
 
-
-def test_all_readers_share_one_look_and_it_ends_with_the_last_of_them(
+async def test_all_readers_share_one_look_and_it_ends_with_the_last_of_them(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def test(site: Site) -> None:
+    async with on_site(page_of(crowd(2, 4))) as site:
         assert site.source.looks == 0
         firsts = await asyncio.gather(*(site.ask() for _reader in range(MOST_OF_ASKER)))
         assert {one.tag for one in firsts} == {firsts[0].tag}
@@ -117,11 +113,9 @@ def test_all_readers_share_one_look_and_it_ends_with_the_last_of_them(
         monkeypatch.setattr("mpsd.status.page.feed._LINGER_S", 0.1)
         await until(lambda: not site.source.is_open, "nobody reads, so nobody looks")
 
-    on_site(page_of(crowd(2, 4)), test)
 
-
-def test_who_waits_for_many_answers_gets_no_more_until_one_is_there() -> None:
-    async def test(site: Site) -> None:
+async def test_who_waits_for_many_answers_gets_no_more_until_one_is_there() -> None:
+    async with on_site(None) as site:
         asked = [asyncio.create_task(site.ask()) for _reader in range(MOST_OF_ASKER + 1)]
         done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
         (refused,) = [one.result() for one in done]
@@ -133,24 +127,21 @@ def test_who_waits_for_many_answers_gets_no_more_until_one_is_there() -> None:
         assert {one.status for one in await asyncio.gather(*waiting)} == {200}
         assert (await site.ask()).status == 200
 
-    on_site(None, test)
 
-
-def test_a_stop_ends_what_waits_for_a_view() -> None:
-    async def test(site: Site) -> None:
+async def test_a_stop_ends_what_waits_for_a_view() -> None:
+    async with on_site(None) as site:
         waiting = asyncio.create_task(site.ask())
         await until(lambda: site.source.is_open, "it waits")
         await site.stop()
         assert (await waiting).status == 503
         assert not site.source.is_open
 
-    on_site(None, test)
 
-
-def test_readers_who_take_nothing_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_readers_who_take_nothing_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_SLOW_S", 0.5)
 
-    async def test(site: Site) -> None:
+    # megabytes, of which the kernel takes but a part
+    async with on_site(page_of(crowd(64, 200))) as site:
         assert (await site.ask()).status == 200
         with ExitStack() as opened:
             for _place in range(MOST_OF_ASKER):
@@ -162,11 +153,9 @@ def test_readers_who_take_nothing_are_dropped(monkeypatch: pytest.MonkeyPatch) -
             while statuses[-1] != 200 or 429 not in statuses:
                 statuses.append((await site.ask()).status)
 
-    on_site(page_of(crowd(64, 200)), test)  # megabytes, of which the kernel takes but a part
 
-
-def test_the_page_is_one_file_that_no_cache_keeps_and_that_may_ask_nobody_else() -> None:
-    async def test(site: Site) -> None:
+async def test_the_page_is_one_file_that_no_cache_keeps_and_that_may_ask_nobody_else() -> None:
+    async with on_site(None) as site:
         async with site.session.get(site.url("/")) as answer:
             assert answer.status == 200
             assert answer.content_type == "text/html"
@@ -181,5 +170,3 @@ def test_the_page_is_one_file_that_no_cache_keeps_and_that_may_ask_nobody_else()
             site.url("/"), headers={"Accept-Encoding": "identity"}
         ) as plain:
             assert await plain.text() == html
-
-    on_site(None, test)

@@ -38,11 +38,6 @@ class Watched:
         """A shell script under a grant of 2 GiB."""
         return self.machine.run("--gpu-mem 2", "sh", "-c", script)
 
-    def foreign(self, *actions: str) -> Program:
-        """sim-cuda beside MPS, without a grant."""
-        environment = {"MPSD_SIMULATION": str(self.machine.simulation.folder)}
-        return self.machine.start([self.machine.program("sim-cuda"), *actions], environment)
-
     def used_mib(self, *pids: int) -> int:
         return (
             sum(holding.all_bytes for holding in self.card.holdings() if holding.pid in pids) // MIB
@@ -88,7 +83,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Watched]:
-    machine = Machine("A30")
+    machine = Machine("H200")  # whose contexts show their threads
     try:
         machine.set_policy(exclusive_process=False, requests={"clients_per_grant": MOST_CLIENTS})
         yield Watched(machine)
@@ -103,6 +98,31 @@ def watched(shared: Watched) -> Iterator[Watched]:
     yield shared
     shared.end_others()
     shared.check_neighbour()
+
+
+# What of its environment a program changes, and what it does then; managed memory is in no
+# process's figure of NVML's.
+WAYS = {
+    "lifts its limit": ("", "lift=garbage alloc=4000"),
+    "takes managed memory": ("", "lift=garbage managed=4000"),
+    "starts another without its limit": (f"{LIMIT}=0=0", "alloc=4000"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_takes_more_than_granted_is_ended(watched: Watched, way: str) -> None:
+    changed, actions = WAYS[way]
+    program = watched.shell(f"{changed} exec sim-cuda {actions} hold")
+    assert program.exit_code() == KILLED
+    watched.told(ViolationKind.MEMORY_OVER_GRANT, program)
+
+
+def test_who_takes_all_threads_is_reported_and_goes_on(watched: Watched) -> None:
+    asked = "--gpu-mem 2 --gpu-core 30"
+    program = watched.machine.run(asked, "sim-cuda", "threads=100", "hold")
+    program.heard("pid")
+    assert watched.told(ViolationKind.THREADS_LIFTED, program).action == Response.WARN
+    assert program.running
 
 
 def test_a_granted_program_beside_mps_is_ended_though_the_daemon_does_not_answer(

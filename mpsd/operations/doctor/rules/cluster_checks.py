@@ -50,13 +50,6 @@ _check = _CHECKS.check
 # -- what is installed ---------------------------------------------------------------------------
 
 
-@_check(_STOPS, "Kubernetes is new enough", "GET /version")
-def kubernetes_old(facts: ClusterFacts) -> Iterator[Finding]:
-    if (found := facts.kubernetes) < (1, 20):
-        what = f"Kubernetes {found[0]}.{found[1]} is older than 1.20, the oldest that mpsd runs on"
-        yield Finding(what, "upgrade it")
-
-
 @_check(_STOPS, "mpsd is installed", f"namespaces, {_CRD}, DaemonSets")
 def not_installed(facts: ClusterFacts) -> Iterator[Finding]:
     definitions = known(facts.definition)
