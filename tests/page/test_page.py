@@ -9,7 +9,7 @@ import pytest
 from selenium.common.exceptions import JavascriptException
 from selenium.webdriver.common.keys import Keys
 
-from mpsd.status.page.rules.view import PageView, PodsHeard
+from mpsd.status.page.rules.view import PodsHeard
 from tests.model.worlds import GPUS
 from tests.page.browser import DESKTOP, PHONE, Browser, axe
 from tests.page.site import PlayedSite, played

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.identity import PodName
 from mpsd.model.node_report import SeenViolations, ViolationsReport
