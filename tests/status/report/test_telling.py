@@ -3,8 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.identity import PodName
@@ -14,7 +12,7 @@ from mpsd.platform.kube import Object, PatchKind
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.status.rules import mpsnode
 from mpsd.status.rules.pods import PodAnnotations
-from tests.model.worlds import POLICY, UUIDS
+from tests.model.worlds import UUIDS
 from tests.simulated_api import SimulatedApi
 from tests.status.pod_worlds import client, held, node
 from tests.status.report.world import MPS_NODES, NODE, NODES, PODS, World, eventually, run
@@ -229,51 +227,6 @@ async def granted_gib(world: World, gib: int) -> bool:
     return bool(
         sum(gpu["grantedMiB"] for gpu in (await world.mpsnode())["status"]["gpus"]) == gib * 1024
     )
-
-
-def test_the_name_of_the_resource_follows_the_policy(api: SimulatedApi, tmp_path: Path) -> None:
-    policies = [POLICY]
-    renamed = replace(POLICY, resources=replace(POLICY.resources, count="example.com/gpus"))
-
-    async def test(world: World) -> None:
-        await world.make_node()
-
-        async def amounts(name: str) -> bool:
-            seen = await world.kube.get(NODES, NODE)
-            return set(seen.get("status", {}).get("allocatable", {})) == {name}
-
-        world.report.report(BUSY)
-        await eventually(lambda: amounts("aliyun.com/gpu-count"), "the usual name")
-        policies[0] = renamed
-        world.report.report(BUSY)
-        await eventually(lambda: amounts("example.com/gpus"), "the other name, and no other")
-
-    run(api, tmp_path, test, lambda: policies[0])
-
-
-def test_a_node_where_nothing_changes_is_told_now_and_then_as_it_was_seen_last(
-    api: SimulatedApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mpsnode, "HEARTBEAT_S", 1.0)
-
-    async def test(world: World) -> None:
-        await world.define()
-        await world.make_node()
-        world.report.report(BUSY)
-        found = await told(world, "True")
-        world.report.report(replace(BUSY, now=BUSY.now + 60))  # which is nothing to tell by itself
-
-        async def is_told_again() -> bool:
-            seen = await world.mpsnode()
-            return bool(
-                seen["status"]["reportedAt"]
-                == stamp(BUSY.now + 60)
-                != found["status"]["reportedAt"]
-            )
-
-        await eventually(is_told_again, "the time of the last look")
-
-    run(api, tmp_path, test)
 
 
 def test_what_happened_last_is_told_before_the_agent_ends_but_for_what_is_refused(
