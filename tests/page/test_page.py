@@ -9,7 +9,7 @@ import pytest
 from selenium.common.exceptions import JavascriptException
 from selenium.webdriver.common.keys import Keys
 
-from mpsd.status.page.rules.view import PageView, PodsHeard
+from mpsd.status.page.rules.view import PodsHeard
 from tests.model.worlds import GPUS
 from tests.page.browser import DESKTOP, PHONE, Browser, axe
 from tests.page.site import PlayedSite, played
@@ -77,6 +77,13 @@ def test_the_worst_is_said_first_also_to_who_does_not_see_it_and_no_other_host_i
         "return [...document.querySelectorAll('[role=status]')].map((one) => one.id)"
     )
     assert lives == ["found", "said"]
+    window.script("document.querySelector('[data-language=zh]').click()")
+    window.until(
+        "return document.getElementById('verdict-title').textContent === '1 项故障'",
+        "it is in Chinese",
+    )
+    shown(window, night, 4)
+    assert window.script("return document.documentElement.lang") == "zh", "it stays chosen"
 
 
 def test_a_data_scientist_finds_a_job_by_typing(window: Browser, night: PlayedSite) -> None:
@@ -299,17 +306,6 @@ def test_everything_that_can_be_done_is_reached_by_the_keyboard_and_seen_there(
     window.script("document.querySelector('.skip').focus()")
     window.keys(Keys.ENTER)
     assert window.script("return document.activeElement.id") == "main"
-
-
-def test_nothing_wrong_is_said_in_one_line(window: Browser) -> None:
-    well: PageView = page_of(node(GPUS, [granted(GPUS[0], "train", GIB)]))
-    with played(well) as site:
-        shown(window, site, 2)
-        assert "All is well" in window.text("#verdict-title")
-        assert "2 of 2 GPUs serve · 1 of 46 GiB granted · 0.3 GiB used" in window.text(
-            "#verdict-figures"
-        )
-        assert not window.script("return document.getElementById('waiting-part').checkVisibility()")
 
 
 def test_a_claim_is_named_beside_its_holder_and_found_by_any_of_its_pods(window: Browser) -> None:
