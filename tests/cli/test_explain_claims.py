@@ -66,7 +66,7 @@ def test_a_claim_without_room_is_explained_as_a_request_is(cluster: GpuCluster) 
     said = explain(cluster, "train")
     assert said.code == 1
     assert said.output.startswith(
-        "pod default/train waits: no room on node1 (gpu0 has 4 of 7 GiB free);"
+        "pod default/train waits: no room on node1 (gpu0 has 4 of the needed 7 GiB free);"
     )
     read = json.loads(explain(cluster, "train", "-o", "json").output)
     assert (read["why"], read["request"]) == (
@@ -152,7 +152,7 @@ def test_claims_of_another_class_are_no_business_of_mpsd(cluster: GpuCluster) ->
 @pytest.mark.parametrize(
     ("clients", "why", "said"),
     [
-        ("47", "no-room", "gpu0 has 46 of 47 clients free"),
+        ("47", "no-room", "gpu0 has 46 of the needed 47 clients free"),
         ("60", "too-large", "the most that one serves is 48"),
     ],
 )

@@ -61,7 +61,7 @@ def test_the_schema_is_one_and_refuses_what_it_does_not_know() -> None:
 def test_our_answers_about_nodes_are_what_the_schema_says(file: Path) -> None:
     asked = CandidatesReader().read(file.read_bytes())
     first, *others = asked.nodes
-    reasons = dict.fromkeys(others, "gpu0 has 4 of 7 GiB free, gpu1 3")
+    reasons = dict.fromkeys(others, "gpu0 has 4 of the needed 7 GiB free, gpu1 3")
     for answer in (
         filter_answer([first], reasons, {}),
         filter_answer([], dict.fromkeys(asked.nodes, "it has no GPU shared by mpsd"), reasons),

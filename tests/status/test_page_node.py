@@ -158,7 +158,7 @@ def full(*queue: WaitingRequest) -> PageView:
 def test_who_waits_is_told_why_in_the_words_of_a_refusal() -> None:
     (one,) = full(waiting("late", 7, deadline=NOW + 60)).waiting
     assert (one.memory_mib, one.place, one.level) == (7 * GIB, 1, Level.WARN)
-    assert one.text == "no single GPU has 7 GiB: gpu0 has 3 of 7 GiB free, gpu1 3"
+    assert one.text == "no single GPU has 7 GiB: gpu0 has 3 of the needed 7 GiB free, gpu1 3"
 
 
 def test_who_stands_behind_another_is_told_so() -> None:

@@ -124,7 +124,7 @@ def _reason(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> s
 def what_lacks(
     request: Request, rooms: Sequence[GpuCapacity], policy: Policy, closed: Mapping[str, str] = {}
 ) -> str:
-    """What each GPU lacks where nothing fits: `gpu0 has 3 of 7 GiB free, gpu1 4, gpu2 is cordoned`.
+    """What each GPU lacks where nothing fits: `gpu0 has 3 of the needed 7 GiB free, gpu1 4`.
     closed: by label, why other GPUs take nothing, as it reads after `is`."""
     parts = []
     before = ""
@@ -134,7 +134,7 @@ def what_lacks(
             parts.append(
                 f"{room.gpu.label} {free}"
                 if of == before
-                else f"{room.gpu.label} has {free} of {of} free"
+                else f"{room.gpu.label} has {free} of the needed {of} free"
             )
             before = of
     parts += [f"{label} is {reason}" for label, reason in closed.items()]

@@ -34,7 +34,7 @@ def test_large_pods_get_a_gpu_each(mpsd: Installation, pods: Pods) -> None:
 
 def test_a_pod_that_fits_no_single_gpu_waits_and_says_why(cluster: Cluster, pods: Pods) -> None:
     pods.create(shared(pods, "seven", _GIB))
-    wanted = f"gpu0 has 4 of {_GIB} GiB free, gpu1 3"
+    wanted = f"gpu0 has 4 of the needed {_GIB} GiB free, gpu1 3"
     eventually(
         lambda: any(wanted in said for said in said_of(pods, "seven", "FailedScheduling")), wanted
     )

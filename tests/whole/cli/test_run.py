@@ -82,10 +82,7 @@ def test_a_program_for_which_there_is_no_room_is_refused_with_the_reason_and_the
     machine.client(20)
     refused = machine.run("--gpu-mem 7", "true")
     assert refused.exit_code() == 1
-    assert (
-        "no single GPU has 7 GiB: gpu0 has 3.4 of 7 GiB free; use --wait to join the queue"
-        in refused.errors
-    )
+    assert "gpu0 has 3.4 of the needed 7 GiB free; use --wait to join the queue" in refused.errors
 
 
 @pytest.mark.parametrize("options", ["--gpu-mem 24", "--gpu-mem 7.5", "--gpu-mem 8 --gpus 2"])
@@ -124,7 +121,7 @@ def test_ctrl_c_ends_the_wait(machine: Machine) -> None:
     assert waits.exit_code() == 128 + signal.SIGINT
     assert (
         waits.errors == "mpsd run: waiting for room, at most 3600 s (Ctrl-C to give up): "
-        "no single GPU has 7 GiB: gpu0 has 3.4 of 7 GiB free\n"
+        "no single GPU has 7 GiB: gpu0 has 3.4 of the needed 7 GiB free\n"
     )
     eventually(lambda: machine.queue == [], "it waits no more")
 

@@ -81,10 +81,10 @@ async def test_the_ledger_is_right_at_once_after_a_crash(world: World, cut: Cut)
     large = await world.add_pod("large", 17)
     for each in (other, new):  # both would give the room away if it looked free
         if reserved:
-            assert "gpu0 has 16 of 17 GiB free" in await each.bind(large)
+            assert "gpu0 has 16 of the needed 17 GiB free" in await each.bind(large)
         assert await each.bind(pod) == ""
     assert new.free() == [16]
-    assert "gpu0 has 16 of 17 GiB free" in await new.bind(large)
+    assert "gpu0 has 16 of the needed 17 GiB free" in await new.bind(large)
     await world.tell("node1", await world.pod("a"))
     await new.sees(
         lambda: [one.source for one in new.node().taken] == [AssignmentSource.GRANTED],
@@ -133,7 +133,7 @@ async def test_a_scheduler_that_hears_no_pods_gives_no_room_away_twice(world: Wo
         c, d = await world.add_pod("c", 2), await world.add_pod("d", 8)
         assert await well.bind(c) == ""  # with that write, the reservation to b goes
         assert len(await world.reservations()) == 2
-        assert "gpu0 has 7 of 8 GiB free" in await deaf.bind(d)
+        assert "gpu0 has 7 of the needed 8 GiB free" in await deaf.bind(d)
         await deaf.die()
     assert overfull(world.api, CARD) == []
     assert well.node().rooms[0].memory_mib == 7 * GIB

@@ -111,9 +111,9 @@ def test_a_pod_is_bound_where_the_scheduler_says_and_counts_at_once(
     assert served.bind(one, "empty") == "", "it may be asked again"
     assert served.bind(two, "empty") == ""
     third = asking(api, "three", 10)
-    assert "gpu0 has 9 of 10 GiB free, gpu1 0" in served.bind(third, "empty")
+    assert "gpu0 has 9 of the needed 10 GiB free, gpu1 0" in served.bind(third, "empty")
     assert served.filter(third, "empty")["FailedNodes"] == {
-        "empty": "gpu0 has 9 of 10 GiB free, gpu1 0"
+        "empty": "gpu0 has 9 of the needed 10 GiB free, gpu1 0"
     }
     assert "is gone" in served.bind({"metadata": one["metadata"] | {"name": "nobody"}}, "empty")
     (node,) = served.ask("GET", "/inspect/empty").json["nodes"]
