@@ -84,10 +84,10 @@ def test_a_pod_without_room_says_what_there_is_and_what_is_not_counted(cluster: 
     assert said.code == 1
     assert (
         said.output
-        == "pod default/train waits: no room on node1 (gpu0 has 3 of the needed 7 GiB free, gpu1 4);"
-        " not counted: node2 (cordoned); the GPUs of node1 have that only together, and autoscalers"
-        " count it as free; it starts when others end, which kubectl mps shows; or ask for 4 GiB"
-        " or less\n"
+        == "pod default/train waits: no room on node1 (gpu0 has 3 of the needed 7 GiB free, gpu1 4)"
+        "; not counted: node2 (cordoned); the GPUs of node1 have that only together, and"
+        " autoscalers count it as free; it starts when others end, which kubectl mps shows; or ask"
+        " for 4 GiB or less\n"
     )
     read = json.loads(explain(cluster, "train", "-o", "json").output)
     assert (read["why"], read["request"]["memory_mib"], read["policy"]["from"]) == (

@@ -53,7 +53,9 @@ def test_few_nodes_each_say_what_their_own_gpus_lack() -> None:
         "small": why_not(SEVEN, small),
         "none": UNKNOWN_NODE,
     }
-    assert all(free in found.failed["full"] for free in ("gpu0 has 3 of 7 GiB", "gpu1 4"))
+    assert all(
+        free in found.failed["full"] for free in ("gpu0 has 3 of the needed 7 GiB", "gpu1 4")
+    )
     assert found.never == {name: found.failed[name] for name in ("small", "none")}
 
 

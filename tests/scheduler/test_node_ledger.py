@@ -103,13 +103,16 @@ SILENT = node_capacity(cluster_node(held=None), "", [], [], POLICY)
 def test_each_gpu_says_what_it_lacks_and_what_is_alike_is_said_once() -> None:
     assert [one.reason for one in MIXED.closed] == ["cordoned", "in fault"]
     said = why_not(SEVEN, MIXED)
-    assert [said.count(label) for label in ("gpu0", "gpu1", "gpu2", "gpu3", "of 7 GiB")] == [1] * 5
+    assert [said.count(label) for label in ("gpu0", "gpu1", "gpu2", "gpu3", "needed 7 GiB")] == [
+        1
+    ] * 5
 
 
 def test_threads_and_clients_that_are_short_are_said_as_such() -> None:
     assert [(room.thread_percent, room.clients) for room in CROWDED.rooms] == [(20, 40), (100, 0)]
     assert all(
-        lack in why_not(Request(GIB, 30, 1), CROWDED) for lack in ("20 of 30 %", "0 of 8 clients")
+        lack in why_not(Request(GIB, 30, 1), CROWDED)
+        for lack in ("20 of the needed 30 %", "0 of the needed 8")
     )
 
 

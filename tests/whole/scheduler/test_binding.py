@@ -52,7 +52,7 @@ async def test_who_comes_late_is_told_what_is_left(world: World) -> None:
     await world.add_node(gib=(4, 3))
     scheduler = await world.scheduler()
     large, small = await world.add_pod("large", 7), await world.add_pod("small", 4)
-    full = BindFailure.NO_ROOM.format(node="node1", why="gpu0 has 4 of 7 GiB")
+    full = BindFailure.NO_ROOM.format(node="node1", why="gpu0 has 4 of the needed 7 GiB")
     assert (await scheduler.bind(large)).startswith(full)
     assert await scheduler.bind(small) == ""
     late = await world.add_pod("late", 4)
