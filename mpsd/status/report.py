@@ -334,12 +334,11 @@ class NodeReporter:
         """What was about to be written; the events are known only here."""
         if self.reachability.away_since is not None:
             return
-        with suppress(TimeoutError):
+        with suppress(TimeoutError, KubeError):
             async with asyncio.timeout(_REST_S):
                 for duty in self._duties:
                     if (due_s := duty.due_in_s()) is not None and due_s <= _REST_S:
-                        with suppress(KubeError):  # which keeps no other from being written
-                            await duty.write()
+                        await duty.write()
 
 
 _SETTLE_S = 1.0  # from a pod's binding to its Allocate: two watches and kubelet's admission

@@ -233,6 +233,7 @@ def test_what_happened_last_is_told_before_the_agent_ends_but_for_what_is_refuse
     api: SimulatedApi, tmp_path: Path
 ) -> None:
     async def test(world: World) -> None:
+        await world.define()
         await world.make_node()
         world.report.report(BUSY)
         lost = PodName("no-such-namespace", "lost", "uid")
