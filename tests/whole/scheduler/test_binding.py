@@ -56,7 +56,7 @@ async def test_who_comes_late_is_told_what_is_left(world: World) -> None:
     assert (await scheduler.bind(large)).startswith(full)
     assert await scheduler.bind(small) == ""
     late = await world.add_pod("late", 4)
-    overtaken = BindFailure.OVERTAKEN.format(node="node1", why="gpu0 has 0 of 4 GiB")
+    overtaken = BindFailure.OVERTAKEN.format(node="node1", why="gpu0 has 0 of the needed 4 GiB")
     assert (await scheduler.bind(late)).startswith(overtaken)
     assert list(await world.reservations()) == [small["metadata"]["uid"]]
 

@@ -1,14 +1,18 @@
 """What kube-scheduler asks is answered from the ledger, over HTTP, by one process for all of these
 tests."""
 
+import re
+import shutil
 from collections.abc import Iterator
 
 import pytest
 
 from mpsd.kubelet.rules.gpu_choice import GPU
+from mpsd.platform.limits_files import POLICY_FILE, shipped_folder
 from mpsd.scheduler.rules.filter import UNKNOWN_NODE
 from mpsd.simulator.api_server.kinds import PODS as POD_KIND
-from tests.served import Object
+from mpsd.simulator.programs import wait_until
+from tests.served import DEADLINE_S, Object
 from tests.simulated_api import SimulatedApi, simulated_api
 from tests.whole.scheduler.process import Extender, extender
 from tests.whole.scheduler.world import PODS, World, gpu_of, pod, run, uuid
@@ -47,7 +51,8 @@ def api() -> Iterator[SimulatedApi]:
 def served(api: SimulatedApi, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Extender]:
     folder = tmp_path_factory.mktemp("scheduler")
     run(api, folder, cluster)
-    with extender(folder, api.kubeconfig(folder)) as running:
+    shutil.copytree(shipped_folder(), folder / "limits")
+    with extender(folder, api.kubeconfig(folder), limits=str(folder / "limits")) as running:
         running.wait_until_ready()
         yield running
 
@@ -73,7 +78,8 @@ def test_a_node_with_room_on_one_gpu_passes_and_others_say_why_not(
     assert served.metric('mpsd_scheduler_requests_total{verb="filter",verdict="done"}') >= 1
     assert served.metric("mpsd_scheduler_nodes") == 4
     assert served.metric("mpsd_scheduler_gpus") == served.metric("mpsd_scheduler_gpus_open") == 7
-    assert served.metric("mpsd_scheduler_ledger_usable_seconds") > 0
+    usable = "mpsd_scheduler_ledger_usable_seconds"
+    wait_until(lambda: served.metric(usable) > 0, DEADLINE_S, "it counts since when", 0.05)
     assert served.ask("POST", "/filter", b'{"Pod": 1}').status == 400
 
 
@@ -129,3 +135,19 @@ def test_clients_of_gpushare_find_what_they_know(served: Extender) -> None:
         assert served.post("filter", {"Pod": pod("a", 0), "NodeNames": ["full"]}, prefix).json[
             "NodeNames"
         ] == ["full"]
+
+
+def test_a_changed_policy_counts_without_a_restart_and_a_broken_one_does_not(
+    served: Extender, api: SimulatedApi
+) -> None:
+    policy = served.folder / "limits" / POLICY_FILE
+    good, seven = policy.read_text(), asking(api, "later")
+    policy.write_text("version: v0\n")
+    wait_until(lambda: served.metric("mpsd_limits_wrong") == 1, DEADLINE_S, "it says so", 0.05)
+    assert served.filter(seven, "empty")["FailedNodes"] == {}
+    policy.write_text(re.sub(r"clients_per_grant: \d+", "clients_per_grant: 60", good))
+    wait_until(
+        lambda: served.filter(seven, "empty")["FailedNodes"], DEADLINE_S, "the new one counts", 0.05
+    )
+    assert "needed 60 clients free" in served.filter(seven, "empty")["FailedNodes"]["empty"]
+    assert served.metric("mpsd_limits_wrong") == 0
