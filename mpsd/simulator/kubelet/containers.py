@@ -14,12 +14,13 @@ import stat
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from mpsd.kubelet.rules.allocation import Answer
+from mpsd.model.grants import DeviceNode
 from mpsd.simulator.card import process_start_ticks
 from mpsd.simulator.kubelet.pods import SimContainer, SimPod
 
@@ -128,13 +129,8 @@ class Containers:
         """Starts it once more, with what its devices and its claims bring. CannotCreate where a
         device node is not there."""
         mounts = (*given.mounts, *claimed.mounts)
-        devices = (*given.devices, *claimed.devices)
-        for node in devices:
-            if self._makes_devices and not os.path.lexists(node.source):
-                raise CannotCreate(
-                    f"failed to generate container spec: lstat {node.source}: no such file or"
-                    " directory"
-                )
+        given_devices = (*given.devices, *claimed.devices)
+        nodes = [self._node(one.source) for one in given_devices]
         for mount in mounts:
             if not os.path.lexists(mount.source):
                 # as containerd does: an empty folder, where a daemon is to be
@@ -144,6 +140,10 @@ class Containers:
             self._folder / pod.uid / container.name / str(last.attempt + 1 if last else 0)
         )
         (run.folder / "root").mkdir(parents=True)
+        devices = [
+            _made(run.folder / f"device{number}", node, found)
+            for number, (node, found) in enumerate(zip(given_devices, nodes, strict=True))
+        ]
         identity = secrets.token_hex(32)
         spec = {
             "command": container.command,
@@ -207,6 +207,17 @@ class Containers:
             return ""
         return made
 
+    def _node(self, source: str) -> os.stat_result | None:
+        """A device node as it is now; None where there can be none."""
+        try:
+            return os.lstat(source)
+        except FileNotFoundError:
+            if not self._makes_devices:
+                return None
+            raise CannotCreate(
+                f"failed to generate container spec: lstat {source}: no such file or directory"
+            ) from None
+
     @cached_property
     def _makes_devices(self) -> bool:
         """Whether there can be device nodes here: who is not root could have made none, and none is
@@ -230,6 +241,15 @@ class Containers:
 
     def _reap(self) -> None:
         self._shims = [shim for shim in self._shims if os.waitpid(shim, os.WNOHANG) == (0, 0)]
+
+
+def _made(place: Path, device: DeviceNode, found: os.stat_result | None) -> DeviceNode:
+    """As runc makes it, by the numbers of when the container was created: what becomes of the
+    machine's node until it starts is nothing to it."""
+    if found is None or not stat.S_ISCHR(found.st_mode):
+        return device
+    os.mknod(place, found.st_mode, found.st_rdev)
+    return replace(device, source=str(place))
 
 
 def _names(folder: Path) -> list[str]:
