@@ -74,14 +74,16 @@ def enter_root(
     _fill_dev(root / "dev")
     # A path inside means what it means inside, links included: so the sources are held open, and
     # found again by /proc.
-    wanted = [
-        *((each, _open(each["source"])) for each in mounts),
-        *((each, _open(each["source"])) for each in devices),
-    ]
+    wanted = [(each, _open(each["source"])) for each in mounts]
+    nodes = [(Path(each["inside"]), _open(each["source"])) for each in devices]
     os.chroot(root)
     os.chdir("/")
     for each, source in wanted:
         _put(source, Path(each["inside"]), read_only=bool(each.get("read_only")))
+    for inside, source in nodes:
+        # a node of the machine's own files that went since the container was created stays away
+        if inside.exists() or not _is_machines(inside):
+            _put(source, inside, read_only=False)
 
 
 def _fill_dev(dev: Path) -> None:
@@ -108,10 +110,15 @@ def _put(source: int, inside: Path, *, read_only: bool) -> None:
     os.close(source)
 
 
-def _make_ours(inside: Path, *, is_folder: bool) -> None:
+def _is_machines(inside: Path) -> bool:
+    """Whether what is not there would have to be made in the machine's files."""
     above = next(parent for parent in inside.parents if parent.exists())
-    if above.stat().st_dev != Path("/").stat().st_dev:
-        raise CannotMount(f"there is no {inside} to mount on, and {above} is the machine's")
+    return above.stat().st_dev != Path("/").stat().st_dev
+
+
+def _make_ours(inside: Path, *, is_folder: bool) -> None:
+    if _is_machines(inside):
+        raise CannotMount(f"there is no {inside} to mount on, and its folder is the machine's")
     inside.parent.mkdir(parents=True, exist_ok=True)
     _make_place(inside, is_folder=is_folder)
 
