@@ -391,12 +391,13 @@ def complaint_of_kernels(chosen: Mapping[str, str]) -> str:
         both = f"kernel={chosen['kernel']} and gemm={chosen['gemm']}"
         return f"{both} are kernels of two kinds; write one of them"
     for name, (number, most, what) in KERNELS_OF_CHOICE.items():
+        value = chosen.get(name, "1")
         try:
-            sound = 0 < number(chosen.get(name, "1")) <= most
+            sound = value.isascii() and 0 < number(value) <= most
         except ValueError:
             sound = False
         if not sound:
-            return f"{name}={chosen[name]} is not {what}"
+            return f"{name}={value} is not {what}"
     return ""
 
 

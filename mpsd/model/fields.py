@@ -103,7 +103,9 @@ class FieldReader:
 
     def entries(self, fields: Fields, key: str, path: str) -> list[tuple[str, Fields]]:
         """The mappings of the list at `key`, each with its path by position."""
-        found: list[object] = self._read(fields, key, path, list) or []
+        found: list[object] | None = self._read(fields, key, path, list)
+        if not found:
+            return []
         listed = at(path, key)
         entries: list[tuple[str, Fields]] = []
         for position, entry in enumerate(found):
@@ -144,7 +146,7 @@ class FieldReader:
         """The struct in the mapping at `path`, for what `msgspec.convert` refuses. Its fields are
         text, flags, whole numbers, times, mappings, structs, tuples of text or of structs, and Any;
         those of other types keep their defaults. Entries of a list are at the path that their
-        struct gives them where it has `path_of_entry`, else at their position.
+        struct gives them (`path_of_entry`).
         """
         read = {}
         for one in _parts(kind):
@@ -172,10 +174,10 @@ class FieldReader:
             return self.texts(fields, key, path)
         if not _is_struct(inner):
             return None
-        found = []
-        for where, entry in self.entries(fields, key, path):
-            found.append(self.struct(inner, entry, inner.path_of_entry(entry, where)))
-        return tuple(found)
+        entries = self.entries(fields, key, path)
+        return tuple(
+            self.struct(inner, entry, inner.path_of_entry(entry, where)) for where, entry in entries
+        )
 
     def _bounded(self, kind: Any, fields: Fields, key: str, path: str) -> object:
         """Text, a flag, a whole number or a time, within the bounds of its type."""

@@ -174,7 +174,7 @@ def required(*terms: object) -> Fields:
         (required(), False),
     ],
 )
-def test_where_a_label_says_which_nodes_serve_claims_only_pods_that_select_it_get_one(
+def test_where_nodes_are_labelled_only_pods_that_select_them_get_a_claim(
     spec: Fields, gets: bool
 ) -> None:
     by_label = replace(CLAIMING, claim_nodes="labelled")

@@ -72,7 +72,7 @@ def test_a_good_pod_with_a_claim_is_admitted_without_a_word() -> None:
         assert validated(review_of(claimed()), seen=seen) == ALLOWED
 
 
-def test_a_claim_that_cannot_be_read_counts_as_one_of_mpsd_and_whoever_is_refused_is_told() -> None:
+def test_a_claim_that_cannot_be_read_counts_as_one_of_mpsd_and_is_told() -> None:
     answer = validated(review_of(claimed(hostIPC=None)), seen=UNKNOWN)
     assert rules_refusing(answer) == ["host-ipc-missing"]
     assert "ResourceClaimTemplate share cannot be read" in answer.warnings[0]

@@ -143,13 +143,24 @@ def test_every_list_of_devices_reaches_kubelet_with_their_health(folder: Path) -
     ]
 
 
+Stream = Any  # of lists of devices
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    folder: Path, plugin: Told, stop_within_s: float = 2.0
+) -> AsyncIterator[tuple[PluginServer, Stream]]:
+    """A server and what a kubelet that asks it for its devices reads."""
+    server = PluginServer(folder, "mem.sock", plugin, stop_within_s=stop_within_s)
+    await server.start()
+    async with dial(folder / "mem.sock") as channel:
+        yield server, DevicePluginStub(channel).ListAndWatch(wire.Empty())
+
+
 def test_a_server_that_stops_ends_the_stream_and_removes_its_socket(folder: Path) -> None:
     async def conversation() -> tuple[object, int]:
         plugin = Told()
-        server = PluginServer(folder, "mem.sock", plugin)
-        await server.start()
-        async with dial(folder / "mem.sock") as channel:
-            stream = DevicePluginStub(channel).ListAndWatch(wire.Empty())
+        async with listening(folder, plugin) as (server, stream):
             await stream.read()
             await server.stop()
             return await stream.read(), len(plugin.streams)
@@ -174,10 +185,7 @@ class Restless(Told):
 
 async def test_a_server_that_stops_lets_the_list_end_that_it_is_sending(folder: Path) -> None:
     plugin = Restless()
-    server = PluginServer(folder, "mem.sock", plugin, stop_within_s=20)
-    await server.start()
-    async with dial(folder / "mem.sock") as channel:
-        stream = DevicePluginStub(channel).ListAndWatch(wire.Empty())
+    async with listening(folder, plugin, stop_within_s=20) as (server, stream):
         await plugin.under_way.wait()
         stopping = asyncio.create_task(server.stop())
         assert len((await stream.read()).devices) == len(plugin.listed)
@@ -187,10 +195,7 @@ async def test_a_server_that_stops_lets_the_list_end_that_it_is_sending(folder: 
 
 async def test_a_stop_does_not_wait_for_a_kubelet_that_reads_no_more(folder: Path) -> None:
     plugin = Restless()
-    server = PluginServer(folder, "mem.sock", plugin, stop_within_s=0.1)
-    await server.start()
-    async with dial(folder / "mem.sock") as channel:
-        stream = DevicePluginStub(channel).ListAndWatch(wire.Empty())
+    async with listening(folder, plugin, stop_within_s=0.1) as (server, stream):
         await plugin.under_way.wait()
         async with asyncio.timeout(10):
             await server.stop()
@@ -200,10 +205,7 @@ async def test_a_stop_does_not_wait_for_a_kubelet_that_reads_no_more(folder: Pat
 
 async def test_a_kubelet_that_hangs_up_ends_its_stream_alone(folder: Path) -> None:
     plugin = Told()
-    server = PluginServer(folder, "mem.sock", plugin)
-    await server.start()
-    async with dial(folder / "mem.sock") as stays:
-        staying = DevicePluginStub(stays).ListAndWatch(wire.Empty())
+    async with listening(folder, plugin) as (server, staying):
         await staying.read()
         async with dial(folder / "mem.sock") as leaves:
             await DevicePluginStub(leaves).ListAndWatch(wire.Empty()).read()

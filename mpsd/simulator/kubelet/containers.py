@@ -129,8 +129,7 @@ class Containers:
         """Starts it once more, with what its devices and its claims bring. CannotCreate where a
         device node is not there."""
         mounts = (*given.mounts, *claimed.mounts)
-        given_devices = (*given.devices, *claimed.devices)
-        nodes = [self._node(one.source) for one in given_devices]
+        asked = [(one, self._node(one.source)) for one in (*given.devices, *claimed.devices)]
         for mount in mounts:
             if not os.path.lexists(mount.source):
                 # as containerd does: an empty folder, where a daemon is to be
@@ -140,10 +139,7 @@ class Containers:
             self._folder / pod.uid / container.name / str(last.attempt + 1 if last else 0)
         )
         (run.folder / "root").mkdir(parents=True)
-        devices = [
-            _made(run.folder / f"device{number}", node, found)
-            for number, (node, found) in enumerate(zip(given_devices, nodes, strict=True))
-        ]
+        devices = [_made(run.folder / f"device{n}", *one) for n, one in enumerate(asked)]
         identity = secrets.token_hex(32)
         spec = {
             "command": container.command,

@@ -28,12 +28,10 @@ class ClaimConfig:
 
 def config_problems(parameters: object, where: str, policy: Policy) -> list[Problem]:
     """Everything that is wrong with the parameters of a claim, a template or a class."""
-    return _read_config(parameters, where, policy)[1]
+    return _read(parameters, where, policy)[1]
 
 
-def _read_config(
-    parameters: object, where: str, policy: Policy
-) -> tuple[ClaimConfig, list[Problem]]:
+def _read(parameters: object, where: str, policy: Policy) -> tuple[ClaimConfig, list[Problem]]:
     """What the parameters say, and every problem."""
     if not isinstance(parameters, dict):
         remedy = f"write apiVersion: {CONFIG_API}, kind: {CONFIG_KIND} and its fields below it"
@@ -86,7 +84,7 @@ def claim_config(
     for where, entry in fields.entries(devices, "config", path):
         opaque = fields.mapping(entry, "opaque", where)
         if opaque.get("driver") == driver:
-            config, problems = _read_config(
+            config, problems = _read(
                 opaque.get("parameters"), at(where, "opaque", "parameters"), policy
             )
             fields.problems += problems
