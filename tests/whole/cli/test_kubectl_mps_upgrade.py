@@ -117,6 +117,7 @@ def test_what_cannot_be_upgraded_is_said_before_anything_is_changed(
     ):
         said = world.kubectl_mps("upgrade", *words)
         assert (said.code, why in said.errors) == (code, True), said.errors
+    nodes.undying.add("mps-control-daemon")  # else the controller may be done before the command
     change_daemon_set(world, {"updateStrategy": {"type": "RollingUpdate"}})
     rolling = world.kubectl_mps("upgrade")
     assert rolling.code == 1
