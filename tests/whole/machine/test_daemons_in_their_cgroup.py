@@ -54,7 +54,7 @@ def test_a_killed_container_takes_no_daemon_with_it_and_the_next_adopts_them(
     pair.until_ready()
     client = pair.client(7)
     daemon = pair.daemon()
-    assert members(container) == {control.pid}
+    eventually(lambda: members(container) == {control.pid}, "no canary and no daemon is in it")
 
     kill_all(container)
 
