@@ -375,7 +375,6 @@ def _ago(at: float, now: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """The time of day here of so many seconds since 1970."""
     try:
         return time.strftime("%H:%M:%S", time.localtime(seconds))
     except (OverflowError, ValueError, OSError):  # a year that no clock of this machine knows
@@ -405,14 +404,12 @@ def fault_lines(domain: str, faults: "FaultsReport", now: float) -> Iterator[str
 
 
 def event_lines(events: "Iterable[PastEvent]", now: float) -> Iterator[str]:
-    """When each was, and its message; nothing a day after it."""
     for one in events:
         if now - one.at < DAY_S:
             yield printable(f"{one.what} at {_ago(one.at, now)}: {one.text}", _LONGEST)
 
 
 def violation_lines(seen: "ViolationsReport", *, most: int) -> Iterator[str]:
-    """How many there were, and the last ones, at most so many."""
     if seen.unjudged:
         yield printable(f"violations are not detected: {seen.unjudged}", _LONGEST)
     if seen.counts:

@@ -39,7 +39,6 @@ class ExplanationNeeds(Enum):
 
 
 def needs(pod: PodSeen) -> ExplanationNeeds:
-    """What is to be looked at to explain this pod."""
     if pod.shared is None or _never_placed(pod) or pod.phase in ("Succeeded", "Failed"):
         return ExplanationNeeds.NOTHING
     return ExplanationNeeds.ITS_NODE if pod.node else ExplanationNeeds.CLUSTER
@@ -153,7 +152,6 @@ def _on_node(pod: PodSeen, context: ExplanationContext, warning: str) -> Explana
 
 
 def _grant_of(uid: str, node: ClusterNode | None) -> GrantReport | None:
-    """The grant of the pod, which may be the second or third of its claim."""
     for held in (node.pods if node else None) or ():
         if any(one.uid == uid for one in held.pods):
             return held

@@ -81,7 +81,6 @@ def _gpu(
     clients: Sequence[Client],
     policy: "Policy",
 ) -> shape.GpuReport:
-    """clients: those on this GPU, where they are known."""
     report = shape.GpuReport(
         uuid=gpu.uuid,
         label=gpu.label,
@@ -145,7 +144,6 @@ def _canary(canary: Canary) -> shape.CanaryReport:
 def _grant(
     held: HeldGrant, clients: Sequence[Client], view: NodeView, policy: "Policy"
 ) -> shape.GrantReport:
-    """clients: its own, where they are known."""
     grant = held.grant
     # what uses a GPU that this node does not have is not known
     known = view.clients is not None and {gpu.uuid for gpu in view.gpus}.issuperset(grant.gpus)

@@ -76,7 +76,6 @@ def _of_itself(pod: PodSeen, context: ExplanationContext) -> Explanation | None:
 
 
 def _serving(pod: PodSeen, context: ExplanationContext) -> ExplanationContext:
-    """What is known of the nodes that serve what the pod asks for: claims or requests."""
     if pod.claim:
         return _of_claims(context, pod.claim.nodes)
     return _of_requests(context) if context.policy.claim_nodes == "labelled" else context
@@ -99,7 +98,6 @@ def _of_claims(context: ExplanationContext, nodes: frozenset[str] | None) -> Exp
 
 
 def _among(context: ExplanationContext, nodes: Collection[str]) -> ExplanationContext:
-    """What is known of these nodes."""
     ledger = {name: context.ledger[name] for name in context.ledger.keys() & nodes}
     machines = context.machines
     if machines is not None:
@@ -117,7 +115,6 @@ def _without_joining(ledger: NodeCapacity) -> NodeCapacity:
 
 @lru_cache(maxsize=4)
 def _reserved(context: ExplanationContext) -> Mapping[str, str]:
-    """By uid of a pod, where a scheduler has reserved room for it."""
     found = {}
     for ledger in context.ledger.values():
         for one in ledger.taken:
@@ -255,7 +252,6 @@ def _shortage(request: Request, nodes: Sequence[_Candidate]) -> str:
 
 
 def _open(nodes: Sequence[_Candidate]) -> list[NodeCapacity]:
-    """The nodes that may take it."""
     return [one.ledger for one in nodes if one.ledger and not one.away]
 
 
@@ -271,7 +267,6 @@ def _lack(request: Request, nodes: Sequence[NodeCapacity]) -> str:
 
 
 def _most_free_mib(ledger: NodeCapacity) -> int:
-    """Of one GPU that takes pods; 0 where none does."""
     return max((room.memory_mib for room in ledger.rooms), default=0)
 
 

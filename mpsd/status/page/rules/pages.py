@@ -87,7 +87,6 @@ def _waiting(queue: Iterable[WaitingReport]) -> Iterator[view.WaitingCard]:
 
 
 def _notes(node: NodeReport, foreign: Iterable[ClientReport]) -> Iterator[Note]:
-    """What wants an operator's look beside GPUs and domains."""
     if node.violations and node.violations.unjudged:
         yield note(NoteKind.UNJUDGED, Level.BAD, text=node.violations.unjudged)
     for grant in node.grants or ():
@@ -168,7 +167,6 @@ def pods_here(
     around: "ExplanationContext",
     heard: view.PodsHeard,
 ) -> view.PodsHere:
-    """warnings: by uid, the last event that each was told."""
     from mpsd.status.rules.explanation import explanation_of
 
     listed = pods[:MOST_ON_NODE]
@@ -184,8 +182,6 @@ def pods_here(
 
 @dataclass(frozen=True, slots=True)
 class NodeParts:
-    """What is shown of one node. violations: what of the recent events programs did."""
-
     card: view.NodeCard
     notes: tuple[Note, ...]
     gpus: tuple[view.GpuCard, ...]
@@ -202,7 +198,6 @@ def aged(node: ClusterNode, now: float) -> ClusterNode:
 
 
 def node_parts(node: ClusterNode, now: float, wedged_limit_s: float | None = None) -> NodeParts:
-    """wedged_limit_s: as in `node_page`."""
     gpus = view.gpu_cards(node.gpus, node.domains, node.pods)
     notes = tuple(_node_notes(node, now, wedged_limit_s))
     levels = {note.level for note in notes}.union([gpu.level for gpu in gpus])
@@ -239,7 +234,6 @@ def cluster_page(
 
 
 def no_mpsnode(node: str) -> Note:
-    """Of a node that is labelled."""
     return note(NoteKind.NO_MPSNODE, Level.BAD, node)
 
 

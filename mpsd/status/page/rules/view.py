@@ -39,8 +39,6 @@ class PageScope(StrEnum):
 
 
 class NoteKind(StrEnum):
-    """What a note is about; the page has a heading for each."""
-
     STATE = "state"  # of a domain that does not serve
     NO_DAEMON = "no-daemon"
     CANARY = "canary"
@@ -169,8 +167,6 @@ class PodsHeard:
 
 @dataclass(frozen=True, slots=True)
 class PodsHere:
-    """The pods of a node that do not run yet. more: how many there are beside those of `cards`."""
-
     cards: tuple[WaitingCard, ...]
     more: int
     heard: PodsHeard
@@ -211,7 +207,6 @@ def level_of(state: str | None) -> Level:
 
 
 def shown_text(text: str) -> str:
-    """What somebody else wrote, for one line: without control characters, and not too long."""
     return printable(text, _LONGEST_TEXT)
 
 
@@ -331,7 +326,6 @@ def gpu_notes(
     wedged_limit_s: float | None,
     node: str = "",
 ) -> Iterator[Note]:
-    """Of domains, and of GPUs without one. node: of a cluster."""
     for domain in domains:
         yield from _domain_notes(domain, f"{node} {domain.name}".strip(), wedged_limit_s)
     for gpu in gpus:
