@@ -1,15 +1,12 @@
 """The MPSNodes of a cluster, read once or watched; and the policy that its pods are under.
 
-What is missing is reported with what there is: no such kind of objects, or no such node among
-these.
-
 Rights of whoever looks: get, list, and to go on looking watch, of mpsnodes.mpsd.io.
 """
 
 import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -52,13 +49,11 @@ async def mpsnodes(kube: Kube, names: Sequence[str]) -> Sequence[Object]:
     there."""
     if not names:
         return await _all(kube)
-    found = await asyncio.gather(*(_one(kube, name) for name in dict.fromkeys(names)))
-    missing = [
-        name for name, thing in zip(dict.fromkeys(names), found, strict=True) if thing is None
-    ]
-    if missing:
-        raise await _unknown(missing, kube)
-    return [thing for thing in found if thing is not None]
+    each = dict.fromkeys(names)
+    found = [*filter(None, await asyncio.gather(*[_one(kube, name) for name in each]))]
+    if len(found) < len(each):
+        raise await _unknown(each.keys() - {thing["metadata"]["name"] for thing in found}, kube)
+    return found
 
 
 async def look(kube: Kube, names: Sequence[str]) -> ClusterStatus:
@@ -79,14 +74,13 @@ async def _all(kube: Kube) -> Sequence[Object]:
         raise NotInstalled(_NO_SUCH_KIND) from None
 
 
-async def _unknown(missing: Sequence[str], kube: Kube) -> InvalidInput:
+async def _unknown(missing: Iterable[str], kube: Kube) -> InvalidInput:
     known: list[str] | None = None  # None where one may not ask for them
     with suppress(Forbidden):
         known = [str(thing["metadata"]["name"]) for thing in await _all(kube)]
-    remedies = {name: _there(name, known) for name in missing}
     problems = [
-        Problem("node-unknown", f"node {shown(one)}", "", "has no MPSNode", it)
-        for one, it in remedies.items()
+        Problem("node-unknown", f"node {shown(name)}", "", "has no MPSNode", _there(name, known))
+        for name in sorted(missing)
     ]
     return InvalidInput("the cluster", problems)
 
@@ -99,7 +93,7 @@ def _there(name: str, known: Sequence[str] | None) -> str:
             "no node of this cluster has one: see whether the pods of the DaemonSet mpsd-agent run"
         )
     near = get_close_matches(name, known, _MOST_NAMED, 0.4)
-    return f"name one of {shortened(list(dict.fromkeys([*near, *sorted(known)])), _MOST_NAMED)}"
+    return f"name one of {shortened([*dict.fromkeys([*near, *sorted(known)])], _MOST_NAMED)}"
 
 
 # -- watching ------------------------------------------------------------------------------------
@@ -107,8 +101,8 @@ def _there(name: str, known: Sequence[str] | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The nodes as last heard of. away: why nothing is heard since `away_since`, None while the API
-    server answers. gone: nodes that were asked for and are no more."""
+    """away: why nothing is heard since `away_since`, None while the API server answers. gone: nodes
+    that were asked for and are no more."""
 
     status: ClusterStatus
     away: str | None
@@ -119,14 +113,14 @@ class Picture:
 async def pictures(
     kube: Kube, names: Sequence[str], beat_s: float = math.inf
 ) -> AsyncGenerator[Picture]:
-    """The nodes now, then at every change, at most once a second, and after `beat_s` without one.
-    It does not end.
-
-    An API server that goes away is waited for. Raises as `mpsnodes` does, later too: a right may be
-    taken away.
+    """The nodes now, then at every change, at most once a second, and after `beat_s` without one,
+    without end. An API server that goes away is waited for. Raises as `mpsnodes` does, later too: a
+    right may be taken away.
     """
     changed = asyncio.Event()
-    selected = {"fieldSelector": f"metadata.name={names[0]}"} if len(names) == 1 else {}
+    selected = {}
+    if len(names) == 1:
+        selected = {"fieldSelector": f"metadata.name={names[0]}"}
 
     def wanted(thing: Object) -> Object | None:
         return thing if not names or thing["metadata"]["name"] in names else None
@@ -166,12 +160,9 @@ async def _picture(
     if gone and not begun:
         raise await _unknown(gone, kube)
     status = cluster_status(objects, time.time())
-    return Picture(
-        status,
-        str(trouble) if trouble else None,
-        mirror.out_of_sync_since if trouble else None,
-        gone,
-    )
+    if trouble:
+        return Picture(status, str(trouble), mirror.out_of_sync_since, gone)
+    return Picture(status, None, None, gone)
 
 
 # -- the policy ----------------------------------------------------------------------------------
@@ -182,8 +173,7 @@ SHIPPED = "shipped with this mpsd"
 
 @dataclass(frozen=True, slots=True)
 class PolicyInForce:
-    """The cluster's own policy, else the one that was shipped. source: OF_CLUSTER or SHIPPED.
-    why: it is not the cluster's; empty where it is."""
+    """source: OF_CLUSTER or SHIPPED. why: it is not the cluster's; empty where it is."""
 
     policy: Policy
     source: str
@@ -191,7 +181,8 @@ class PolicyInForce:
 
 
 async def policy_in_force(kube: Kube) -> PolicyInForce:
-    """It takes the right to get the ConfigMap, and does without."""
+    """The cluster's own, else the one that was shipped, as without the right to get the
+    ConfigMap."""
     try:
         thing = await kube.get(Resource("v1", "configmaps"), LIMITS, NAMESPACE)
         policy = read_policy(_value(thing, POLICY_FILE), f"{OF_CLUSTER}, {POLICY_FILE}")
@@ -201,7 +192,6 @@ async def policy_in_force(kube: Kube) -> PolicyInForce:
 
 
 def _value(thing: Object, file: str) -> object:
-    """What the file in a ConfigMap holds; None for nothing."""
     text = (thing.get("data") or {}).get(file) or ""
     documents = parse_yaml(text.encode(), f"{OF_CLUSTER}, {file}")
     return documents[0].value if documents else None

@@ -1,6 +1,5 @@
 """Asks a cluster and shows it: what `mpsd status --cluster` and `kubectl mps` are.
 
-Whatever keeps a cluster from being asked is reported with what to do about it, and is no traceback.
 The client of the Kubernetes API loads when it is needed: it takes half a second, and a look by
 kubectl does without.
 """
@@ -71,15 +70,14 @@ class ClusterAccess:
             except KubeError as error:
                 from mpsd.status.cluster import NotInstalled
 
-                known: dict[type, str] = {
-                    NotInstalled: _NOT_INSTALLED,
-                    Unavailable: _AWAY,
-                    Forbidden: self.rights,
-                }
-                remedy = next(
-                    (f"; {words}" for kind, words in known.items() if isinstance(error, kind)), ""
+                remedies = (
+                    (NotInstalled, _NOT_INSTALLED),
+                    (Unavailable, _AWAY),
+                    (Forbidden, self.rights),
                 )
-                complaints().print(f"{self.program}: {one_line(str(error))}{remedy}")
+                words = [one_line(str(error))]
+                words += [remedy for kind, remedy in remedies if isinstance(error, kind)]
+                complaints().print(f"{self.program}: {'; '.join(words)}")
                 sys.exit(ExitCode.NO)
 
     def answer(
@@ -119,19 +117,17 @@ def show_cluster(
     watch: bool,
     glance: Glance | None,
 ) -> NoReturn:
-    """Shows these nodes, all where none is named, and ends the program with what that answers.
-    glance: the look that is under way; None to watch, and where kubectl is not to be asked."""
+    """Shows these nodes, all where none is named, and ends the program. glance: the look that is
+    under way; None to watch."""
     if watch:
         _watch(cluster, nodes, output)
     with unswept():
-        status = (glance.status() if glance else None) or _looked(cluster, nodes)
+        status = (glance and glance.status()) or _looked(cluster, nodes)
         if not status.nodes:
-            why = (
-                "no node has reported anything yet; see whether the pods of the DaemonSet"
-                " mpsd-agent run:"
-            )
             complaints().print(
-                f"{cluster.program}: {why} kubectl get pods -A -l app.kubernetes.io/name=mpsd-agent"
+                f"{cluster.program}: no node has reported anything yet; see whether the pods of the"
+                " DaemonSet mpsd-agent run: kubectl get pods -A -l"
+                " app.kubernetes.io/name=mpsd-agent"
             )
         print_frame(cluster_frame(status, output), output, console())
     sys.exit(ExitCode.YES if status.ready else ExitCode.NO)
@@ -142,11 +138,10 @@ def _watch(cluster: ClusterAccess, nodes: Sequence[str], output: StatusFormat) -
         from mpsd.status.cluster import pictures
 
     screen = Screen(output)
+    beat_s = _BEAT_S if screen.redraws else float("inf")
 
     async def follow(kube: "Kube") -> None:
-        async with aclosing(
-            pictures(kube, nodes, _BEAT_S if screen.redraws else float("inf"))
-        ) as seen:
+        async with aclosing(pictures(kube, nodes, beat_s)) as seen:
             async for picture in seen:
                 screen.show(_picture_frame(picture, output))
 
@@ -158,20 +153,19 @@ def _watch(cluster: ClusterAccess, nodes: Sequence[str], output: StatusFormat) -
 def cluster_tops(
     cluster: ClusterAccess, nodes: Sequence[str], namespace: str | None, begun: Glance
 ) -> "Callable[[], Top]":
-    """Looks at the cluster each time it is called. begun: the first look, which is under way.
-
-    The first look may end the program with what is wrong; a later one raises NoLook.
-    """
+    """Looks at the cluster each time it is called. begun: the first look, which may end the program
+    with what is wrong; a later one raises NoLook."""
     from mpsd.status.rules.top import cluster_top
 
-    is_first = True
+    first = [begun]
 
     def look() -> "Top":
-        nonlocal is_first
-        glance = begun if is_first else Glance(nodes, cluster.kubeconfig, cluster.context)
-        otherwise = _looked if is_first else _looked_again
-        is_first = False
-        return cluster_top(glance.status() or otherwise(cluster, nodes), namespace)
+        if first:
+            status = first.pop().status() or _looked(cluster, nodes)
+        else:
+            glance = Glance(nodes, cluster.kubeconfig, cluster.context)
+            status = glance.status() or _looked_again(cluster, nodes)
+        return cluster_top(status, namespace)
 
     return look
 
@@ -190,40 +184,37 @@ def _looked_again(cluster: ClusterAccess, nodes: Sequence[str]) -> ClusterStatus
 
 
 def cluster_frame(status: ClusterStatus, output: StatusFormat) -> Frame:
-    """The record for programs only where they are who reads: for 500 nodes it takes half a
-    second."""
-    is_record = output in {StatusFormat.JSON, StatusFormat.YAML}
-    record = msgspec.to_builtins(status) if is_record else None
+    record = None
+    if output in {StatusFormat.JSON, StatusFormat.YAML}:  # it takes half a second for 500 nodes
+        record = msgspec.to_builtins(status)
     return Frame(record, cluster_parts(status, wide=output is StatusFormat.WIDE))
 
 
 def _picture_frame(picture: "Picture", output: StatusFormat) -> Frame:
-    """away: why nothing is heard at the moment, for programs too."""
     shown = cluster_frame(picture.status, output)
     lines = [f"{name} has no MPSNode any more" for name in picture.gone]
     if picture.away is not None:
-        since = (
-            ""
-            if picture.away_since is None
-            else f" for {lasting(time.time() - picture.away_since)}"
-        )
-        lines.append(
-            f"the API server has not answered{since} ({picture.away}); its last answer is shown"
-        )
-    record = shown.record | {"away": picture.away} if isinstance(shown.record, dict) else None
+        words = "the API server has not answered"
+        if picture.away_since is not None:
+            words += f" for {lasting(time.time() - picture.away_since)}"
+        lines.append(f"{words} ({picture.away}); its last answer is shown")
+    record = shown.record
+    if isinstance(record, dict):
+        record = record | {"away": picture.away}
     return Frame(record, [*shown.parts, *map(one_line, lines)])
 
 
 def cluster_parts(status: ClusterStatus, *, wide: bool) -> Iterator[RenderableType]:
-    """The cluster for people: nodes, GPUs, pods, and what is to be said of them. Each is made when
-    it is asked for, so that the first is on the screen while the others are made."""
+    """The cluster for people. Each part is made when it is asked for, so that the first is on the
+    screen while the others are made."""
     nodes = status.nodes
     if nodes:
         yield node_table(nodes, status.now, wide=wide)
-    if any(node.gpus for node in nodes):
-        yield table(CLUSTER_GPU_COLUMNS, (gpu for node in nodes for gpu in node.gpus), wide=wide)
-    if any(node.pods for node in nodes):
-        rows = chain.from_iterable(placed(node.pods or (), node, node.name) for node in nodes)
+    gpus = [gpu for node in nodes for gpu in node.gpus]
+    if gpus:
+        yield table(CLUSTER_GPU_COLUMNS, gpus, wide=wide)
+    rows = [row for node in nodes for row in placed(node.pods or (), node, node.name)]
+    if rows:
         yield table(CLUSTER_POD_COLUMNS, rows, wide=wide)
     for node in nodes:
         for domain in node.domains:

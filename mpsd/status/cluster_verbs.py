@@ -57,7 +57,6 @@ def show(
     kubeconfig: str | None,
     context: str | None,
 ) -> NoReturn:
-    """Shows these nodes, all where none is named, and ends the program."""
     glance = None if watch else Glance(nodes, kubeconfig, context)
     with lasting():  # while kubectl asks
         from mpsd.status.cluster_answers import ClusterAccess, show_cluster

@@ -1,11 +1,9 @@
 """What `mpsd smi`, `set` and `stop` share: the argument that names a grant's holder, its
-completion, and who is meant.
-
-Completion asks with a short deadline, and has no way to complain.
-"""
+completion, and who is meant."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any, NoReturn
 
 from msgspec.structs import replace
@@ -31,12 +29,9 @@ def holders(given: Mapping[str, Any]) -> Iterable[str]:
 def programs(given: Mapping[str, Any]) -> Iterable[str]:
     """The grants of programs that are not named yet."""
     grants = _grants(settings(run_directory=given.get("run_dir")))
-    named_already = given.get("grants") or ()
-    return [
-        one.id
-        for one in grants
-        if not one.container and not one.pod and one.id not in named_already
-    ]
+    already = given.get("grants") or ()
+    ids = [one.id for one in grants if not (one.container or one.pod)]
+    return [one for one in ids if one not in already]
 
 
 def _grants(chosen: Settings) -> Sequence[GrantReport]:
@@ -49,14 +44,11 @@ def named(grants: Sequence[GrantReport], chosen: Settings) -> tuple[GrantReport,
     if not any(one.container and not one.container_name for one in grants):
         return tuple(grants)
     names = engine_names(chosen.engines)
-    return tuple(
-        (
-            replace(one, container_name=names[one.container])
-            if one.container in names and not one.container_name
-            else one
-        )
-        for one in grants
-    )
+    found = []
+    for one in grants:
+        name = one.container_name or names.get(one.container, "")
+        found.append(replace(one, container_name=name))
+    return tuple(found)
 
 
 def the_one(program: str, grants: Sequence[GrantReport], word: str) -> GrantReport:
@@ -64,27 +56,19 @@ def the_one(program: str, grants: Sequence[GrantReport], word: str) -> GrantRepo
     several."""
     found = meant(grants, word)
     if len(found) != 1:
-        give_up(
-            f"{program}: {why_not_one(grants, found, word)}",
-            ExitCode.MISUSE if found else ExitCode.NO,
-        )
+        code = ExitCode.MISUSE if found else ExitCode.NO
+        give_up(f"{program}: {why_not_one(grants, found, word)}", code)
     return found[0]
 
 
 def why_not_one(grants: Sequence[GrantReport], found: Sequence[GrantReport], word: str) -> str:
-    """found: those of the grants that the word may mean, which are none, or several."""
-    names = ", ".join(printable(known_as(one), _LONGEST) for one in found or grants)
+    names = ", ".join([printable(known_as(one), _LONGEST) for one in found or grants])
     if found:
         return f"{shown(word)} may be {names}; write more of the id"
+    why = f"no container or program that holds a grant is {shown(word)}"
     if len(word) == _SHORT and not word.strip("0123456789abcdef"):
-        return (
-            f"{word} holds no grant: it has ended, if there was one; there are:"
-            f" {names or 'none at all'}"
-        )
-    return (
-        f"no container or program that holds a grant is {shown(word)}; there are:"
-        f" {names or 'none at all'}"
-    )
+        why = f"{word} holds no grant: it has ended, if there was one"
+    return f"{why}; there are: {names or 'none at all'}"
 
 
 def give_up(message: str, code: int) -> NoReturn:
@@ -92,40 +76,39 @@ def give_up(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-# -- the grant that a word means -------------------------------------------------------------------
-# A container's id or its beginning, its name, a pod, or a grant's id.
-
-
 def meant(grants: Iterable[GrantReport], word: str) -> tuple[GrantReport, ...]:
-    """Those that the word may mean; none where there is no such grant.
+    """Those that the word may mean: a container's id or its beginning, its name, a pod, or a
+    grant's id.
 
     A word in full comes before the beginning of one, and an id, also as engines show it, before a
     name, which whoever creates a container chooses. Several that match equally are all returned.
     """
-    among = tuple(grants)
-
-    def whose(names: Callable[[GrantReport], Iterable[str]]) -> tuple[GrantReport, ...]:
-        return tuple(one for one in among if word in names(one))
-
-    by_start = tuple(
-        one for one in among if word and any(each.startswith(word) for each in _ids(one))
-    )
-    return whose(lambda one: [*_ids(one), short_id(one)]) or whose(_names) or by_start
-
-
-def _ids(one: GrantReport) -> Sequence[str]:
-    return [one.container, one.id] if one.container else [one.id]
+    by_id, by_name, by_start = [], [], []
+    for one in grants:
+        ids = _ids(one)
+        if word in [*ids, short_id(one)]:
+            by_id.append(one)
+        if word in _names(one):
+            by_name.append(one)
+        if word and any(each.startswith(word) for each in ids):
+            by_start.append(one)
+    return tuple(by_id or by_name or by_start)
 
 
-def _names(one: GrantReport) -> Sequence[str]:
+def _ids(one: GrantReport) -> list[str]:
+    return [*filter(None, [one.container, one.id])]
+
+
+def _names(one: GrantReport) -> list[str]:
     if one.pod:
         return [one.name, one.pod]
-    return [one.container_name] if one.container_name else []
+    return [*filter(None, [one.container_name])]
 
 
 def words(grants: Iterable[GrantReport]) -> tuple[str, ...]:
     """What each of them may be called, for completion: ids as engines show them, and names."""
-    return tuple(dict.fromkeys(word for one in grants for word in (short_id(one), *_names(one))))
+    every = [[short_id(one), *_names(one)] for one in grants]
+    return tuple(dict.fromkeys(chain.from_iterable(every)))
 
 
 def short_id(one: GrantReport) -> str:
@@ -134,7 +117,6 @@ def short_id(one: GrantReport) -> str:
 
 
 def known_as(one: GrantReport) -> str:
-    """The grant's holder, as people know it: `3f2a… (train)`."""
     if one.pod:
         return one.pod
     name = one.container_name if one.container else one.command

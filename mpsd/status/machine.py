@@ -1,12 +1,10 @@
-"""What `mpsd status` and `mpsd top` show of this machine.
-
-It loads nothing that a cluster or the library of the command line takes: somebody waits for it.
-"""
+"""What `mpsd status` and `mpsd top` show of this machine. It loads nothing that a cluster takes:
+somebody waits for it."""
 
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 from msgspec.structs import replace
@@ -31,18 +29,15 @@ _LASTING = ("since", "counts", "last", "unjudged")
 
 
 def show_machine(run_dir: str | None, output: StatusFormat, *, watch: bool) -> NoReturn:
-    """Shows it, and ends the program with what that answers; to watch, it shows it again at every
-    change."""
+    """Shows it, and ends the program; to watch, it shows it again at every change."""
     socket = settings(run_directory=run_dir).socket_to_ask
+    wide = output is StatusFormat.WIDE
 
     def look() -> tuple[Frame, bool]:
-        """What there is to show, and whether every GPU is ready."""
         _code, body = local_api.ask(socket, "GET", "/v1/node")
         node = local_api.read(body, NodeReport)
         ready = {domain.name for domain in node.domains if domain.state == State.READY}
-        frame = Frame(
-            msgspec.json.decode(body), tuple(_parts(node, wide=output is StatusFormat.WIDE))
-        )
+        frame = Frame(msgspec.json.decode(body), tuple(_parts(node, wide=wide)))
         return frame, bool(node.gpus) and all(gpu.domain in ready for gpu in node.gpus)
 
     if watch:
@@ -60,10 +55,10 @@ def watch_machine(
     look: Callable[[], Frame],
     output: StatusFormat,
     pause_s: float,
-    lasting_part: Callable[[object], object] | None = None,
+    lasting_part: Callable[[object], object] = lambda _record: object(),
 ) -> NoReturn:
     """Shows one look after the other; an agent that is being restarted is waited for. lasting_part:
-    of a record, without which a look is not another; None: each is shown."""
+    of a record, without a change of which a look is not shown again."""
     screen = Screen(output)
     shown: object = None
     with screen.until_interrupted():
@@ -73,26 +68,20 @@ def watch_machine(
             except (local_api.NotRunning, TimeoutError) as error:
                 frame = Frame({"away": str(error)}, [str(error)])
             before = shown
-            shown = lasting_part(frame.record) if lasting_part else object()
+            shown = lasting_part(frame.record)
             if screen.redraws or shown != before:
                 screen.show(frame)
             time.sleep(pause_s)
 
 
-def _without_time(record: object) -> object:
-    """The node without what is another at every look."""
-    if not isinstance(record, dict):
-        return record
-    seen = record.get("violations")
-    kept = (
-        {name: seen[name] for name in _LASTING if name in seen} if isinstance(seen, dict) else None
-    )
-    return {**record, "reportedAt": None, "violations": kept}
+def _without_time(record: Any) -> object:
+    seen = record.get("violations") or {}
+    lasting = {name: seen.get(name) for name in _LASTING}
+    return {**record, "reportedAt": None, "violations": lasting}
 
 
 def machine_top(chosen: Settings) -> "Top":
-    """One look for `mpsd top`. NoLook where the agent does not answer in time, or not in a form
-    that is known."""
+    """One look for `mpsd top`. NoLook where the agent does not answer in time."""
     from mpsd.status.grant_options import named
     from mpsd.status.rules.top import NoLook, node_top
 
@@ -124,9 +113,8 @@ def _parts(node: NodeReport, *, wide: bool) -> Iterator[RenderableType]:
     for client in node.clients or ():
         if client.grant is None:
             how = "on MPS without a grant" if client.on_mps else "beside MPS, without limits"
-            yield (
-                f"pid {client.pid} uses {tables.known_gib(client.used_mib)} {how}: {client.command}"
-            )
+            used = tables.known_gib(client.used_mib)
+            yield f"pid {client.pid} uses {used} {how}: {client.command}"
     for waiting in node.waiting:
         wanted = tables.known_gib(waiting.memory_mib)
         yield f"pid {waiting.holder_pid} waits for {wanted}: {waiting.command}"

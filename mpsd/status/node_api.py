@@ -19,8 +19,7 @@ _OPENMETRICS = "application/openmetrics-text"
 
 
 class Exposition:
-    """The node's metrics and those of this process, which are prometheus_client's, as is the choice
-    of a format."""
+    """The node's metrics, and those of this process by prometheus_client."""
 
     def __init__(self) -> None:
         # 1 MiB that nobody needs who is not scraped
@@ -30,7 +29,6 @@ class Exposition:
         ProcessCollector(registry=self._process)
 
     def text(self, samples: Sequence[Sample], accept: str) -> tuple[bytes, str]:
-        """The metrics in the format that the header Accept asks for, and its content type."""
         from prometheus_client.exposition import choose_encoder
 
         encode, content_type = choose_encoder(accept)
@@ -42,9 +40,8 @@ class Exposition:
 
 
 class MetricsApi:
-    """The metrics, on the Unix socket and on the ports for readers. calls: None without a kubelet.
-    A scrape asks neither NVML nor a daemon: it reports the last view, and what `mpsd control` has
-    written to files.
+    """calls: None without a kubelet. A scrape asks neither NVML nor a daemon: it reports the last
+    view, and what `mpsd control` has written to files.
     """
 
     def __init__(self, sources: AgentSources, calls: PluginCalls | None) -> None:
@@ -58,12 +55,11 @@ class MetricsApi:
 
     async def _show(self, request: web.Request) -> web.Response:
         agent = self._sources.agent
-        status = (
-            node_report(agent.view, self._sources.policy, agent.watchdog.report())
-            if agent.view
-            else None
-        )
-        domains = [domain.name for domain in status.domains] if status else ()
+        status = None
+        domains = []
+        if agent.view:
+            status = node_report(agent.view, self._sources.policy, agent.watchdog.report())
+            domains = [domain.name for domain in status.domains]
         found = [
             *samples(
                 status,
@@ -79,9 +75,8 @@ class MetricsApi:
 
 
 class UseApi:
-    """Who uses what of the GPUs now; whoever may look at the node may look at this. NVML is asked
-    for samples only here: that costs 1.4 ms a GPU with 40 clients (docs/mps-observed.md, section
-    7).
+    """Who uses what of the GPUs now. NVML is asked for samples only here: that costs 1.4 ms a GPU
+    with 40 clients (docs/mps-observed.md, section 7).
     """
 
     def __init__(self, sources: AgentSources) -> None:
@@ -97,16 +92,19 @@ class UseApi:
         node = self._sources.node
         busy = {}
         unknown = []
-        if parts := [gpu.label for gpu in node.gpus if gpu.instance]:
-            unknown.append(
-                f"how busy MIG instances are, which NVML does not report: {', '.join(parts)}"
-            )
-        for gpu in (gpu for gpu in node.gpus if not gpu.instance):
+        parts = []
+        for gpu in node.gpus:
+            if gpu.instance:
+                parts.append(gpu.label)
+                continue
             try:
                 percent = node.nvml.busy_percent(gpu.uuid)
                 busy[gpu.uuid] = Busy(percent, node.nvml.sm_percents(gpu.uuid, since_us))
             except NvmlFailed as error:
                 unknown.append(f"how busy {gpu.label} is: {error}")
+        if parts:
+            each = ", ".join(parts)
+            unknown.append(f"how busy MIG instances are, which NVML does not report: {each}")
         return json_answer(
             use_report(self._sources.agent.look(), self._sources.policy, busy, unknown)
         )

@@ -1,10 +1,7 @@
-"""Keeps the API server informed of a node: MPSNode, node condition, number of GPUs, pods'
-annotations, events.
+"""Keeps the API server informed of a node: MPSNode, node condition, labels, pods' annotations,
+events.
 
-The node never waits for the API server: what is to be reported is remembered as it is now, and
-written by tasks of their own. After an hour without an API server it gets the node as it is then,
-once.
-
+The node never waits for the API server, which gets it as it is then, written by tasks of their own.
 None of the rights that this takes (manifests/chart/templates/agent) can be limited to its own node
 by RBAC.
 """
@@ -55,8 +52,7 @@ _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 
 class Duty(Protocol):
     """A thing that the API server is kept informed of. changed: set when there may be something to
-    write. What is written is true at that moment; nothing waits in a queue for the API server to
-    return.
+    write, which is true when it is written.
     """
 
     name: str
@@ -70,8 +66,7 @@ class Duty(Protocol):
 
 
 class Reachability:
-    """Logs once that the API server is away, and once that it is back; other troubles when they
-    begin and end."""
+    """Logs when the API server goes and is back, and when other troubles begin and end."""
 
     def __init__(self) -> None:
         self._log = logger(role="agent", part="report")
@@ -101,7 +96,6 @@ class Reachability:
 
 
 async def keep(duty: Duty, reachability: Reachability) -> None:
-    """Writes what is due when it is due, until it is cancelled."""
 
     def note(attempt: RetryCallState) -> None:
         reachability.failed(duty.name, attempt.outcome.exception() if attempt.outcome else None)
@@ -121,8 +115,8 @@ async def keep(duty: Duty, reachability: Reachability) -> None:
 
 
 class EventsDuty:
-    """Writes what happened as Kubernetes Events; `status.rules.events` decides which and when. An
-    event that the API server refuses is dropped, so that it holds up no other.
+    """Writes what happened as Kubernetes Events. One that the API server refuses is dropped, so
+    that it holds up no other.
     """
 
     name = "events"
@@ -180,8 +174,7 @@ class EventsDuty:
         self._events.wrote(seen, time.time(), count)
 
     async def _count_on(self, seen: EventCount) -> int:
-        """Adds our count to the one that is there; gives the sum. The first patch changes nothing:
-        it reads."""
+        """Adds our count to the one that is there; gives the sum. An empty patch reads."""
         found = await self._patch(seen, {})
         if events.is_reported_by(found, seen):
             return events.count_in(found)
@@ -198,9 +191,8 @@ _AGAIN_S = 60.0  # between two writes of the same on one pod, should somebody el
 
 
 class PodAnnotationsDuty:
-    """Writes what mpsd decided for a pod as annotations of it. A pod that has gone, or whose name
-    another has by now, is left alone. They are written with its status: the right to patch a pod
-    itself includes its image.
+    """Writes what mpsd decided for a pod as annotations of it, through its status: the right to
+    patch a pod itself includes its image. Another pod that has the name by now is left alone.
     """
 
     name = "the pods' annotations"
@@ -214,8 +206,7 @@ class PodAnnotationsDuty:
         self._written: dict[PodName, tuple[dict[str, str], float]] = {}
 
     def offer(self, annotations: Sequence[PodAnnotations]) -> None:
-        """The pods of this node as they are now, and no others. The very same annotations again are
-        nothing new."""
+        """annotations: of all pods of this node. The very same object again is nothing new."""
         if annotations is self._offered:
             return
         self._offered = annotations
@@ -245,10 +236,8 @@ _REST_S = 1.0  # what a stop waits for the API server
 
 
 class NodeReporter:
-    """Reports a node, by its name in the cluster. `report` and `add_event` wait for no API server.
-
-    taint, is_offered: of StartupTaintDuty.
-    """
+    """Reports a node, by its name in the cluster; no call waits for the API server. taint,
+    is_offered: of StartupTaintDuty."""
 
     def __init__(
         self,
@@ -281,9 +270,6 @@ class NodeReporter:
         annotations: Sequence[PodAnnotations] = (),
         violations: SeenViolations | None = None,
     ) -> None:
-        """The node as it is now. annotations: of each pod of this node that holds devices.
-        violations: None without a watchdog.
-        """
         before = self._node.view
         policy = self._policy()
         upgrade = self._node.driver_upgrade
@@ -302,18 +288,13 @@ class NodeReporter:
         self._pods.offer(annotations)
 
     def see(self, node: KubernetesNode) -> None:
-        """The Node as the API server has it now."""
         self._labels.see(node)
         self._startup_taint.see(node.taints)
 
     def add_event(self, pod: PodName | None, reason: Reason, message: str) -> None:
-        """Reports what no view shows, such as a refused allocation. pod: None for an event of the
-        node."""
-        event = Event(
-            events.pod_subject(pod) if pod else events.node_subject(self._node.name),
-            reason,
-            message,
-        )
+        """What no view shows, such as a refused allocation. pod: None for one of the node."""
+        subject = events.pod_subject(pod) if pod else events.node_subject(self._node.name)
+        event = Event(subject, reason, message)
         self._events.note(event)
         self.on_event(event)
 
@@ -348,10 +329,9 @@ _DEADLINE_S = 1.0  # an agent goes, whether the API server answers or not
 @dataclass(frozen=True, slots=True)
 class ShutdownReport:
     """Reports that nothing is free here before an agent ends, so that no pod is on its way when its
-    plugin is gone. Kubelet refuses for good what comes to it without a plugin
-    (UnexpectedAdmissionError; a Job burns a retry), and counts devices only every ten seconds. So
-    the scheduler gets it from us, and from kubelet a little later; when the next agent has
-    registered, kubelet counts again and the node is open. node: its name in the cluster.
+    plugin is gone: kubelet refuses for good what comes to it then (UnexpectedAdmissionError; a Job
+    burns a retry), and counts devices only every ten seconds. Once the next agent has registered,
+    kubelet counts again. node: its name in the cluster.
     """
 
     kube: Kube
@@ -360,8 +340,7 @@ class ShutdownReport:
     log: Logger
 
     async def announce(self) -> None:
-        """While the plugin still serves. Returns when what was on its way has come; at once if that
-        is not written."""
+        """While the plugin still serves. Returns when what was on its way has come."""
         if await self.write():
             self.log.info("nothing offered", reason="the agent stops")
             await asyncio.sleep(_SETTLE_S)

@@ -1,9 +1,7 @@
-"""Keeps the API server informed of a node as a whole: its MPSNode, its condition MPSReady, its
-number of GPUs.
+"""Keeps the API server informed of a node as a whole: its MPSNode, and of the Node the condition
+MPSReady, our resources and labels and the startup taint.
 
-Of the Node only our condition, our resources, our labels and the startup taint are touched; of the
-MPSNode never the spec, which is the operator's. The rights that it takes are among those of
-status.report.
+The spec of the MPSNode is the operator's, and never touched.
 """
 
 import asyncio
@@ -48,9 +46,8 @@ from mpsd.status.rules.node_report import node_report
 
 
 class ThisNode:
-    """The Node that this agent runs on, as it was last seen, and its condition MPSReady, with its
-    time of change across restarts.
-    """
+    """The Node that this agent runs on, as last seen, and its condition MPSReady with its time of
+    change across restarts."""
 
     def __init__(self, kube: Kube, name: str) -> None:
         self.name = name
@@ -65,7 +62,6 @@ class ThisNode:
         self.driver_upgrade = ""  # the label by which its driver is upgraded; empty where none does
 
     def see(self, view: NodeView, violations: SeenViolations | None, *, news: bool) -> None:
-        """news: whether anything but the time is another than when it was last seen."""
         self.view = view
         self.violations = violations
         if not news:
@@ -79,12 +75,11 @@ class ThisNode:
 
     @property
     def condition(self) -> Object:
-        """As Kubernetes has it."""
         return dict(self._object)
 
     async def uid(self, *, afresh: bool = False) -> str:
-        """Looked up when it is needed. Takes over since when the condition is so from what an
-        earlier agent wrote."""
+        """Looked up when it is needed, and with it since when the condition is so, which an earlier
+        agent may have written."""
         if afresh or not self._uid:
             node = await self._kube.get(NODES, self.name)
             if self._condition and not self._ours:
@@ -95,8 +90,6 @@ class ThisNode:
 
 
 class _NodeDuty:
-    """A report of the node as it was last seen."""
-
     def __init__(self, kube: Kube, node: ThisNode, policy: Callable[[], Policy]) -> None:
         self.changed = asyncio.Event()
         self._kube = kube
@@ -105,8 +98,6 @@ class _NodeDuty:
 
 
 class NodeConditionDuty(_NodeDuty):
-    """The Node's condition and its number of GPUs."""
-
     name = "the node's condition"
     _reported: Any = None
     _reported_at = float("-inf")
@@ -137,9 +128,9 @@ _AGAIN_S = 60.0  # between two writes of the same labels, should somebody else w
 
 
 class NodeLabelsDuty(_NodeDuty):
-    """The Node's labels about its GPUs, for pods to choose it by, and the one by which mpsd's pods
-    leave it. They are written through its status, which takes no further right, and in a request of
-    their own: an older mpsd-agent-writes refuses them, and must not refuse the condition with them.
+    """The Node's labels about its GPUs, and the one by which mpsd's pods leave it. They are written
+    through its status, which takes no further right, and in a request of their own: an older
+    mpsd-agent-writes refuses them, and must not refuse the condition with them.
     """
 
     name = "the node's labels"
@@ -148,7 +139,6 @@ class NodeLabelsDuty(_NodeDuty):
     _written_at = float("-inf")
 
     def see(self, node: KubernetesNode) -> None:
-        """As it is now."""
         self._labels = node.labels
         self._node.driver_upgrade = node.driver_upgrade
         self.changed.set()
@@ -181,12 +171,9 @@ class NodeLabelsDuty(_NodeDuty):
 
 
 class StartupTaintDuty:
-    """Removes the Node's startup taint once its GPUs are served, and never sets it: whoever makes
-    nodes does.
-
-    key: of the taint; empty for none. is_offered: whether the cluster knows what this node offers.
-    Where it does not, an autoscaler that sees no taint believes that the node offers nothing, and
-    adds another.
+    """Removes the Node's startup taint, which whoever makes nodes sets, once its GPUs are served.
+    key: of the taint; empty for none. is_offered: whether the cluster knows what this node offers;
+    before, an autoscaler that sees no taint believes that it offers nothing, and adds another.
     """
 
     name = "the startup taint"
@@ -203,7 +190,6 @@ class StartupTaintDuty:
         self._log = logger(role="agent", part="report")
 
     def see(self, taints: tuple[Taint, ...]) -> None:
-        """The Node's, as they are now."""
         self._taints = taints
         self.changed.set()
 
@@ -217,7 +203,7 @@ class StartupTaintDuty:
         return self._node.condition.get("status") == Truth.TRUE and self._is_offered()
 
     async def write(self) -> None:
-        """Nothing while the GPUs are not served: a report that ends writes what is due soon."""
+        """Nothing while the GPUs are not served: at its end a reporter writes what is due soon."""
         if self._is_ready and (patch := taint_removal(self._taints, self._key)):
             await self._kube.patch(NODES, self._node.name, patch, PatchKind.JSON)
             self._log.info("startup taint removed", taint=self._key)
@@ -225,8 +211,6 @@ class StartupTaintDuty:
 
 
 class MPSNodeDuty(_NodeDuty):
-    """The status of this node's MPSNode, which is made where it is missing."""
-
     name = "the MPSNode"
     _written: WrittenStatus | None = None
     _looked_at = float("-inf")  # making a status of hundreds of grants is not free

@@ -1,13 +1,11 @@
 """The tables and sentences of a status, for people: GPUs, grants, nodes, domains, faults and
-violations.
-
-A column is a line of a list here, and whoever shows rows chooses columns.
-"""
+violations."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import add
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rich.cells import cell_len
@@ -18,7 +16,7 @@ from rich.text import Text
 from mpsd.model.cluster_status import PlacedGrant, ServedGpu, ended_before
 from mpsd.model.conditions import Truth
 from mpsd.model.domain import DRAINS, State, after_is, remedy
-from mpsd.model.node_report import DomainReport, GrantReport, by_kind, total
+from mpsd.model.node_report import ConditionReport, DomainReport, GrantReport, by_kind, total
 from mpsd.model.problem import printable, shortened
 from mpsd.model.quantity import gib
 from mpsd.model.times import DAY_S, epoch, lasting
@@ -51,27 +49,19 @@ class Column(Generic[Row]):
 
 
 class TextTable:
-    """Thousands of rows of cells, each on one line.
-
-    It looks as rich's own table does, and costs a fiftieth of it: rich measures, wraps and pads
-    each cell by itself, which for the GPUs of 500 nodes takes half a minute. No cell is cut: what
-    is too wide for a terminal without the columns that may leave is folded by it.
+    """Thousands of rows, each on one line, for a fiftieth of what rich's own table costs: half a
+    minute for the GPUs of 500 nodes. No cell is cut: what is too wide for a terminal without the
+    columns that may leave is folded by it.
     """
 
     def __init__(self, columns: Sequence[Column[Any]], cells: Sequence[Sequence[Cell]]) -> None:
         self._columns = columns
         self._cells = cells
-        listed = [
-            [column.title, *map(str, those)] for column, those in zip(columns, cells, strict=True)
-        ]
-        padded = [
-            _padded(texts, left=column.left) for column, texts in zip(columns, listed, strict=True)
-        ]
+        padded = map(_padded, columns, cells)
         self._head, *self._rows = zip(*padded, strict=True)
 
     @property
     def width(self) -> int:
-        """Characters that it takes where nothing is cut."""
         return cell_len(_GAP.join(self._head)) + 2
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -89,59 +79,59 @@ class TextTable:
         else:
             for row, cells in zip(self._rows, zip(*self._cells, strict=True), strict=True):
                 plain = " "  # one segment for all that has no style
-                for position, (text, cell) in enumerate(zip(row, cells, strict=True)):
-                    plain += _GAP if position else ""
+                for text, cell in zip(row, cells, strict=True):
                     if isinstance(cell, Text):
                         yield from (Segment(plain), Segment(text, console.get_style(cell.style)))
-                        plain = ""
+                        plain = _GAP
                     else:
-                        plain += text
-                yield from (Segment(f"{plain} "), _LINE)
+                        plain += text + _GAP
+                yield from (Segment(f"{plain.removesuffix(_GAP)} "), _LINE)
         yield from (blank, _LINE)
 
     def within(self, width: int) -> "TextTable":
         """Without as many of the columns that may leave as it takes to be no wider; one stays in
         any case."""
-        left = [place for place, column in enumerate(self._columns) if column.leaves]
+        columns = [*self._columns]
+        cells = [*self._cells]
         shown = self
-        kept = [*range(len(self._columns))]
-        while shown.width > width and left and len(kept) > 1:
-            kept.remove(left.pop())
-            columns = [self._columns[place] for place in kept]
-            shown = TextTable(columns, [self._cells[place] for place in kept])
+        for place in reversed(range(len(self._columns))):
+            if shown.width > width and columns[place].leaves and len(columns) > 1:
+                del columns[place], cells[place]
+                shown = TextTable(columns, cells)
         if shown.width > width:
-            columns = [replace(column, leaves=False) for column in shown._columns]
-            shown = TextTable(columns, shown._cells)
+            shown = TextTable([replace(column, leaves=False) for column in columns], cells)
         return shown
 
 
-def _padded(texts: Sequence[str], *, left: bool) -> list[str]:
+def _padded(column: Column[Any], cells: Sequence[Cell]) -> list[str]:
+    texts = [column.title, *map(str, cells)]
     every = "".join(texts)
-    widths = [*map(len if every.isascii() and every.isprintable() else cell_len, texts)]
+    width_of = len if every.isascii() and every.isprintable() else cell_len
+    widths = [*map(width_of, texts)]
     most = max(widths)
     spaces = [" " * (most - width) for width in widths]
-    return [
-        text + space if left else space + text for text, space in zip(texts, spaces, strict=True)
-    ]
+    if column.left:
+        return [*map(add, texts, spaces)]
+    return [*map(add, spaces, texts)]
 
 
 def table(columns: Iterable[Column[Row]], rows: Iterable[Row], *, wide: bool = False) -> TextTable:
     listed = [*rows]
-    asked = (
-        (replace(column, leaves=column.leaves and not wide), _cells(column, listed))
-        for column in columns
-        if wide or not column.wide
-    )
-    shown = [
-        (column, cells)
-        for column, cells in asked
-        if not column.rare or {*map(str, cells)} - {"", "?"}
-    ]
-    return TextTable([column for column, _cells in shown], [cells for _column, cells in shown])
+    shown = []
+    every_cell = []
+    for column in columns:
+        if column.wide and not wide:
+            continue
+        cells = _cells(column, listed)
+        if column.rare and {"", "?"}.issuperset(map(str, cells)):
+            continue
+        shown.append(replace(column, leaves=column.leaves and not wide))
+        every_cell.append(cells)
+    return TextTable(shown, every_cell)
 
 
 def _cells(column: Column[Row], rows: Sequence[Row]) -> list[Cell]:
-    cells = [column.cell(row) for row in rows]
+    cells = [*map(column.cell, rows)]
     texts = [cell for cell in cells if isinstance(cell, str)]
     # as they all are, mostly
     if "".join(texts).isprintable() and max(map(len, texts), default=0) <= LONGEST_LINE:
@@ -159,10 +149,13 @@ def known_gib(memory_mib: int | None) -> str:
     return "?" if memory_mib is None else f"{gib(memory_mib)} GiB"
 
 
+def _without_unit(memory_mib: int | None) -> str:
+    return known_gib(memory_mib).removesuffix(" GiB")
+
+
 @lru_cache(_MOST_KEPT)
 def part_of(part_mib: int | None, whole_mib: int | None) -> str:
-    part, whole = ("?" if mib is None else gib(mib) for mib in (part_mib, whole_mib))
-    return f"{part}/{whole} GiB"
+    return f"{_without_unit(part_mib)}/{_without_unit(whole_mib)} GiB"
 
 
 # -- GPUs ----------------------------------------------------------------------------------------
@@ -176,8 +169,9 @@ def _state(gpu: ServedGpu) -> Text:
     if gpu.state is None:
         return Text("no daemon", "red")
     # the node has not heard of it yet, or has other trouble first
-    waits = gpu.cordoned and gpu.state not in DRAINS
-    return state_text(gpu.state, ", cordoned" if waits else "")
+    if gpu.cordoned and gpu.state not in DRAINS:
+        return state_text(gpu.state, ", cordoned")
+    return state_text(gpu.state)
 
 
 @lru_cache(_MOST_KEPT)
@@ -195,11 +189,7 @@ GPU_COLUMNS: tuple[Column[ServedGpu], ...] = (
     Column("USED", lambda gpu: known_gib(gpu.used_mib)),
     Column("CLIENTS", lambda gpu: known(gpu.clients), leaves=True),
     Column("RESTARTS", lambda gpu: "" if gpu.state is None else known(gpu.restarts), leaves=True),
-    Column(
-        "CONTEXT",
-        lambda gpu: "?" if gpu.context_mib is None else f"{gpu.context_mib} MiB",
-        wide=True,
-    ),
+    Column("CONTEXT", lambda gpu: known(gpu.context_mib, " MiB"), wide=True),
     Column("UUID", lambda gpu: gpu.uuid, left=True, wide=True),
 )
 CLUSTER_GPU_COLUMNS: tuple[Column[ServedGpu], ...] = (
@@ -214,7 +204,7 @@ def _each(grant: GrantReport, amount: str) -> str:
     """One where it has as much of each GPU, else one a GPU."""
     if len({card.memory_mib for card in grant.cards}) <= 1:
         return known_gib(getattr(grant, amount))
-    each = (known_gib(getattr(card, amount)).removesuffix(" GiB") for card in grant.cards)
+    each = [_without_unit(getattr(card, amount)) for card in grant.cards]
     return f"{','.join(each)} GiB"
 
 
@@ -241,10 +231,6 @@ def _violations(row: PlacedGrant) -> str:
     return ", ".join([f"{known(count)} {kind}" for kind, count in counts.items()])
 
 
-def _below(row: PlacedGrant) -> str:
-    return "below normal" if row.grant.priority else ""
-
-
 _GRANT: tuple[Column[PlacedGrant], ...] = (
     Column("GPU", lambda row: ",".join(row.labels), left=True),
     Column("GRANTED", lambda row: _each(row.grant, "memory_mib")),
@@ -262,7 +248,9 @@ POD_COLUMNS: tuple[Column[PlacedGrant], ...] = (
     Column("POD", _holder, left=True),
     Column("CLAIM", lambda row: row.grant.claim, left=True, rare=True),
     *_GRANT,
-    Column("PRIORITY", _below, left=True, rare=True),
+    Column(
+        "PRIORITY", lambda row: "below normal" if row.grant.priority else "", left=True, rare=True
+    ),
     Column("UID", lambda row: row.grant.uid or row.grant.id, left=True, wide=True),
     Column(
         "SHARED WITH", lambda row: ", ".join(row.grant.names[1:]), left=True, wide=True, rare=True
@@ -278,74 +266,77 @@ CLUSTER_POD_COLUMNS: tuple[Column[PlacedGrant], ...] = (
 # -- nodes ---------------------------------------------------------------------------------------
 
 
+_NO_CONDITION = ConditionReport(status=Truth.UNKNOWN)
+
+
+def _condition(node: "ClusterNode") -> ConditionReport:
+    return node.condition or _NO_CONDITION
+
+
 def _sum(node: "ClusterNode", field: str) -> int | None:
     """Of all GPUs of the node; None where it has reported nothing."""
     return None if node.reported_at is None else total([getattr(gpu, field) for gpu in node.gpus])
+
+
+def _ready(node: "ClusterNode") -> Text:
+    if node.stale:
+        return Text("silent", "red")
+    said = _condition(node).status
+    colour = "green" if node.ready else "yellow" if said == Truth.TRUE else "red"
+    return Text(printable(said), colour)
+
+
+def _domains(node: "ClusterNode") -> str:
+    serving = [domain for domain in node.domains if domain.state == State.READY]
+    return "?" if node.reported_at is None else f"{len(serving)}/{len(node.domains)}"
+
+
+def _pods(node: "ClusterNode") -> str:
+    """How many; one of several claims is one."""
+    if node.pods is None:
+        return "?"
+    return str(len({one for grant in node.pods for one in grant.pods}))
 
 
 def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> TextTable:
     def age(seconds: float | None) -> str:
         return "?" if seconds is None else lasting(now - seconds)
 
-    def ready(node: "ClusterNode") -> Text:
-        said = node.condition.status if node.condition else Truth.UNKNOWN
-        colour = "green" if node.ready else "yellow" if said == Truth.TRUE else "red"
-        return Text("silent", "red") if node.stale else Text(printable(said), colour)
-
-    def domains(node: "ClusterNode") -> str:
-        serving = sum(domain.state == State.READY for domain in node.domains)
-        return "?" if node.reported_at is None else f"{serving}/{len(node.domains)}"
+    def since(node: "ClusterNode") -> str:
+        return age(epoch(node.condition.last_transition_time)) if node.condition else ""
 
     def violations(node: "ClusterNode") -> str:
         """Since its agent began, and when the last one was."""
         seen = node.violations
-        at = epoch(seen.last[-1].at) if seen and seen.last else None
-        last = "" if at is None else f", last {age(at)} ago"
-        number = total(one.count for one in seen.counts) if seen else None
-        return "" if number == 0 else f"{known(number)}{last}"
-
-    def pods(node: "ClusterNode") -> str:
-        """How many; one of several claims is one."""
-        if node.pods is None:
+        if seen is None:
             return "?"
-        return str(len({one for grant in node.pods for one in grant.pods}))
+        number = total([one.count for one in seen.counts])
+        if number == 0:
+            return ""
+        at = epoch(seen.last[-1].at) if seen.last else None
+        return known(number) if at is None else f"{known(number)}, last {age(at)} ago"
+
+    def reported(node: "ClusterNode") -> str:
+        return "never" if node.reported_at is None else age(node.reported_at)
 
     columns: tuple[Column[ClusterNode], ...] = (
         Column("NODE", lambda node: node.name, left=True),
-        Column("READY", ready, left=True),
-        Column(
-            "REASON",
-            lambda node: node.condition.reason if node.condition else "",
-            left=True,
-            leaves=True,
-        ),
-        Column(
-            "SINCE",
-            lambda node: age(epoch(node.condition.last_transition_time)) if node.condition else "",
-            leaves=True,
-        ),
+        Column("READY", _ready, left=True),
+        Column("REASON", lambda node: _condition(node).reason, left=True, leaves=True),
+        Column("SINCE", since, leaves=True),
         Column("GPUS", lambda node: "?" if node.reported_at is None else str(len(node.gpus))),
-        Column("DOMAINS", domains, leaves=True),
+        Column("DOMAINS", _domains, leaves=True),
         Column(
             "GRANTED", lambda node: part_of(_sum(node, "granted_mib"), _sum(node, "promised_mib"))
         ),
         Column("USED", lambda node: known_gib(_sum(node, "used_mib"))),
-        Column("PODS", pods, leaves=True),
+        Column("PODS", _pods, leaves=True),
         Column("CLIENTS", lambda node: known(_sum(node, "clients")), leaves=True),
         Column("VIOLATIONS", violations, rare=True),
         Column("CORDONED", lambda node: node.cordoned_labels, left=True),
-        Column(
-            "REPORTED",
-            lambda node: "never" if node.reported_at is None else age(node.reported_at),
-            leaves=True,
-        ),
+        Column("REPORTED", reported, leaves=True),
         Column("DRIVER", lambda node: node.driver, left=True, wide=True),
-        Column(
-            "MESSAGE",
-            lambda node: node.condition.message if node.condition else "",
-            left=True,
-            wide=True,
-        ),
+        Column("MESSAGE", lambda node: _condition(node).message, left=True, wide=True),
     )
     return table(columns, nodes, wide=wide)
 
@@ -357,11 +348,12 @@ def domain_lines(domain: DomainReport, now: float) -> Iterator[str]:
     """Of a domain that is not ready: since when, why, and what to do, as `mpsd doctor` says it.
     Whom to look at when it has one fault after the other."""
     if domain.state != State.READY:
-        began = epoch(domain.since)
-        since = "" if began is None else f" since {clock(began)} ({lasting(now - began)})"
+        state = f"{domain.name} is {after_is(domain.state)}"
+        if (began := epoch(domain.since)) is not None:
+            state += f" since {clock(began)} ({lasting(now - began)})"
         what_to_do = remedy(domain.state, domain.reason)
         why = "; ".join(filter(None, [domain.reason or "no reason reported", what_to_do]))
-        yield f"{domain.name} is {after_is(domain.state)}{since}: {why}"
+        yield f"{state}: {why}"
     if suspects := domain.faults.suspects:
         each = ", ".join([f"{one.pod} ({known(one.faults)} in a row)" for one in suspects])
         yield (
@@ -374,12 +366,15 @@ def causes_lines(domain: DomainReport, now: float) -> Iterator[str]:
     """Whose end is the likely cause of the last fault of a domain; nothing a day after it."""
     last = epoch(domain.faults.last)
     if domain.faults.causes and last is not None and now - last < DAY_S:
-        at = f"{clock(last)} ({lasting(now - last)} ago)"
-        yield f"{domain.name} had a fault at {at}; {ended_before(map(str, domain.faults.causes))}"
+        causes = ended_before(map(str, domain.faults.causes))
+        yield f"{domain.name} had a fault at {_ago(last, now)}; {causes}"
+
+
+def _ago(at: float, now: float) -> str:
+    return f"{clock(at)} ({lasting(now - at)} ago)"
 
 
 def clock(seconds: float) -> str:
-    """The time of day here of so many seconds since 1970."""
     try:
         return time.strftime("%H:%M:%S", time.localtime(seconds))
     except (OverflowError, ValueError, OSError):  # a year that no clock of this machine knows
@@ -395,30 +390,26 @@ def fault_lines(domain: str, faults: "FaultsReport", now: float) -> Iterator[str
     """How many faults it had, and when the last one was, whom it affected and for how long; nothing
     a day after it."""
     last = epoch(faults.last)
-    healed = epoch(faults.healed)
     if last is None or now - last >= DAY_S:
         return
-    at = f"{clock(last)} ({lasting(now - last)} ago)"
-    many = f"{faults.count} faults in this boot; the last, at {at},"
-    had = f"a fault in this boot, at {at}; it" if faults.count == 1 else many
-    who = shortened([*map(str, faults.hit)]) if faults.hit else "no known process"
-    over = "is not over" if healed is None else f"was over after {max(0.0, healed - last):.1f} s"
-    yield one_line(
-        f"{domain} had {had} hit {who} and {over}; {ended_before(map(str, faults.causes))}"
-    )
+    had = f"{faults.count} faults in this boot; the last, at {_ago(last, now)},"
+    if faults.count == 1:
+        had = f"a fault in this boot, at {_ago(last, now)}; it"
+    who = shortened([*map(str, faults.hit)]) or "no known process"
+    over = "is not over"
+    if (healed := epoch(faults.healed)) is not None:
+        over = f"was over after {max(0.0, healed - last):.1f} s"
+    causes = ended_before(map(str, faults.causes))
+    yield one_line(f"{domain} had {had} hit {who} and {over}; {causes}")
 
 
 def event_lines(events: "Iterable[PastEvent]", now: float) -> Iterator[str]:
-    """When each was, and its message; nothing a day after it."""
     for one in events:
         if now - one.at < DAY_S:
-            yield printable(
-                f"{one.what} at {clock(one.at)} ({lasting(now - one.at)} ago): {one.text}", _LONGEST
-            )
+            yield printable(f"{one.what} at {_ago(one.at, now)}: {one.text}", _LONGEST)
 
 
 def violation_lines(seen: "ViolationsReport", *, most: int) -> Iterator[str]:
-    """How many there were, and the last ones, at most so many. Nothing where there was none."""
     if seen.unjudged:
         yield printable(f"violations are not detected: {seen.unjudged}", _LONGEST)
     if seen.counts:
@@ -426,9 +417,8 @@ def violation_lines(seen: "ViolationsReport", *, most: int) -> Iterator[str]:
         began = clock(epoch(seen.since) or 0.0)
         yield f"violations since mpsd's agent started at {began}: {counts}"
     for one in seen.last[-most:]:
-        who = f"{one.pod} " if one.pod else ""
-        outcome = f"; {one.outcome}" if one.outcome else ""
-        yield printable(f"{clock(epoch(one.at) or 0.0)} {who}{one.message}{outcome}", _LONGEST)
+        words = " ".join(filter(None, [clock(epoch(one.at) or 0.0), one.pod, one.message]))
+        yield printable("; ".join(filter(None, [words, one.outcome])), _LONGEST)
 
 
 def _counted(one: "ViolationCount") -> str:
@@ -436,6 +426,7 @@ def _counted(one: "ViolationCount") -> str:
 
     if one.action == Response.KILL and one.ended == one.count:
         return f"{one.count} {one.kind} ended"  # another may go on, or be gone by itself
-    ends = one.action in {Response.KILL, Response.EVICT}
-    were = f" ({one.ended} ended)" if ends and one.ended is not None else ""
-    return f"{one.count} {one.kind} {DONE.get(one.action, one.action)}{were}"
+    done = f"{one.count} {one.kind} {DONE.get(one.action, one.action)}"
+    if one.action in {Response.KILL, Response.EVICT} and one.ended is not None:
+        done += f" ({one.ended} ended)"
+    return done

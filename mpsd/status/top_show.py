@@ -1,8 +1,7 @@
 """Shows one look after the other: over each other on a terminal, with keys, else below each other.
 
-The screen never waits for a look, which a thread of its own takes; what cannot be looked at is
-reported, and since when, and what was seen last stays. What does not fit is counted, never silently
-left out.
+The screen never waits for a look, which a thread takes. Where there is none, what was seen last
+stays, and since when it is old. What does not fit is counted.
 """
 
 import json
@@ -46,9 +45,8 @@ _SHORTEST_NAME = 24  # that a name is cut to before columns are left out
 
 @dataclass(frozen=True, slots=True)
 class TopOptions:
-    """program: as complaints begin. interval_s: between two looks. iterations: how many; None:
-    until somebody quits. as_json: an object a look and line. plain: no control codes, whatever
-    standard output is."""
+    """program: as complaints begin. iterations: None: until somebody quits. as_json: an object a
+    look and line. plain: no control codes, whatever standard output is."""
 
     program: str
     by: Sort
@@ -87,7 +85,8 @@ def _used(row: TopUser) -> str | Text:
     used = known_gib(row.used_mib)
     if not row.over:
         return used
-    return Text(f"{used}, over" if row.grant else f"{used}, no grant", "red")
+    why = "over" if row.grant else "no grant"
+    return Text(f"{used}, {why}", "red")
 
 
 def _granted(row: TopUser) -> str:
@@ -99,7 +98,11 @@ def _threads(row: TopUser) -> str:
 
 
 def _who(row: TopUser) -> str:
-    return (row.grant.pods_in_words if row.grant else "") or row.name
+    return (row.grant and row.grant.pods_in_words) or row.name
+
+
+def _claim(row: TopUser) -> str:
+    return row.grant.claim if row.grant else ""
 
 
 _GPUS: tuple[Column[ServedGpu], ...] = (
@@ -116,13 +119,7 @@ _USERS: tuple[Column[TopUser], ...] = (
     Column("NODE", lambda user: user.node, left=True),
     Column("GPU", lambda user: user.label, left=True),
     Column("WHO", _who, left=True),
-    Column(
-        "CLAIM",
-        lambda user: user.grant.claim if user.grant else "",
-        left=True,
-        rare=True,
-        leaves=True,
-    ),
+    Column("CLAIM", _claim, left=True, rare=True, leaves=True),
     Column("USED", _used),
     Column("GRANTED", _granted, leaves=True),
     Column("SM", lambda user: known(user.sm_percent, " %")),
@@ -134,12 +131,9 @@ _USERS: tuple[Column[TopUser], ...] = (
 def _tables(
     top: Top, gpus: Sequence[ServedGpu], users: Sequence[TopUser], width: int
 ) -> tuple[TextTable, TextTable]:
-    """Those of these GPUs and users, without the columns that would say nothing."""
-    empty = (
-        "SM"
-        if any(gpu.node for gpu in top.gpus) or any(user.node for user in top.users)
-        else "NODE"
-    )
+    empty = "NODE"
+    if any(gpu.node for gpu in top.gpus) or any(user.node for user in top.users):
+        empty = "SM"
     columns = [one for one in _USERS if one.title != empty]
     of_users = table(columns, users)
     if of_users.width > width:
@@ -150,6 +144,14 @@ def _tables(
     return of_gpus.within(width), of_users
 
 
+def _parts(
+    top: Top, gpus: Sequence[ServedGpu], users: Sequence[TopUser], width: int
+) -> tuple[RenderableType, RenderableType]:
+    of_gpus, of_users = _tables(top, gpus, users, width)
+    nobody = "" if top.users else Text(_nobody(top))
+    return of_gpus if gpus else "", of_users if users else nobody
+
+
 def _nobody(top: Top) -> str:
     if any(gpu.granted_mib or gpu.clients for gpu in top.gpus):  # such as another namespace's
         return "None of those that were asked for uses a GPU or holds a part of one; others do."
@@ -158,16 +160,11 @@ def _nobody(top: Top) -> str:
 
 def _sentences(top: Top) -> Iterator[str]:
     if top.away:
-        since = "" if top.away_since is None else f" since {clock(top.away_since)}"
-        lasts = (
-            ""
-            if top.away_since is None
-            else f" ({lasting(max(0.0, time.time() - top.away_since))})"
-        )
-        yield one_line(
-            f"nothing newer is known{since}{lasts}: {top.away}; shown is what was seen last"
-        )
-    yield from (one_line(note) for note in top.notes)
+        words = "nothing newer is known"
+        if top.away_since is not None:
+            words += f" since {clock(top.away_since)} ({lasting(time.time() - top.away_since)})"
+        yield one_line(f"{words}: {top.away}; shown is what was seen last")
+    yield from map(one_line, top.notes)
 
 
 # -- without a terminal --------------------------------------------------------------------------
@@ -192,14 +189,10 @@ def _print(top: Top, asked: TopOptions) -> None:
         to = console()
         if asked.iterations != 1:
             sys.stdout.write(time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(top.now)) + "\n")
-        gpus, users = _tables(top, top.gpus, top.users, WIDEST)
-        shown: list[RenderableType] = [gpus] if top.gpus else []
-        for part in (
-            *shown,
-            users if top.users else Text(_nobody(top)),
-            *map(Text, _sentences(top)),
-        ):
-            print_part(part, to)
+        gpus, users = _parts(top, top.gpus, top.users, WIDEST)
+        for part in (gpus, users, *map(Text, _sentences(top))):
+            if part:
+                print_part(part, to)
     sys.stdout.flush()
 
 
@@ -218,7 +211,6 @@ class View:
         return replace(self, first=min(max(0, self.first + rows), max(0, len(top.users) - 1)))
 
     def after(self, key: str, top: Top, height: int) -> "View":
-        """height: of the terminal, in lines."""
         if key == terminal.FIRST or key in _SORTS:
             return replace(self, by=_SORTS.get(key, self.by), first=0)
         page = height // 2
@@ -232,20 +224,20 @@ class View:
 
 
 def lines(top: Top, view: View, size: os.terminal_size) -> list[str]:
-    """No more lines than the terminal has, none of them wider. top: in the order of the view."""
+    """As many as the terminal has, none of them wider. top: in the order of the view."""
     notes = [*_sentences(top)][:_MOST_NOTES]
     # rows: without the title, two heads of two, two counts, and the keys
     space = max(2, size.lines - len(notes) - 8)
     gpus = top.gpus[: max(1, space // 3, space - len(top.users))]
     users = top.users[view.first :][: max(1, space - len(gpus))]
-    of_gpus, of_users = _tables(top, gpus, users, size.columns)
+    of_gpus, of_users = _parts(top, gpus, users, size.columns)
     parts: list[RenderableType] = [
         Text(f"{view.title}   {clock(top.now)}   sorted by {view.by.value}", "bold"),
-        of_gpus if gpus else "",
+        of_gpus,
         _count("GPUs", 0, len(gpus), len(top.gpus)),
-        of_users if users else "" if top.users else Text(_nobody(top)),
+        of_users,
         _count("users", view.first, len(users), len(top.users)),
-        *(Text(note, "yellow") for note in notes),
+        *[Text(note, "yellow") for note in notes],
     ]
     shown = [line for line in drawn(parts, size.columns) if line.strip()]
     return [*shown[: max(0, size.lines - 1)], *drawn([Text(_KEYS_LINE, "dim")], size.columns)]
@@ -254,21 +246,17 @@ def lines(top: Top, view: View, size: os.terminal_size) -> list[str]:
 def _count(what: str, first: int, shown: int, there: int) -> str:
     if shown == there:
         return ""
-    return (
-        f" {what} {first + 1} to {first + shown} of {there}"
-        if shown
-        else f" none of {there} {what} fit"
-    )
+    if not shown:
+        return f" none of {there} {what} fit"
+    return f" {what} {first + 1} to {first + shown} of {there}"
 
 
 class _Looks:
-    """Looks again and again, in a thread. heard: a file that has something to read when there is a
-    new one."""
+    """Looks again and again, in a thread. heard: has something to read when there is a new one."""
 
     def __init__(self, look: Callable[[], Top], first: Top, interval_s: float) -> None:
         self._top = first
-        # None while nothing has gone wrong that nobody foresaw
-        self._failed: BaseException | None = None
+        self._failed: BaseException | None = None  # None while nothing unforeseen went wrong
         self.heard, self._tell = os.pipe()
         self._look = look
         self._interval_s = interval_s

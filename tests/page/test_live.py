@@ -30,28 +30,6 @@ def page_of(service: Service) -> str:
     return f"http://127.0.0.1:{line['port']}/"
 
 
-def test_a_program_that_gets_a_grant_is_seen_and_its_end_too(
-    window: Browser, machine: Machine
-) -> None:
-    service = machine.service("up", {LISTEN: "127.0.0.1:0"})
-    machine.until_ready()
-    window.open(page_of(service))
-    window.until(
-        "return document.querySelectorAll('.gpu .chip[data-level=well]').length === 2",
-        "both GPUs are ready",
-    )
-
-    program = machine.client(7, "alloc=1024")
-    granted = "return document.querySelector('#gpus').innerText.includes('7 GiB')"
-    window.until(granted, "the grant is seen")
-    window.until("return /1\\.\\d \\/ 7 GiB/.test(document.body.innerText)", "what it uses is seen")
-    assert "sim-cuda alloc=1024 hold" in window.text("tbody")
-
-    program.kill()
-    window.until("return !document.querySelector('.bar:not(.threads) .slice')", "its end is seen")
-    assert window.complaints() == []
-
-
 def test_a_lost_connection_is_said_with_since_when_and_heals(
     window: Browser, machine: Machine
 ) -> None:

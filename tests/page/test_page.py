@@ -6,7 +6,6 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
-from selenium.common.exceptions import JavascriptException
 from selenium.webdriver.common.keys import Keys
 
 from mpsd.status.page.rules.view import PodsHeard
@@ -73,6 +72,7 @@ def test_the_worst_is_said_first_also_to_who_does_not_see_it_and_no_other_host_i
     assert "gpu0: 20 of 23 GiB granted, 15.1 GiB used, 3 holders" in words
     assert "gpu0: 100 of 100 % of the threads reserved" in words
     assert all(words)
+    assert window.script("return document.documentElement.lang") == "en"
     lives = window.script(
         "return [...document.querySelectorAll('[role=status]')].map((one) => one.id)"
     )
@@ -82,6 +82,8 @@ def test_the_worst_is_said_first_also_to_who_does_not_see_it_and_no_other_host_i
         "return document.getElementById('verdict-title').textContent === '1 项故障'",
         "it is in Chinese",
     )
+    assert "故障" in window.text(".gpu .chip:not([hidden])")
+    assert "a program had a GPU fault" in window.text(".gpu .why")
     shown(window, night, 4)
     assert window.script("return document.documentElement.lang") == "zh", "it stays chosen"
 
@@ -210,23 +212,6 @@ def test_names_that_tenants_have_chosen_are_text(window: Browser) -> None:
         assert [url for url in window.asked() if url.endswith("/x")] == []
 
 
-def test_a_script_that_is_not_the_pages_own_does_not_run_and_nobody_else_is_asked(
-    window: Browser, night: PlayedSite
-) -> None:
-    shown(window, night, 4)
-    for smuggled in (
-        "document.body.setAttribute('onclick', 'document.title = 1')",
-        "document.body.innerHTML = '<img src=x>'",
-        "document.createElement('script').text = 'document.title = 1'",
-    ):
-        with pytest.raises(JavascriptException, match=r"Trusted|Content Security Policy"):
-            window.script(smuggled)
-    window.complaints()
-    window.script("fetch('http://127.0.0.2:9/').catch(() => { window.refused = true; })")
-    window.until("return window.refused", "another host is not asked")
-    assert any("connect-src" in said for said in window.complaints())
-
-
 @pytest.mark.parametrize("language", ["en", "zh"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desk", "phone"])
@@ -239,10 +224,14 @@ def test_axe_finds_nothing_serious(
     window.script(f"document.querySelector('[data-language={language}]').click()")
     assert window.script("return document.documentElement.lang") == language
     assert window.script("return document.documentElement.scrollWidth") <= size[0]
-    found = window.violations(axe())
-    assert [
-        (one["id"], one["impact"], [at["html"] for at in one["nodes"]][:3]) for one in found
-    ] == []
+    assert barriers(window) == []
+
+
+def barriers(window: Browser) -> list[object]:
+    return [
+        (one["id"], one["impact"], [at["html"] for at in one["nodes"]][:3])
+        for one in window.violations(axe())
+    ]
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -261,22 +250,6 @@ def test_with_letters_of_twice_the_size_nothing_is_cut_on_a_phone(
     window.script("document.documentElement.style.fontSize = '200%'")
     assert window.script(wide) <= PHONE[0]
     assert not window.script(inside), "a table that needs more room is moved within its card"
-
-
-def test_the_language_is_the_browsers_until_somebody_chooses_and_then_that(
-    window: Browser, night: PlayedSite
-) -> None:
-    shown(window, night, 4)
-    assert window.script("return document.documentElement.lang") == "en"
-    window.script("document.querySelector('[data-language=zh]').click()")
-    window.until(
-        "return document.getElementById('verdict-title').textContent === '1 项故障'",
-        "it is in Chinese",
-    )
-    assert "故障" in window.text(".gpu .chip:not([hidden])")
-    assert "a program had a GPU fault" in window.text(".gpu .why")
-    shown(window, night, 4)
-    assert window.script("return document.documentElement.lang") == "zh"
 
 
 def test_everything_that_can_be_done_is_reached_by_the_keyboard_and_seen_there(
@@ -342,10 +315,7 @@ def test_a_clusters_page_has_the_worst_node_first_and_takes_no_silent_node_for_w
         assert opened == 2
         assert "silent" in window.text(".node:nth-child(2) .chip")
         assert window.script("return document.documentElement.scrollWidth") <= size[0]
-        found = window.violations(axe())
-        assert [
-            (one["id"], one["impact"], [at["html"] for at in one["nodes"]][:3]) for one in found
-        ] == []
+        assert barriers(window) == []
         assert window.complaints() == []
 
 

@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace as changed
 
 from mpsd.model.cluster_status import ClusterNode
-from mpsd.model.domain import Domain, State, drains
+from mpsd.model.domain import Domain, drains
 from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.problem import InvalidInput
-from mpsd.operations.lifecycle.rules.emptying import are_empty
 from mpsd.status.rules.cordon import cordon_change, effects, merge_patch
 from tests.mpsnodes import NOW, mpsnode
 from tests.status.test_mpsnode import _VERSION as DEFINITION
@@ -91,21 +90,6 @@ def test_every_gpu_that_is_not_there_is_named() -> None:
 def test_what_was_cordoned_by_mistake_can_be_put_back() -> None:
     before = node("gpu-a1", "GPU-mistyped")
     assert cordon_change(before, ["GPU-mistyped"], cordon=False).cordoned == ()
-
-
-def with_state(of: ClusterNode, state: State) -> ClusterNode:
-    return changed(of, gpus=tuple(changed(gpu, state=state.value) for gpu in of.gpus))
-
-
-def test_a_node_is_empty_once_it_is_drained_and_reports_it() -> None:
-    before = node("gpu-a1")
-    change = cordon_change(before, [], cordon=True)
-    seen = [(state, with_state(before, state)) for state in State]
-    assert [state for state, now in seen if are_empty(now, change.touched)] == [State.DRAINED]
-    assert not are_empty(changed(with_state(before, State.DRAINED), stale=True), change.touched)
-    assert not are_empty(
-        changed(with_state(before, State.DRAINED), reported_at=None), change.touched
-    )
 
 
 everything = ["all", "gpu0", "gpu1", "gpu2", "gpu3"]

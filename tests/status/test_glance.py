@@ -45,13 +45,6 @@ def test_only_nodes_that_were_asked_for_are_told_of_and_all_of_them(kubectl: Pat
     assert Glance([NAMES[0], "nobody"], None, None).status() is None
 
 
-def test_without_a_kubectl_or_an_answer_of_it_nothing_is_told(kubectl: Path) -> None:
-    kubectl.write_text("{}")
-    assert Glance((), None, None).status() is None
-    kubectl.with_name("kubectl").unlink()
-    assert Glance((), None, None).status() is None
-
-
 def test_a_list_and_one_object_are_answers_and_nothing_else_is() -> None:
     one = mpsnode("gpu-a1") | {"kind": "MPSNode"}
     assert mpsnodes(json.dumps({"kind": "MPSNodeList", "items": [one, 3]}).encode()) == [one, 3]

@@ -23,6 +23,8 @@ def test_the_policy_lets_exactly_the_style_and_the_script_in_that_are_in_the_pag
     }
     assert set(re.findall(r"'sha256-([^']+)'", made.policy)) == hashes
     assert "unsafe" not in made.policy
+    for rule in ("default-src 'none'", "connect-src 'self'", "trusted-types-for 'script'"):
+        assert rule in made.policy
 
 
 def test_the_page_is_one_file_with_nothing_that_it_would_have_to_fetch() -> None:

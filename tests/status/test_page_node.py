@@ -1,7 +1,6 @@
 """A node as its page shows it."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -11,11 +10,18 @@ from mpsd.model.events import PastEvent, Reason
 from mpsd.model.node_report import SeenViolations, ViolationReport, ViolationsReport
 from mpsd.model.node_view import Canary, Client, DomainView, HeldGrant, WaitingRequest
 from mpsd.model.times import utc
-from mpsd.model.violations import Response, ViolationKind
-from mpsd.status.page.rules.pages import MOST_RECENT, MOST_WAITING, node_page
+from mpsd.model.violations import ViolationKind
+from mpsd.status.page.rules.pages import (
+    MOST_RECENT,
+    MOST_WAITING,
+    cluster_page,
+    node_page,
+    node_parts,
+)
 from mpsd.status.page.rules.view import (
     Level,
     NoteKind,
+    PageHead,
     PageScope,
     PageView,
     SliceHolder,
@@ -24,6 +30,7 @@ from mpsd.status.page.rules.view import (
 from mpsd.status.rules.node_report import node_report
 from tests.model.worlds import GPUS, NOW, POLICY, grant, identity, view, waiting
 from tests.page_worlds import GIB, LISTS, crowd, domain, granted, node, page_of
+from tests.status.cluster_worlds import cluster_node, held
 from tests.status.pod_worlds import held_claim, pod
 
 
@@ -35,18 +42,12 @@ def test_a_slice_says_who_has_it_what_was_given_and_what_is_used() -> None:
     page = page_of(node(GPUS, [granted(GPUS[0], "train", 7 * GIB, percent=30)], used_mib=3 * GIB))
     first, second = page.gpus
     assert page.head.scope is PageScope.NODE
-    assert (first.label, first.level, first.granted_mib, first.granted_percent) == (
-        "gpu0",
-        Level.WELL,
-        7 * GIB,
-        30,
-    )
+    granted_mib, percent = first.granted_mib, first.granted_percent
+    assert (first.label, first.level, granted_mib, percent) == ("gpu0", Level.WELL, 7 * GIB, 30)
     (one,) = first.slices or ()
-    assert (one.holder, one.name, one.memory_mib, one.used_mib) == (
-        SliceHolder.POD,
-        "default/train",
-        7 * GIB,
-        3 * GIB,
+    amounts = one.memory_mib, one.used_mib
+    assert (one.holder, one.name, amounts) == (
+        *(SliceHolder.POD, "default/train", (7 * GIB, 3 * GIB)),
     )
     assert (one.thread_percent, one.reserved_percent, one.clients, one.pid) == (30, 30, 1, None)
     assert second.slices == ()
@@ -174,24 +175,10 @@ def test_of_a_thousand_that_wait_the_first_are_listed_and_the_others_counted() -
     assert page.head.waiting_more == 3
 
 
-def seen_violation(at: float) -> ViolationReport:
-    kind, action = ViolationKind.MEMORY_OVER_GRANT, Response.KILL
-    return ViolationReport(
-        at=utc(at),
-        kind=kind.value,
-        action=action.value,
-        gpu=GPUS[0].uuid,
-        pid=9,
-        command="train",
-        grant="g",
-        pod="default/train",
-        message="uses 9 GiB",
-        outcome="ended",
-    )
-
-
 def test_what_happened_is_told_the_newest_first_and_violations_once() -> None:
-    watched = SeenViolations(ViolationsReport(last=(seen_violation(NOW + 2),)), {})
+    kind = ViolationKind.MEMORY_OVER_GRANT.value
+    over = ViolationReport(at=utc(NOW + 2), kind=kind, message="uses 9 GiB", outcome="ended")
+    watched = SeenViolations(ViolationsReport(last=(over,)), {})
     status = node_report(node(GPUS, []), POLICY, watched)
     happened = [
         PastEvent(NOW + 1, Reason.READY.value, "gpu-a1", "MPS domain gpu0 serves"),
@@ -199,11 +186,7 @@ def test_what_happened_is_told_the_newest_first_and_violations_once() -> None:
         PastEvent(NOW + 3, REFUSED, "train", "no single GPU has 7 GiB"),
     ]
     recent = node_page(status, "gpu-a1", happened).recent
-    assert [line.what for line in recent] == [
-        REFUSED,
-        ViolationKind.MEMORY_OVER_GRANT.value,
-        Reason.READY.value,
-    ]
+    assert [line.what for line in recent] == [REFUSED, kind, Reason.READY.value]
     assert [line.level for line in recent] == [Level.WARN, Level.WARN, Level.WELL]
     assert recent[1].text == "uses 9 GiB; ended"
 
@@ -228,11 +211,24 @@ def test_what_is_written_by_others_is_on_one_line_and_shows_no_control_character
     assert one.name == "<script>/a\\u202eb\\x1b[31m\\n"
 
 
+def two_nodes() -> PageView:
+    nodes = [cluster_node(name, held=(held("train", 7, node=name),)) for name in ("a", "b")]
+    return cluster_page(
+        PageHead(PageScope.CLUSTER, "", "", NOW), [node_parts(one, NOW) for one in nodes], ()
+    )
+
+
 @pytest.mark.parametrize(
-    "changes", [{}, {"clients": None}, {"domains": ()}, {"unknown": ("a", "b")}]
+    "page",
+    [
+        two_nodes(),
+        page_of(crowd(2, 3)),
+        page_of(replace(crowd(2, 3), clients=None)),
+        page_of(replace(crowd(2, 3), domains=(), unknown=("a", "b"))),
+    ],
 )
-def test_ids_are_there_once_in_each_list(changes: dict[str, Any]) -> None:
-    page = page_of(replace(crowd(2, 3), **changes))
+def test_ids_are_there_once_in_each_list(page: PageView) -> None:
+    assert page.gpus
     for name in LISTS:
         ids = [entry.id for entry in getattr(page, name)]
         assert len(ids) == len(set(ids)), name

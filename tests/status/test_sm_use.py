@@ -2,6 +2,8 @@
 
 from itertools import product
 
+import pytest
+
 from mpsd.model.node_view import Client
 from mpsd.status.rules.use import sm_percent
 from tests.model.worlds import UUIDS, identity, view
@@ -19,31 +21,34 @@ def said(
     return sm_percent(of, UUIDS[0], view(clients=clients), samples)
 
 
-def test_what_the_server_has_is_the_grants_whose_clients_are_all_that_it_has() -> None:
-    assert said((client(1, "a"), client(2, "a")), {SERVER: 97}) == 97
+A, B = client(1, "a"), client(2, "b")
+BESIDE = client(2, "b", on_mps=False)
 
 
-def test_clients_on_another_gpu_of_the_same_server_do_not_matter() -> None:
-    assert said((client(1, "a"), client(2, "b", gpu=1)), {SERVER: 40}) == 40
-
-
-def test_while_no_server_computes_all_of_its_clients_are_idle() -> None:
-    both = (client(1, "a"), client(2, "b"))
-    assert [said(both, {}, of) for of in "ab"] == [0, 0]
-
-
-def test_who_runs_beside_mps_has_a_number_of_his_own() -> None:
-    clients = (client(1, "a"), client(2, "b", on_mps=False))
-    assert [said(clients, {SERVER: 30, 2: 60}, of) for of in "ab"] == [30, 60]
-
-
-def test_times_overlap_and_are_never_more_than_all_of_it() -> None:
-    assert said((client(1, "a"), client(2, "a", on_mps=False)), {SERVER: 70, 2: 60}) == 100
-
-
-def test_nothing_is_said_where_nvml_says_nothing_or_nothing_that_can_be() -> None:
-    one = (client(1, "a"),)
-    assert (said(one, None), said(None, {}), said((), {}), said(one, {SERVER: None})) == (None,) * 4
+@pytest.mark.parametrize(
+    ("clients", "samples", "of_a", "of_b"),
+    [
+        # the server's is the grant's whose clients are all that it has there
+        ((A, client(2, "a")), {SERVER: 97}, 97, None),
+        ((A, client(2, "b", gpu=1)), {SERVER: 40}, 40, None),
+        ((A, B), {}, 0, 0),
+        ((A, BESIDE), {SERVER: 30, 2: 60}, 30, 60),
+        # times overlap
+        ((A, client(2, "a", on_mps=False)), {SERVER: 70, 2: 60}, 100, None),
+        # NVML says nothing, or nothing that can be
+        ((A,), None, None, None),
+        ((A,), {SERVER: None}, None, None),
+        (None, {}, None, None),
+        ((), {}, None, None),
+    ],
+)
+def test_who_computes_is_said_as_far_as_nvml_tells(
+    clients: tuple[Client, ...] | None,
+    samples: dict[int, int | None] | None,
+    of_a: int | None,
+    of_b: int | None,
+) -> None:
+    assert [said(clients, samples, of) for of in "ab"] == [of_a, of_b]
 
 
 def test_a_number_is_never_someone_elses() -> None:

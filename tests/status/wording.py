@@ -206,8 +206,6 @@ def cordons() -> Iterator[str]:
     cases: list[tuple[ClusterNode, str, bool]] = [
         (test_cordon_change.node(), "gpu2", True),
         (untold, "gpu0", True),
-    ]
-    cases += [
         (a1, "gpu1", True),
         (a1, "gpu0", True),
         (a1, "gpu0", False),

@@ -1,5 +1,5 @@
-"""What the pods on a page claim. Each claim, or the template of one, is read once: what it asks for
-never changes.
+"""The pods that wait, for a page, and what they claim. Each claim, or its template, is read once:
+what it asks for never changes.
 
 Rights: get resourceclaims and resourceclaimtemplates; for a cluster list deviceclasses and
 resourceslices. Where one is missing, pods that get their GPU by a claim are not listed.
@@ -7,7 +7,7 @@ resourceslices. Where one is missing, pods that get their GPU by a claim are not
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from mpsd.admission.rules.claims import asked_of
@@ -17,6 +17,7 @@ from mpsd.model.policy import Policy
 from mpsd.platform.kube import (
     CLAIM_TEMPLATES,
     DEVICE_CLASSES,
+    PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Kube,
@@ -24,8 +25,9 @@ from mpsd.platform.kube import (
     NotFound,
     Object,
 )
+from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.status.rules.claims import ClaimsServed, read_served, with_claim
-from mpsd.status.rules.pods import PodSeen
+from mpsd.status.rules.pods import PodSeen, read_pod_seen
 
 _OF_KIND = {CLAIM: RESOURCE_CLAIMS, CLAIM_TEMPLATE: CLAIM_TEMPLATES}
 _DRIVER = {"fieldSelector": f"spec.driver={CLAIM_DRIVER}"}
@@ -35,9 +37,25 @@ _MISSING_S, _REFUSED_S, _SERVED_S = 10.0, 60.0, 30.0  # before the same question
 Key = tuple[str, ClaimName]  # with the namespace
 
 
+def pending_pods(
+    kube: Kube, policy: Callable[[], Policy], note: Callable[[], None], node: str = ""
+) -> Mirror[PodSeen]:
+    """Those that ask for a GPU and do not run. node: those that are bound to it, and are not being
+    deleted."""
+
+    def read(thing: Object) -> PodSeen | None:
+        pod = read_pod_seen(thing, policy())
+        asks = pod.shared or pod.unreadable or pod.claims
+        return pod if asks and not (node and pod.terminating) else None
+
+    selected = "status.phase=Pending"
+    if node:
+        selected = f"spec.nodeName={node},{selected}"
+    return Mirror(kube, Selection(PODS, query={"fieldSelector": selected}), read, note)
+
+
 class ClaimsOfPods:
-    """note: called once more is known than before. of_cluster: whether it matters what the cluster
-    serves."""
+    """note: called once more is known. of_cluster: whether it matters what the cluster serves."""
 
     def __init__(self, kube: Kube, note: Callable[[], None], *, of_cluster: bool) -> None:
         self._kube = kube
@@ -51,28 +69,20 @@ class ClaimsOfPods:
         self._task: asyncio.Task[None] | None = None  # None before the first question
 
     def asking(self, pods: Sequence[PodSeen], policy: Policy) -> list[PodSeen]:
-        """Those that ask for a GPU, as far as their claims are known. What is not known is asked
-        for."""
-        named = {(pod.name.namespace, name) for pod in pods for name in pod.claims}
-        self._things = {one: thing for one, thing in self._things.items() if one in named}
+        """Those that ask for a GPU, as far as their claims are known, and asks for the others."""
+        named = {key for pod in pods for key in _keys(pod)}
+        self._things = {key: self._things[key] for key in named & self._things.keys()}
         self._missing &= named
-        self._again = {one: at for one, at in self._again.items() if one in named}
+        self._again = {key: self._again[key] for key in named & self._again.keys()}
         now = time.monotonic()
         due = [one for one in named - self._things.keys() if now >= self._again.get(one, 0.0)]
         is_old = self._of_cluster and bool(named) and now >= self._served_until
         if (due or is_old) and (self._task is None or self._task.done()):
             self._task = asyncio.create_task(self._ask(due, policy))
-        return [
-            pod
-            for pod in pods
-            if pod.shared or pod.unreadable or any(map(self._is_ours, _keys(pod)))
-        ]
-
-    def _is_ours(self, key: Key) -> bool:
-        return self._things.get(key) is not None or key in self._missing
+        ours = self._missing.union([key for key, thing in self._things.items() if thing])
+        return [pod for pod in pods if pod.shared or pod.unreadable or ours & {*_keys(pod)}]
 
     def seen(self, pod: PodSeen, policy: Policy) -> PodSeen:
-        """The pod with its claim of mpsd, if it has one that is known."""
         known = {key: thing for key in _keys(pod) if (thing := self._things.get(key)) is not None}
         return with_claim(pod, known, self._missing, self._served, policy)
 
@@ -103,16 +113,17 @@ class ClaimsOfPods:
         namespace, name = key
         try:
             thing = await self._kube.get(_OF_KIND[name.kind], name.name, namespace)
-        except KubeError as error:
-            is_missing = isinstance(error, NotFound)
-            self._again[key] = time.monotonic() + (_MISSING_S if is_missing else _REFUSED_S)
-            (self._missing.add if is_missing else self._missing.discard)(key)
-            return
-        self._missing.discard(key)
-        self._things[key] = (
-            {"spec": thing.get("spec")} if asked_of(thing, name.kind, policy) else None
-        )
+        except NotFound:
+            self._missing.add(key)
+            self._again[key] = time.monotonic() + _MISSING_S
+        except KubeError:
+            self._missing.discard(key)
+            self._again[key] = time.monotonic() + _REFUSED_S
+        else:
+            self._missing.discard(key)
+            is_ours = asked_of(thing, name.kind, policy)
+            self._things[key] = {"spec": thing.get("spec")} if is_ours else None
 
 
-def _keys(pod: PodSeen) -> Iterable[Key]:
-    return ((pod.name.namespace, name) for name in pod.claims)
+def _keys(pod: PodSeen) -> list[Key]:
+    return [(pod.name.namespace, name) for name in pod.claims]

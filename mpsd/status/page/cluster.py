@@ -1,33 +1,31 @@
 """What the page of a scheduler shows: every node that has an MPSNode, and why pods wait.
 
-It watches only while somebody reads, and lets kube-scheduler's questions in between any two nodes.
-
-Rights: list and watch mpsnodes, nodes and pods, and those of `page.claims`, which the scheduler
-has.
+Rights: list and watch mpsnodes, nodes and pods, and those of `page.claims`.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import mpsd
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.mpsnode import read_mpsnode
-from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, Object
+from mpsd.platform.kube import MPS_NODES, NODES, Kube, Object
 from mpsd.platform.kube_mirror import Mirror, Selection, following
 from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
 from mpsd.scheduler.ledger import ClusterLedger
-from mpsd.status.page.claims import ClaimsOfPods
+from mpsd.status.page.claims import ClaimsOfPods, pending_pods
 from mpsd.status.page.rules.pages import NodeParts, aged, cluster_page, no_mpsnode, node_parts
 from mpsd.status.page.rules.view import PageHead, PageScope, PageView, WaitingCard, pod_card
 from mpsd.status.rules.explanation import explanation_of
-from mpsd.status.rules.pods import ExplanationContext, PodSeen, read_pod_seen
+from mpsd.status.rules.pods import ExplanationContext, PodSeen
 
 _AT_ONCE = 8  # nodes, before others are served
 _SHARE = 10  # of the time, one part at most is spent on why pods wait
-_LOOK_AGAIN_S = 30.0  # where nothing was heard: what is silent becomes stale, and reservations end
+_LOOK_AGAIN_S = 30.0  # where nothing was heard: nodes become stale, and reservations end
 MOST_WAITING = 1000
 
 
@@ -53,14 +51,9 @@ class ClusterPage:
         def read(thing: Object) -> ClusterNode:
             return read_mpsnode(thing, time.time())
 
-        def read_pod(thing: Object) -> PodSeen | None:
-            pod = read_pod_seen(thing, self._ledger.policy)
-            return pod if pod.shared or pod.unreadable or pod.claims else None
-
         self._mpsnodes = Mirror(self._kube, Selection(MPS_NODES), read, self._note)
         self._nodes = Mirror(self._kube, Selection(NODES), read_kubernetes_node, self._note)
-        pending = Selection(PODS, query={"fieldSelector": "status.phase=Pending"})
-        self._pods = Mirror(self._kube, pending, read_pod, self._note)
+        self._pods = pending_pods(self._kube, lambda: self._ledger.policy, self._note)
         self._mirrors = (self._mpsnodes, self._nodes, self._pods)
         self._made = {}
         self._changed = True
@@ -75,28 +68,29 @@ class ClusterPage:
 
     async def look(self) -> PageView | None:
         """None where nothing has been heard since the last look, and while nothing is known."""
-        away = next((str(one.trouble) for one in self._mirrors if one.trouble), "")
+        head = self._head()
         if not all(one.synced for one in self._mirrors):
-            return cluster_page(self._head(away), (), ()) if away else None
+            return cluster_page(head, (), ()) if head.away else None
         again = time.monotonic() - self._looked_at >= _LOOK_AGAIN_S
-        if not (self._changed or again or away):
+        if not (self._changed or again or head.away):
             return None
-        self._changed, self._looked_at = False, time.monotonic()
-        return await self._view(away)
+        self._changed = False
+        self._looked_at = time.monotonic()
+        return await self._view(head)
 
     def _note(self) -> None:
         self._changed = True
 
-    async def _view(self, away: str) -> PageView:
-        now = time.time()
+    async def _view(self, head: PageHead) -> PageView:
+        now = head.at
         reported = {node.name: aged(node, now) for node in self._mpsnodes.objects()}
         machines = {machine.name: machine for machine in self._nodes.objects()}
         parts = []
         for place, node in enumerate(reported.values(), 1):
             parts.append(self._parts(node, now))
             if place % _AT_ONCE == 0:
-                await asyncio.sleep(0)
-        self._made = {name: made for name, made in self._made.items() if name in reported}
+                await asyncio.sleep(0)  # kube-scheduler's questions come in between
+        self._made = {name: self._made[name] for name in reported}
         pods = self._claims.asking(self._pods.objects(), self._ledger.policy)
         table = self._ledger.table
         free = {name: found for name in table.nodes if (found := table.ledger(name))}
@@ -104,15 +98,12 @@ class ClusterPage:
         await self._explain(context, pods[:MOST_WAITING])
         waiting = {pod.name.uid for pod in pods}
         explained = [card for card in self._explained if card.id in waiting]
-        silent = sorted(
-            one.name for one in machines.values() if one.is_labelled and one.name not in reported
-        )
-        head = self._head(away, max(0, len(pods) - MOST_WAITING))
-        return cluster_page(head, parts, explained, tuple(map(no_mpsnode, silent)))
+        silent = [name for name in machines.keys() - reported if machines[name].is_labelled]
+        head = replace(head, waiting_more=max(0, len(pods) - MOST_WAITING))
+        return cluster_page(head, parts, explained, map(no_mpsnode, sorted(silent)))
 
     async def _explain(self, context: ExplanationContext, pods: Sequence[PodSeen]) -> None:
-        """On a thread, since thousands of GPUs take seconds; then not again for so long that it
-        costs little."""
+        """On a thread, since thousands of GPUs take seconds; then not again for a while."""
         began = time.monotonic()
         if began < self._explained_until:
             self._changed = True  # what is heard now is explained then
@@ -127,19 +118,16 @@ class ClusterPage:
         """Those of before where nothing has changed; how long something is wrong is made anew each
         minute."""
         source = node if node.ready else (node, int(now // 60))
-        known = self._made.get(node.name)
-        if known is None or (known[0] is not source and known[0] != source):
-            known = self._made[node.name] = (
-                source,
-                node_parts(node, now, self._ledger.policy.graces.wedged_limit_s),
-            )
-        return known[1]
+        known, parts = self._made.get(node.name, (None, None))
+        if parts is None or (known is not source and known != source):
+            parts = node_parts(node, now, self._ledger.policy.graces.wedged_limit_s)
+            self._made[node.name] = source, parts
+        return parts
 
-    def _head(self, away: str, more: int = 0) -> PageHead:
-        since = [
-            one.out_of_sync_since for one in self._mirrors if one.trouble and one.out_of_sync_since
-        ]
-        away_since = min(since) if away and since else None
-        return PageHead(
-            PageScope.CLUSTER, "cluster", mpsd.__version__, time.time(), away, away_since, more
-        )
+    def _head(self) -> PageHead:
+        head = PageHead(PageScope.CLUSTER, "cluster", mpsd.__version__, time.time())
+        troubled = [one for one in self._mirrors if one.trouble]
+        if not troubled:
+            return head
+        since = min(filter(None, [one.out_of_sync_since for one in troubled]), default=None)
+        return replace(head, away=str(troubled[0].trouble), away_since=since)

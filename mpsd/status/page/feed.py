@@ -30,16 +30,12 @@ class ViewSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ServedView:
-    """A view as JSON. tag: its ETag."""
-
     text: bytes
     zipped: bytes
     tag: str
 
 
 class PageFeed:
-    """Looks while somebody asks now and then."""
-
     def __init__(self, source: ViewSource) -> None:
         self._source = source
         self._latest: ServedView | None = None  # None before the first
@@ -50,7 +46,6 @@ class PageFeed:
         self._log = logger()
 
     async def latest(self, longest_s: float) -> ServedView | None:
-        """None where nothing is known within that time."""
         self._asked_at = time.monotonic()
         if self._closed:
             return None

@@ -1,8 +1,5 @@
-"""What the page of an agent shows: its node.
-
-It looks at nothing itself: it shows the last view, so that no number of readers loads NVML or the
-daemons.
-"""
+"""What the page of an agent shows: the last view of its node, so that no number of readers loads
+NVML or the daemons."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -20,16 +17,15 @@ from mpsd.status.rules.node_report import node_report
 
 # an agent without a kubelet does without a client of the API server, which is 1.5 MiB
 if TYPE_CHECKING:
-    from mpsd.platform.kube import Kube, Object
+    from mpsd.platform.kube import Kube
     from mpsd.platform.kube_mirror import Mirror
     from mpsd.status.page.claims import ClaimsOfPods
     from mpsd.status.rules.pods import PodSeen
 
 
 class NodePage:
-    """The views of the node. name: its name, as people know it. pods: None where no kubelet is.
-    bare: whether commands are shown without their arguments, as where others read than those of the
-    machine, who see them anyway."""
+    """name: of the node, as people know it. pods: None where no kubelet is. bare: whether commands
+    are shown without their arguments, as where others read than those of the machine."""
 
     def __init__(
         self,
@@ -63,10 +59,11 @@ class NodePage:
         self._shown = view
         policy = self._policy()
         status = node_report(view, policy, self._agent.watchdog.report(), mpsd.__version__)
-        shown = without_arguments(status) if self._bare else status
+        if self._bare:
+            status = without_arguments(status)
         here = pods.shown(view, last_warnings(happened.all())) if pods else None
         return node_page(
-            shown, self._name, happened.all(), happened.since, here, policy.graces.wedged_limit_s
+            status, self._name, happened.all(), happened.since, here, policy.graces.wedged_limit_s
         )
 
 
@@ -75,12 +72,8 @@ _FIRST_ANSWER_S = 1.0
 
 
 class PodsOfNode:
-    """The pods bound to one node that ask for a GPU and do not run yet, as its page lists them.
-
-    They are watched while somebody reads; no page waits for an API server that does not
-    answer. Rights: list and watch pods, which the agent has, and get resourceclaims, where it
-    serves claims.
-    """
+    """The pods bound to one node that ask for a GPU and do not run yet. Rights: list and watch
+    pods, and get resourceclaims where it serves claims."""
 
     def __init__(self, kube: "Kube", node: str, policy: Callable[[], Policy]) -> None:
         self._kube = kube
@@ -93,22 +86,11 @@ class PodsOfNode:
 
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
-        from mpsd.platform.kube import PODS
-        from mpsd.platform.kube_mirror import Mirror, Selection, following
-        from mpsd.status.page.claims import ClaimsOfPods
-        from mpsd.status.rules.pods import read_pod_seen
-
-        def read(thing: "Object") -> "PodSeen | None":
-            pod = read_pod_seen(thing, self._policy())
-            return (
-                pod
-                if (pod.shared or pod.unreadable or pod.claims) and not pod.terminating
-                else None
-            )
+        from mpsd.platform.kube_mirror import following
+        from mpsd.status.page.claims import ClaimsOfPods, pending_pods
 
         self.changed.clear()
-        query = {"fieldSelector": f"spec.nodeName={self._node},status.phase=Pending"}
-        self._pods = Mirror(self._kube, Selection(PODS, query=query), read, self.changed.set)
+        self._pods = pending_pods(self._kube, self._policy, self.changed.set, self._node)
         self._claims = ClaimsOfPods(self._kube, self.changed.set, of_cluster=False)
         async with following(self._pods):
             with suppress(TimeoutError):
@@ -120,12 +102,11 @@ class PodsOfNode:
                 await self._claims.close()
 
     def shown(self, view: NodeView, warnings: Mapping[str, str]) -> PodsHere:
-        """view: of the node now. warnings: by uid, the last warning that each pod got."""
         self.changed.clear()
         pods = self._pods
         heard = PodsHeard()
         if pods.trouble or not pods.synced:
-            why = shown_text(str(pods.trouble)) if pods.trouble else "it has not answered yet"
+            why = shown_text(str(pods.trouble or "it has not answered yet"))
             heard = PodsHeard(why, pods.out_of_sync_since if pods.synced else None)
         policy = self._policy()
         asking = [

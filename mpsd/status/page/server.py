@@ -27,7 +27,7 @@ SCRIPTS = ("words", "elements", "known", "connection", "top", "lines", "gpus", "
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """The page as browsers get it: one file, made of those in mpsd/status/page/static. policy: its
+    """The page as browsers get it: one file, made of those in `static`. policy: its
     Content-Security-Policy, by which a browser runs these scripts and no others."""
 
     html: bytes
@@ -53,20 +53,15 @@ def page() -> Page:
         if not found:
             raise ValueError(f"mpsd/status/page/static/page.html has no place for {place}")
         html = f"{before}>{text}<{after}"
-    own = (
-        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors"
-        " 'none'"
-    )
-    trusted = "require-trusted-types-for 'script'; trusted-types 'none'"
     policy = (
-        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; {own};"
-        f" {trusted}"
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)};"
+        " connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors"
+        " 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
     )
     return Page(html.encode(), gzip.compress(html.encode()), policy)
 
 
 def by_language(words: dict[str, list[str]]) -> dict[str, dict[str, str]]:
-    """words: by key, the word in each of the languages."""
     return {
         language: {key: row[place] for key, row in words.items()}
         for place, language in enumerate(_LANGUAGES)
@@ -138,7 +133,6 @@ class PageApi:
 async def _sent(
     request: web.Request, kind: str, text: bytes, zipped: bytes, headers: Mapping[str, str]
 ) -> web.StreamResponse:
-    """The answer, which a reader who takes too long does not get."""
     answer = web.StreamResponse(headers={**_HEADERS, **headers})
     answer.content_type = kind
     answer.charset = "utf-8"

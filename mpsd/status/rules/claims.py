@@ -23,8 +23,8 @@ _NOTHING = Request(0, None, 1)
 
 @dataclass(frozen=True, slots=True)
 class ClaimsServed:
-    """What the cluster has for claims. classes, nodes: by name; None where nobody may ask.
-    whole_mib: of the largest GPU, 0 where none is known."""
+    """classes, nodes: by name; None where nobody may ask. whole_mib: of the largest GPU, 0 where
+    none is known."""
 
     classes: frozenset[str] | None
     nodes: frozenset[str] | None
@@ -32,7 +32,7 @@ class ClaimsServed:
 
 
 def read_served(classes: Iterable[Fields] | None, slices: Iterable[Fields] | None) -> ClaimsServed:
-    """Of DeviceClasses, and ResourceSlices of mpsd."""
+    """slices: of mpsd."""
     fields = FieldReader()
     largest = 0
     nodes = set[str]()
@@ -67,9 +67,8 @@ def with_claim(
         if thing is not None and (asked := asked_of(thing, name.kind, policy)):
             found[name] = words, asked, thing
         elif (namespace, name) in missing and pod.is_pending and not pod.node:
-            lacking = (
-                f"its {words} does not exist; create it, or correct the name in spec.resourceClaims"
-            )
+            lacking = f"its {words} does not exist; create it, or correct the name in"
+            lacking += " spec.resourceClaims"
             return _claiming(pod, SeenClaim(words, served.nodes, lacking), _NOTHING)
     if not found:
         return pod
@@ -106,25 +105,23 @@ def _of_several(
     said = [found[name][0] for name in names] + ([policy.resources.memory] if pod.shared else [])
     if len(said) < 2:
         return ""
-    words = (
+    return (
         f"it has {' and '.join(said)}, and a pod has one claim or request of mpsd's GPUs, so it"
-        " never starts"
+        " never starts; recreate it with one claim for all of it"
     )
-    return f"{words}; recreate it with one claim for all of it"
 
 
 def _never(words: str, thing: Fields, name: ClaimName, policy: Policy) -> str:
     problems = wrong_in_claim(thing, name.kind, policy, None).problems
+    if not problems:
+        return ""
     said = ", and ".join(map(str, problems[:_MOST_PROBLEMS]))
-    return (
-        f"its {words} can never be served: {said}; then recreate it and the pod" if problems else ""
-    )
+    return f"its {words} can never be served: {said}; then recreate it and the pod"
 
 
 def _lacking(
     words: str, thing: Fields, name: ClaimName, policy: Policy, served: ClaimsServed
 ) -> str:
-    """What must be there before it can be allocated; empty where all of it is."""
     named = [one for one in classes_of(thing, name.kind) if one in policy.admission.device_classes]
     if served.classes is not None and named[0] not in served.classes:
         return (

@@ -1,9 +1,5 @@
-"""Taking GPUs of a node out of use, and putting them back: `spec.cordoned` as it is to be, and what
-that does.
-
-A GPU that nobody named keeps its place, unless it shares its domain with one that was: a domain
-drains whole.
-"""
+"""Taking GPUs of a node out of use, and putting them back: what `spec.cordoned` is to be, and what
+that does. A GPU keeps its place, unless it or one of its domain is named: a domain drains whole."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,9 +13,9 @@ from mpsd.model.quantity import gib
 
 @dataclass(frozen=True, slots=True)
 class CordonChange:
-    """cordoned: what `spec.cordoned` is to be. gpus: UUIDs of those that were named. along: UUIDs
-    of those that go with them, since they share a domain. kept: UUIDs of those that were to be put
-    back and stay out of use, since another GPU of their domain is cordoned.
+    """cordoned: what `spec.cordoned` is to be. By UUID, gpus: those that were named; along: those
+    that go with them, since they share a domain; kept: those that were to be put back and stay out
+    of use, since another GPU of their domain is cordoned.
     """
 
     cordon: bool
@@ -39,53 +35,50 @@ def cordon_change(node: ClusterNode, named: Sequence[str], *, cordon: bool) -> C
     """named: labels such as gpu0, UUIDs or `all`; nothing means all. InvalidInput names every GPU
     there is not."""
     before = frozenset(node.cordoned)
-    here = tuple(gpu.uuid for gpu in node.gpus)
-    gpus = here if not named or ALL in named else _named(node, named)
+    here = tuple(node.labels)
     if not named or ALL in named:
+        gpus = here
         after = frozenset({ALL}) if cordon else frozenset()
-    elif cordon:
-        after = before if ALL in before else before.union(gpus)
     else:
-        after = (frozenset(here) if ALL in before else before).difference(gpus)
+        gpus = _named(node, named)
+        if cordon:
+            after = before if ALL in before else before.union(gpus)
+        else:
+            after = (before.union(here) - {ALL} if ALL in before else before).difference(gpus)
     draining = _draining(node, after)
     along = _mates(node, gpus).difference(gpus)
     return CordonChange(
         cordon=cordon,
         cordoned=tuple(sorted(after)),
         gpus=gpus,
-        along=tuple(uuid for uuid in here if uuid in along and (uuid in draining) is cordon),
-        kept=() if cordon else tuple(uuid for uuid in gpus if uuid in draining),
+        along=tuple([uuid for uuid in here if uuid in along and (uuid in draining) is cordon]),
+        kept=tuple([uuid for uuid in gpus if uuid in draining and not cordon]),
         changes=after != before,
     )
 
 
 def _draining(node: ClusterNode, cordoned: frozenset[str]) -> frozenset[str]:
-    """The GPUs that are out of use where so much is cordoned."""
+    if ALL in cordoned:
+        return frozenset(node.labels)
     names = drains(cordoned, node.domains)
-    whole = {uuid for domain in node.domains if domain.name in names for uuid in domain.gpus}
-    return frozenset(
-        whole | {gpu.uuid for gpu in node.gpus if not cordoned.isdisjoint({ALL, gpu.uuid})}
-    )
+    domains = [domain.gpus for domain in node.domains if domain.name in names]
+    return cordoned.intersection(node.labels).union(*domains)
 
 
 def _named(node: ClusterNode, named: Sequence[str]) -> tuple[str, ...]:
-    """The UUIDs of what was named, each once."""
     known = {gpu.label: gpu.uuid for gpu in node.gpus} | {gpu.uuid: gpu.uuid for gpu in node.gpus}
     # also what is there by mistake can be put back
     known |= {one: one for one in node.cordoned if one != ALL}
-    unknown = [name for name in dict.fromkeys(named) if name not in known]
-    if unknown:
-        has = (
-            ", ".join(f"{gpu.label} ({gpu.uuid})" for gpu in node.gpus)
-            or "none that it has reported"
-        )
-        message = "is no GPU of this node"
-        remedy = f"{node.name} has {has}; name one, or {ALL}"
-        raise InvalidInput(
-            f"node {node.name}",
-            [Problem("gpu-unknown", one, "", message, remedy) for one in unknown],
-        )
-    return tuple(dict.fromkeys(known[name] for name in named))
+    has = ", ".join([f"{gpu.label} ({gpu.uuid})" for gpu in node.gpus])
+    remedy = f"{node.name} has {has or 'none that it has reported'}; name one, or {ALL}"
+    problems = [
+        Problem("gpu-unknown", name, "", "is no GPU of this node", remedy)
+        for name in dict.fromkeys(named)
+        if name not in known
+    ]
+    if problems:
+        raise InvalidInput(f"node {node.name}", problems)
+    return tuple(dict.fromkeys([known[name] for name in named]))
 
 
 def merge_patch(change: CordonChange, version: str) -> dict[str, dict[str, object]]:
@@ -100,7 +93,8 @@ def effects(node: ClusterNode, change: CordonChange, *, with_pods: bool = True) 
     named = _labels(node, change.gpus) or "every GPU"
     back = [uuid for uuid in change.gpus if uuid not in change.kept]
     if not change.changes:
-        yield f"{node.name}: {'cordoned already' if change.cordon else 'not cordoned'}: {named}"
+        already = "cordoned already" if change.cordon else "not cordoned"
+        yield f"{node.name}: {already}: {named}"
     elif change.cordon:
         yield f"{node.name}: no new pods on {named} from now on; running programs continue"
     elif back or not change.gpus:
@@ -109,11 +103,12 @@ def effects(node: ClusterNode, change: CordonChange, *, with_pods: bool = True) 
         yield f"with it, since they share a control daemon: {_labels(node, change.along)}"
     if change.changes and change.cordon and with_pods:
         pods = holders(node, change.touched)
-        if not pods:
-            yield (
-                f"{node.name} does not report its pods" if node.pods is None else "no pod is there"
-            )
-        yield from (f"pod {holding(pod, node.labels)} runs until it ends" for pod in pods)
+        for pod in pods:
+            yield f"pod {holding(pod, node.labels)} runs until it ends"
+        if node.pods is None:
+            yield f"{node.name} does not report its pods"
+        elif not pods:
+            yield "no pod is there"
     if change.kept:
         others = _labels(node, _mates(node, change.kept).intersection(change.cordoned))
         yield (
@@ -123,35 +118,23 @@ def effects(node: ClusterNode, change: CordonChange, *, with_pods: bool = True) 
 
 
 def holders(node: ClusterNode, gpus: Collection[str]) -> tuple[GrantReport, ...]:
-    """The pods that hold something of these GPUs."""
-    return tuple(pod for pod in node.pods or () if not set(pod.gpus).isdisjoint(gpus))
+    return tuple([pod for pod in node.pods or () if not set(pod.gpus).isdisjoint(gpus)])
 
 
 def holding(pod: GrantReport, labels: dict[str, str]) -> str:
     """A pod with what it holds, such as `default/train-0 (12 GiB of gpu0)`, or all that share a
     claim."""
     amount = "something" if pod.memory_mib is None else f"{gib(pod.memory_mib)} GiB"
-    return (
-        f"{shortened(pod.names)} ({amount} of"
-        f" {','.join(labels.get(uuid, uuid) for uuid in pod.gpus)})"
-    )
+    gpus = ",".join([labels.get(uuid, uuid) for uuid in pod.gpus])
+    return f"{shortened(pod.names)} ({amount} of {gpus})"
 
 
 def _mates(node: ClusterNode, gpus: Sequence[str]) -> frozenset[str]:
-    return frozenset(
-        uuid
-        for domain in node.domains
-        if not set(domain.gpus).isdisjoint(gpus)
-        for uuid in domain.gpus
-    )
+    domains = [domain.gpus for domain in node.domains if not set(domain.gpus).isdisjoint(gpus)]
+    return frozenset().union(*domains)
 
 
 def _labels(node: ClusterNode, gpus: Collection[str]) -> str:
-    """By the order of the node; what it does not have at the end."""
     labels = node.labels
-    return ", ".join(
-        [
-            *(labels[uuid] for uuid in labels if uuid in gpus),
-            *(one for one in gpus if one not in labels),
-        ]
-    )
+    here = [label for uuid, label in labels.items() if uuid in gpus]
+    return ", ".join([*here, *[one for one in gpus if one not in labels]])

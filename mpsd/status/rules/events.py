@@ -1,8 +1,7 @@
 """Which events are written, and when: the same thing is counted, not repeated.
 
-Whatever happens and however often, no more than BURST + seconds / EVERY_S writes leave within any
-number of seconds; memory is bounded; and the last count of everything that is remembered is written
-in the end.
+No more than BURST + seconds / EVERY_S writes leave within any number of seconds; memory is bounded;
+and the last count of everything that is remembered is written in the end.
 """
 
 from collections import OrderedDict
@@ -23,9 +22,8 @@ SIMILAR = "(combined from similar events) "
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """An event that is remembered, and how it is to be written. written: the count that the API
-    server knows. due: when the next write may be; repeat_s: and how long after it.
-    """
+    """written: the count that the API server knows. due: when the next write may be, and the one
+    after it repeat_s later."""
 
     seen: EventCount
     written: int
@@ -38,7 +36,6 @@ class Writing:
 
     @property
     def is_new(self) -> bool:
-        """Whether it is to be created, else its count is to be patched."""
         return self.written == 0
 
 
@@ -52,7 +49,6 @@ class EventAggregator:
         self.dropped = 0  # events that are lost, because too much happened
 
     def note(self, event: Event, now: float) -> None:
-        """Something happened."""
         self._forget(now)
         event = self._combined(event)
         entry = self._entries.pop(event, None)
@@ -66,29 +62,27 @@ class EventAggregator:
 
     def next_due(self, now: float) -> float | None:
         """When the next write may be; None where everything is written."""
-        due = min(
-            (entry.due for entry in self._entries.values() if entry.is_unwritten), default=None
-        )
-        return (
-            None if due is None else max(due, now + max(0.0, 1.0 - self._tokens_at(now)) * EVERY_S)
-        )
+        if entry := self._next:
+            return max(entry.due, now + max(0.0, 1.0 - self._tokens_at(now)) * EVERY_S)
+        return None
+
+    @property
+    def _next(self) -> Writing | None:
+        unwritten = [entry for entry in self._entries.values() if entry.is_unwritten]
+        return min(unwritten, key=lambda entry: entry.due, default=None)
 
     def take(self, now: float) -> Writing | None:
-        """The write that is to be made now, the one that has waited longest; None where none may
-        be."""
-        ready = [
-            entry for entry in self._entries.values() if entry.is_unwritten and entry.due <= now
-        ]
+        """The write that is to be made now; None where none may be."""
+        entry = self._next
         # for the rounding of fractions that add up to one write
-        if not ready or self._tokens_at(now) < 1.0 - 1e-6:
+        if entry is None or entry.due > now or self._tokens_at(now) < 1.0 - 1e-6:
             return None
         self._tokens = self._tokens_at(now) - 1.0
         self._counted_at = now
-        return min(ready, key=lambda entry: entry.due)
+        return entry
 
     def wrote(self, written: EventCount, now: float, known: int | None = None) -> None:
-        """It is written. known: the count that the API server has now, where that is another than
-        ours."""
+        """known: the count that the API server has now, where that is another than ours."""
         entry = self._entries.get(written.event)
         if entry is None:  # it was dropped in the meantime
             return
@@ -106,7 +100,6 @@ class EventAggregator:
             self._entries[written.event] = replace(entry, written=0)
 
     def refused(self, written: EventCount) -> None:
-        """The API server will not have it, now or later."""
         self._entries.pop(written.event, None)
         self.dropped += 1
 
@@ -115,8 +108,7 @@ class EventAggregator:
         return min(float(BURST), self._tokens + since / EVERY_S)
 
     def _combined(self, event: Event) -> Event:
-        """Itself, or what stands for it where its object has had too many messages of this
-        reason."""
+        """Itself, or what stands for it where its object has had too many of this reason."""
         if event in self._entries:
             return event
         key = (event.subject, event.reason)
@@ -124,7 +116,6 @@ class EventAggregator:
         return event if others < MESSAGES else replace(event, message=SIMILAR + event.reason)
 
     def _forget(self, now: float) -> None:
-        """What is written and has not happened for long."""
         while self._entries:
             oldest = next(iter(self._entries.values()))
             if oldest.is_unwritten or now - oldest.seen.last < FORGET_S:
@@ -133,10 +124,9 @@ class EventAggregator:
 
     def _drop(self) -> None:
         """Makes room: of what is written, what happened longest ago; if nothing is, of all."""
-        oldest = next(
-            (name for name, entry in self._entries.items() if not entry.is_unwritten), None
-        )
-        if oldest is None:
-            oldest = next(iter(self._entries))
-            self.dropped += self._entries[oldest].seen.count
-        del self._entries[oldest]
+        for event, entry in self._entries.items():
+            if not entry.is_unwritten:
+                del self._entries[event]
+                return
+        _event, oldest = self._entries.popitem(last=False)
+        self.dropped += oldest.seen.count

@@ -1,12 +1,9 @@
-"""The samples of the agent's metrics, made of a status of its node, and their text.
-
-What is not known has no sample, for unknown is never zero; no sample is there twice.
-"""
+"""The samples of the agent's metrics, made of a status of its node, and their text. What is not
+known has no sample."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
 from typing import NamedTuple
 
 from mpsd.model import metrics as names
@@ -17,6 +14,7 @@ from mpsd.model.node_report import (
     GpuReport,
     GrantReport,
     NodeReport,
+    ViolationCount,
     ViolationsReport,
     total,
 )
@@ -38,8 +36,6 @@ _CONTAINER = HolderKind.CONTAINER
 
 # there are thousands at each scrape, and a dataclass takes three times as long to make
 class Sample(NamedTuple):
-    """One value of the metric of this name; labels as the table has them."""
-
     name: str
     labels: Labels
     value: float
@@ -47,8 +43,7 @@ class Sample(NamedTuple):
 
 class _Samples(list[Sample]):
     def add(self, metric: Metric, value: float | None, labels: Labels = _NONE) -> None:
-        """value: as it is in a status; a metric in bytes has MiB there, and one that is a ratio a
-        percentage."""
+        """value: as in a status, MiB where the metric has bytes, percent where it is a ratio."""
         if value is None:
             return
         if metric.unit is _BYTES:
@@ -61,7 +56,7 @@ class _Samples(list[Sample]):
 def samples(
     status: NodeReport | None, *, limits_wrong: bool, upgrade_state: str = ""
 ) -> list[Sample]:
-    """status: None before the first look at the node. upgrade_state: of an upgrade of its driver;
+    """status: None before the first look at the node. upgrade_state: of an upgrade of its driver,
     empty without one. Samples of one holder, domain or GPU share their labels."""
     found = _Samples()
     found.add(names.LIMITS_WRONG, limits_wrong)
@@ -81,11 +76,8 @@ def samples(
         found.add(names.DOMAIN_SERVERS, len(domain.servers), labels)
         found.add(names.DOMAIN_FAULTS, domain.faults.count, labels)
         found.add(names.DOMAIN_FAULT_AT, epoch(domain.faults.last), labels)
-        found.add(
-            names.DOMAIN_CANARY,
-            None if domain.canary is None else not domain.canary.problem,
-            labels,
-        )
+        if domain.canary:
+            found.add(names.DOMAIN_CANARY, not domain.canary.problem, labels)
     for gpu in status.gpus:
         _add_gpu(found, gpu, status)
     _add_grants(found, status)
@@ -99,6 +91,17 @@ def as_label(value: str) -> str:
     return value if value.isascii() else value.encode("utf-8", "replace").decode()
 
 
+_OF_GPU = (
+    (names.GPU_MEMORY, "memory_mib"),
+    (names.GPU_PROMISED, "promised_mib"),
+    (names.GPU_USED, "used_mib"),
+    (names.GPU_UNEXPLAINED, "unexplained_mib"),
+    (names.GPU_PROMISED_THREADS, "promised_percent"),
+    (names.GPU_PROMISED_CLIENTS, "promised_clients"),
+    (names.GPU_CLIENTS, "clients"),
+)
+
+
 def _add_gpu(found: _Samples, gpu: GpuReport, status: NodeReport) -> None:
     labels = {"gpu": as_label(gpu.label), "uuid": as_label(gpu.uuid)}
     about = {
@@ -107,13 +110,8 @@ def _add_gpu(found: _Samples, gpu: GpuReport, status: NodeReport) -> None:
         "mig_profile": gpu.mig_profile,
     }
     found.add(names.GPU, 1, {**labels, **about})
-    found.add(names.GPU_MEMORY, gpu.memory_mib, labels)
-    found.add(names.GPU_PROMISED, gpu.promised_mib, labels)
-    found.add(names.GPU_USED, gpu.used_mib, labels)
-    found.add(names.GPU_UNEXPLAINED, gpu.unexplained_mib, labels)
-    found.add(names.GPU_PROMISED_THREADS, gpu.promised_percent, labels)
-    found.add(names.GPU_PROMISED_CLIENTS, gpu.promised_clients, labels)
-    found.add(names.GPU_CLIENTS, gpu.clients, labels)
+    for metric, field in _OF_GPU:
+        found.add(metric, getattr(gpu, field), labels)
     if status.grants_known:
         found.add(names.GPU_GRANTED, gpu.granted_mib, labels)
         found.add(names.GPU_GRANTED_THREADS, gpu.granted_percent, labels)
@@ -137,20 +135,17 @@ def _add_grants(found: _Samples, status: NodeReport) -> None:
     """A pod and a container by its name, as long as it lives; containers without one together, as
     programs are."""
     gpus = {gpu.uuid: (as_label(gpu.label), as_label(gpu.uuid)) for gpu in status.gpus}
-    clients = (
-        None
-        if status.clients is None
-        else Counter((client.grant, client.gpu) for client in status.clients)
-    )
+    clients = None
+    if status.clients is not None:
+        clients = Counter([(client.grant, client.gpu) for client in status.clients])
     shares: defaultdict[tuple[str, ...], list[_Part]] = defaultdict(list)
     for grant in status.grants or ():
         holder = _holder(grant)
         if holder is _PROGRAM or not grant.ended:
-            holder_names = (grant.namespace, grant.name, grant.container_name)
-            names_of_holder = [as_label(name) for name in holder_names]
+            who = [*map(as_label, (grant.namespace, grant.name, grant.container_name))]
             for card in grant.cards:
                 gpu = gpus.get(card.gpu) or (as_label(card.gpu),) * 2
-                shares[*gpu, holder.value, *names_of_holder].append((grant, card))
+                shares[*gpu, holder.value, *who].append((grant, card))
     for claimed in dict.fromkeys(_claims(status.grants or ())):
         found.add(names.GRANT_CLAIM, 1, dict(zip(names.GRANT_CLAIM.labels, claimed, strict=True)))
     for held, own in shares.items():
@@ -158,15 +153,11 @@ def _add_grants(found: _Samples, status: NodeReport) -> None:
 
 
 def _claims(grants: Iterable[GrantReport]) -> Iterator[tuple[str, ...]]:
-    """Namespace and name of each pod that has a claim, and the name of that."""
     for grant in grants:
         if grant.claim and not grant.ended:
+            claim = grant.claim.rpartition("/")[2]
             for pod in grant.pods:
-                yield (
-                    as_label(pod.namespace),
-                    as_label(pod.name),
-                    as_label(grant.claim.rpartition("/")[2]),
-                )
+                yield tuple(map(as_label, (pod.namespace, pod.name, claim)))
 
 
 def _add_share(
@@ -178,31 +169,28 @@ def _add_share(
     found.add(names.SHARE_RESERVED, total([card.reserved_percent for card in cards]), labels)
     found.add(names.SHARE_CAPPED, all(grant.memory_cap == "cgroup" for grant, _card in own), labels)
     if labels["holder"] != _PROGRAM:
-        found.add(
-            names.SHARE_THREADS, max([grant.thread_percent or 0 for grant, _card in own]), labels
-        )
+        percents = [grant.thread_percent or 0 for grant, _card in own]
+        found.add(names.SHARE_THREADS, max(percents), labels)
         found.add(names.SHARE_BELOW_NORMAL, all(grant.priority for grant, _card in own), labels)
     if used_mib is not None:
         found.add(names.SHARE_USED, used_mib, labels)
         found.add(names.SHARE_OVER, any(card.over for card in cards), labels)
     if clients is not None:
-        found.add(
-            names.SHARE_CLIENTS,
-            sum([clients.get((grant.id, card.gpu), 0) for grant, card in own]),
-            labels,
-        )
+        number = sum([clients.get((grant.id, card.gpu), 0) for grant, card in own])
+        found.add(names.SHARE_CLIENTS, number, labels)
 
 
 def _add_watchdog(found: _Samples, seen: ViolationsReport) -> None:
     """Every kind and action, so that the first is seen as an increase; what has not happened is
     known to be 0."""
     happened = {(one.kind, one.action): one for one in seen.counts}
+    none = ViolationCount(count=0, ended=0)
     for kind in ViolationKind:
         for action in Response:
             labels = {"kind": kind.value, "action": action.value}
-            one = happened.get((kind, action))
-            found.add(names.VIOLATIONS, one.count if one else 0, labels)
-            found.add(names.VIOLATIONS_ENDED, one.ended if one else 0, labels)
+            one = happened.get((kind, action), none)
+            found.add(names.VIOLATIONS, one.count, labels)
+            found.add(names.VIOLATIONS_ENDED, one.ended, labels)
     found.add(names.JUDGING, not seen.unjudged)
     found.add(names.LOOKS, seen.looks)
     found.add(names.LATE_LOOKS, seen.late_looks)
@@ -211,25 +199,21 @@ def _add_watchdog(found: _Samples, seen: ViolationsReport) -> None:
 
 
 def command_samples(times: Mapping[str, CommandTimes]) -> Iterator[Sample]:
-    """times: by domain."""
+    seconds = names.DOMAIN_COMMAND_SECONDS
     for domain, one in times.items():
         labels = {"domain": as_label(domain)}
-        yield from _histogram(
-            names.DOMAIN_COMMAND_SECONDS, labels, one.answered, names.COMMAND_BOUNDS_S
-        )
+        yield from _histogram(seconds, labels, one.answered, names.COMMAND_BOUNDS_S)
         yield Sample(names.DOMAIN_UNANSWERED.name, labels, one.unanswered)
 
 
 def plugin_samples(calls: PluginCalls | None) -> Iterator[Sample]:
-    """calls: None without a kubelet."""
-    if calls is None:
+    if calls is None:  # without a kubelet
         return
     for (call, outcome), count in calls.counts.items():
         yield Sample(names.PLUGIN_CALLS.name, {"call": call.value, "outcome": outcome.value}, count)
     for call, durations in calls.times.items():
-        yield from _histogram(
-            names.PLUGIN_SECONDS, {"call": call.value}, durations, names.CALL_BOUNDS_S
-        )
+        labels = {"call": call.value}
+        yield from _histogram(names.PLUGIN_SECONDS, labels, durations, names.CALL_BOUNDS_S)
     yield Sample(names.PLUGIN_HELD_BACK.name, {}, calls.held_back)
 
 
@@ -240,16 +224,15 @@ def _histogram(
     found = [*seen.up_to(bounds_s)]
     if found:  # else an mpsd control of another version counts by other bounds
         for bound, so_far in found:
-            yield Sample(
-                bucket, {**labels, "le": "+Inf" if bound == float("inf") else repr(bound)}, so_far
-            )
+            written = repr(bound)
+            written = _WRITTEN.get(written, written)
+            yield Sample(bucket, {**labels, "le": written}, so_far)
         yield Sample(total, labels, seen.sum_s)
         yield Sample(count, labels, seen.count)
 
 
-# The two formats that Prometheus reads, its text format and OpenMetrics. prometheus_client's own
-# writer takes 24 µs a sample where this takes one: 52 ms for a node with 320 pods, in which the
-# agent could do nothing else.
+# Prometheus' text format and OpenMetrics. prometheus_client's own writer takes 24 µs a sample where
+# this takes one: 52 ms for a node with 320 pods, in which the agent could do nothing else.
 
 _OURS = names.exported_by(names.Exporter.AGENT)
 _OF = {series: metric.name for metric in _OURS for series in metric.series}
@@ -258,8 +241,7 @@ _WRITTEN = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN", "True": "1", "False": "
 
 
 def text(found: Sequence[Sample], *, openmetrics: bool) -> str:
-    """The metrics in the table's order, but for those without a sample. What ends OpenMetrics is
-    not in it."""
+    """The metrics in the table's order, without what ends OpenMetrics."""
     # by where they are kept, for most are shared; `found` keeps them there
     labels: dict[int, str] = {}
     lines: defaultdict[str, list[str]] = defaultdict(list)
@@ -270,18 +252,22 @@ def text(found: Sequence[Sample], *, openmetrics: bool) -> str:
         if shown is None:
             shown = labels[where] = _labels(tuple(own.items()))
         lines[_OF[name]].append(f"{name}{shown} {_WRITTEN.get(number, number)}\n")
-    present = (metric for metric in _OURS if metric.name in lines)
-    parts = ((*_head(metric, openmetrics=openmetrics), *lines[metric.name]) for metric in present)
-    return "".join(chain.from_iterable(parts))
+    parts = []
+    for metric in _OURS:
+        if metric.name in lines:
+            parts += [*_head(metric, openmetrics=openmetrics), *lines[metric.name]]
+    return "".join(parts)
 
 
 def _head(metric: Metric, *, openmetrics: bool) -> Iterator[str]:
     """The text format knows no families, infos and units."""
-    name = metric.family if openmetrics else metric.name
-    kind = names.Type.GAUGE if metric.type is names.Type.INFO and not openmetrics else metric.type
-    yield f"# HELP {name} {_escaped(metric.help) if openmetrics else metric.help}\n"
-    yield f"# TYPE {name} {kind}\n"
-    if openmetrics and metric.unit is not MetricUnit.NONE:
+    if not openmetrics:
+        kind = names.Type.GAUGE if metric.type is names.Type.INFO else metric.type
+        yield f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {kind}\n"
+        return
+    name = metric.family
+    yield f"# HELP {name} {_escaped(metric.help)}\n# TYPE {name} {metric.type}\n"
+    if metric.unit is not MetricUnit.NONE:
         yield f"# UNIT {name} {metric.unit}\n"
 
 

@@ -1,10 +1,8 @@
-"""MPSNode: what is reported of a node to the API server, and when it is written again; and the
-labels of its Node.
+"""What an MPSNode reports of its node, and when it is written again; and the labels of its Node.
 
-What is not known is left out, and a write replaces the whole status, so that nothing stays of what
-was reported before. Whatever happens on the node, its status is written at most once a second, what
-its programs use (which never stands still) at most twice a minute, and the last state is always
-written in the end. The shape is that of manifests/chart/templates/crd/mpsnode.yaml.
+A write replaces the whole status, so that nothing stays of what was reported before. It is written
+at most once a second, for what programs use (which never stands still) at most twice a minute, and
+the last state is always written in the end. Its shape: manifests/chart/templates/crd/mpsnode.yaml.
 """
 
 import re
@@ -55,21 +53,25 @@ Object = dict[str, Any]
 
 
 def mpsnode_status(report: NodeReport, condition: Object) -> Object:
-    """The whole status. report: of the node, of which no program and nothing that only its own
-    machine needs is passed on. condition: as `condition_object` makes it."""
-    held = report.grants if report.grants_known else None
-    grants = None if held is None else _grants(held)
-    violations = _violations(report.violations, held) if report.violations else None
+    """The whole status, without programs and what only its own machine needs. condition: as
+    `condition_object` makes it."""
+    known = report.grants is not None and report.grants_known
+    held = [one for one in report.grants or () if one.pod]
     status = NodeReport(
         reported_at=in_whole_seconds(report.reported_at),
         driver=report.driver,
         version=report.version,
-        summary=_summary(report, grants),
+        summary=_summary(report, held if known else None),
         gpus=tuple([changed(gpu, sms=None, unexplained_mib=None) for gpu in report.gpus]),
-        domains=tuple([_domain(domain) for domain in report.domains]),
-        grants=grants,
-        violations=violations,
+        domains=tuple(map(_domain, report.domains)),
+        grants=_grants(held) if known else None,
     )
+    if report.violations:
+        violations = _violations(report.violations)
+        if known:
+            number = len([one for one in held if one.violations is not None])
+            violations = changed(violations, pods=number)
+        status = changed(status, violations=violations)
     return as_object(status) | {"conditions": [condition]}
 
 
@@ -82,38 +84,29 @@ def status_patch(status: Object) -> list[Object]:
 
 @dataclass(frozen=True, slots=True)
 class WrittenStatus:
-    """A status as it was written, and when, on a clock that never goes back."""
-
     status: Object
     at: float
 
 
 def write_due(status: Object, written: WrittenStatus | None) -> float:
-    """When this status is to be written, on the clock of `written`; in the past where it should
-    have been by now."""
+    """When this status is to be written, on the clock of `written`."""
     if written is None:
         return float("-inf")
     if is_news(status, written.status) or not _is_same_but_for_use(status, written.status):
         return written.at + CHANGE_S
-    pairs = [  # what programs use; the two differ in nothing else
-        *zip(status.get("gpus", ()), written.status.get("gpus", ()), strict=True),
-        *zip(status.get("grants", ()), written.status.get("grants", ()), strict=True),
-    ]
-    moved = any(_moved(one, other) for one, other in pairs)
-    if moved or status.get(VIOLATIONS) != written.status.get(VIOLATIONS):
-        return written.at + USE_S
-    return written.at + HEARTBEAT_S
+    moved = status.get(VIOLATIONS) != written.status.get(VIOLATIONS)
+    for part in ("gpus", "grants"):  # they differ in nothing but what programs use
+        moved = moved or any(map(_moved, status.get(part, ()), written.status.get(part, ())))
+    return written.at + (USE_S if moved else HEARTBEAT_S)
 
 
 def mpsnode_for(node: str, node_uid: str) -> Object:
-    """A new MPSNode, which Kubernetes deletes with its Node."""
     metadata = {"name": node, "labels": dict(_LABELS), "ownerReferences": [_owner(node, node_uid)]}
     return {"apiVersion": mpsnode.API, "kind": mpsnode.KIND, "metadata": metadata, "spec": {}}
 
 
 def belonging_patch(thing: Mapping[str, Any], node: str, node_uid: str) -> Object | None:
-    """The merge patch that makes an MPSNode somebody else made belong to its Node; None where it
-    does already."""
+    """The merge patch that makes an MPSNode belong to its Node; None where it does already."""
     metadata = thing.get("metadata") or {}
     owners = metadata.get("ownerReferences") or []
     labels = metadata.get("labels") or {}
@@ -147,18 +140,19 @@ def _domain(domain: DomainReport) -> DomainReport:
 
 
 def _grants(grants: Iterable[GrantReport]) -> tuple[GrantReport, ...]:
-    """Of pods, by name, a claim by its first; programs of `mpsd run` are not reported to a
-    cluster."""
-    held = sorted([one for one in grants if one.pod], key=lambda one: (one.pod, one.uid))
-    erred = [one for one in grants if one.pod and one.violations]  # the last violation first
+    """By name of the pod, of a claim the first; of each what a cluster sees of it."""
+    erred = [one for one in grants if one.violations]  # the last violation first
     erred.sort(key=_last_at, reverse=True)
     listed = {one.id for one in erred[:MOST_PODS]}
     found = []
-    for one in held:
-        own = _of_grant(one, one.violations) if one.violations and one.id in listed else None
-        cap = one.memory_cap if one.memory_cap == "cgroup" else ""
+    for one in sorted(grants, key=lambda one: (one.pod, one.uid)):
         bare = changed(one, cards=(), over=False, ended=False, command="", cgroup=None)
-        found.append(changed(bare, memory_cap=cap, memory_cap_why="", violations=own))
+        bare = changed(bare, memory_cap_why="", violations=None)
+        if one.memory_cap != "cgroup":
+            bare = changed(bare, memory_cap="")
+        if one.violations and one.id in listed:
+            bare = changed(bare, violations=_of_grant(one, one.violations))
+        found.append(bare)
     return tuple(found)
 
 
@@ -171,49 +165,53 @@ def _of_grant(grant: GrantReport, own: GrantViolations) -> GrantViolations:
     if own.last is None:
         return own
     last = _violation(own.last)
-    return changed(own, last=last if len(grant.pods) > 1 else changed(last, pod=""))
+    if not grant.shared_with:
+        last = changed(last, pod="")
+    return changed(own, last=last)
 
 
 def _violation(one: ViolationReport) -> ViolationReport:
-    """It names pods, and no processes."""
     return ViolationReport(
         at=in_whole_seconds(one.at), kind=one.kind, action=one.action, pod=one.pod
     )
 
 
-def _violations(seen: ViolationsReport, grants: Iterable[GrantReport] | None) -> ViolationsReport:
-    last = tuple([_violation(one) for one in seen.last[-MOST_LAST:]])
-    pods = None
-    if grants is not None:
-        pods = sum([one.violations is not None for one in grants if one.pod])
-    return ViolationsReport(
-        since=in_whole_seconds(seen.since), counts=seen.counts, last=last, pods=pods
-    )
+def _violations(seen: ViolationsReport) -> ViolationsReport:
+    last = tuple(map(_violation, seen.last[-MOST_LAST:]))
+    return ViolationsReport(since=in_whole_seconds(seen.since), counts=seen.counts, last=last)
 
 
 def _summary(report: NodeReport, grants: Sequence[GrantReport] | None) -> Summary:
-    used_mib = total([gpu.used_mib for gpu in report.gpus])  # GiB are rounded down, as units are
-    granted_mib = total([gpu.granted_mib for gpu in report.gpus])
-    granted = "?" if granted_mib is None else granted_mib // 1024
-    promised_mib = total([gpu.promised_mib for gpu in report.gpus]) or 0
-    models = Counter(gpu.model for gpu in report.gpus)
-    ready = sum([domain.state == State.READY for domain in report.domains])
-    violations = (
-        total([one.count for one in report.violations.counts]) if report.violations else None
-    )
-    return Summary(
+    """grants: of pods; None where they are not known."""
+    models = Counter([gpu.model for gpu in report.gpus])
+    ready = [domain for domain in report.domains if domain.state == State.READY]
+    granted, promised, used = [
+        _whole_gib([getattr(gpu, field) for gpu in report.gpus])
+        for field in ("granted_mib", "promised_mib", "used_mib")
+    ]
+    summary = Summary(
         gpus=", ".join([f"{number}x {name}" for name, number in models.items()]),
-        domains=f"{ready}/{len(report.domains)}",
-        granted=f"{granted}/{promised_mib // 1024}Gi",
-        used="?" if used_mib is None else f"{used_mib // 1024}Gi",
-        clients="?"
-        if report.clients is None
-        else str(len({client.pid for client in report.clients})),
-        pods=None
-        if grants is None
-        else len({(one.pod, one.uid) for grant in grants for one in grant.pods}),
-        violations=violations,
+        domains=f"{len(ready)}/{len(report.domains)}",
+        granted=f"{granted}/{promised}Gi",
+        used="?" if used == "?" else f"{used}Gi",
+        clients="?",
     )
+    if report.clients is not None:
+        pids = {client.pid for client in report.clients}
+        summary = changed(summary, clients=str(len(pids)))
+    if grants is not None:
+        pods = {(one.pod, one.uid) for grant in grants for one in grant.pods}
+        summary = changed(summary, pods=len(pods))
+    if report.violations:
+        violations = total([one.count for one in report.violations.counts])
+        summary = changed(summary, violations=violations)
+    return summary
+
+
+def _whole_gib(mib: Iterable[int | None]) -> str:
+    """Of all GPUs, rounded down, as units are."""
+    every = total(mib)
+    return "?" if every is None else str(every // 1024)
 
 
 def gave_back(status: Object, before: Object) -> bool:
@@ -221,14 +219,13 @@ def gave_back(status: Object, before: Object) -> bool:
     serves again."""
     had, serving = _offer(before)
     has, serving_now = _offer(status)
-    freed = any(
-        mib is not None and (had.get(uuid) is None or mib < had[uuid]) for uuid, mib in has.items()
-    )
-    return freed or not serving_now <= serving
+    for uuid, mib in has.items():
+        if mib is not None and (had.get(uuid) is None or mib < had[uuid]):
+            return True
+    return not serving_now <= serving
 
 
 def _offer(status: Object) -> tuple[dict[str, Any], set[str]]:
-    """What is granted of each GPU, None where that is not known; and the domains that serve."""
     granted = {gpu["uuid"]: gpu.get("grantedMiB") for gpu in status.get("gpus", ())}
     domains = status.get("domains", ())
     return granted, {one["name"] for one in domains if one.get("state") == State.READY.value}
@@ -241,17 +238,16 @@ def _is_same_but_for_use(one: Any, other: Any) -> bool:
     if one == other:
         return True
     if isinstance(one, dict) and isinstance(other, dict):
-        firm = (one.keys() | other.keys()) - _USE
-        return all(
-            name in one and name in other and _is_same_but_for_use(one[name], other[name])
-            for name in firm
+        firm = one.keys() - _USE
+        return firm == other.keys() - _USE and all(
+            _is_same_but_for_use(one[name], other[name]) for name in firm
         )
     lists = isinstance(one, list) and isinstance(other, list) and len(one) == len(other)
     return lists and all(map(_is_same_but_for_use, one, other))
 
 
 def is_news(status: Object, written: Object) -> bool:
-    """Whether there is a new kind of violation or one more pod with one; no program can cause that
+    """Whether there is a new kind of violation or one more pod with one, which no program can cause
     endlessly."""
     return _firm(status.get(VIOLATIONS)) != _firm(written.get(VIOLATIONS))
 
@@ -264,7 +260,6 @@ def _firm(found: Object | None) -> object:
 
 
 def _moved(one: Object, other: Object) -> bool:
-    """Whether what programs use is another by enough, or what they did."""
     if one.get("clients") != other.get("clients") or one.get(VIOLATIONS) != other.get(VIOLATIONS):
         return True
     used = one.get("usedMiB")
@@ -313,7 +308,5 @@ def label_value(text: str) -> str:
 def labels_patch(labels: Mapping[str, str], wanted: Mapping[str, str]) -> Object | None:
     """The merge patch of a Node that has these labels; None where ours are as wanted. It touches no
     others."""
-    changed = {
-        name: wanted.get(name) for name in NODE_LABELS if labels.get(name) != wanted.get(name)
-    }
-    return {"metadata": {"labels": changed}} if changed else None
+    other = [name for name in NODE_LABELS if labels.get(name) != wanted.get(name)]
+    return {"metadata": {"labels": {name: wanted.get(name) for name in other}}} if other else None

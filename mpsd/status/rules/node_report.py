@@ -1,11 +1,12 @@
-"""The report of a node, made of its view: model.node_report with its numbers.
+"""The report of a node, made of its view.
 
 A sum with one part that nobody knows is not known; the report of a node with 320 clients is made
 without asking each of them for each GPU and each grant.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -21,8 +22,8 @@ from mpsd.mps.rules.faults import faults_report
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.policy import Policy
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
+Clients = defaultdict[str | None, list[Client]]
+_NO_POD = shape.PodReport()
 
 
 def node_report(
@@ -33,41 +34,40 @@ def node_report(
 ) -> shape.NodeReport:
     """The view in the words of the interface, with what the watchdog has seen. version: of this
     mpsd."""
-    parts = _by((part.gpu, part) for held in view.grants for part in held.grant.parts)
-    on_gpus = None if view.clients is None else _by((client.gpu, client) for client in view.clients)
-    of_grants = (
-        None if view.clients is None else _by((client.grant, client) for client in view.clients)
-    )
-    here = {gpu.uuid for gpu in view.gpus}
+    parts: defaultdict[str, list[GpuShare]] = defaultdict(list)
+    for held in view.grants:
+        for part in held.grant.parts:
+            parts[part.gpu].append(part)
+    on_gpus: Clients = defaultdict(list)
+    of_grants: Clients = defaultdict(list)
+    for client in view.clients or ():
+        on_gpus[client.gpu].append(client)
+        of_grants[client.grant].append(client)
     grants = []
     for held in view.grants:
-        known = of_grants if here.issuperset(held.grant.gpus) else None
-        grant = _grant(held, known, view, policy)
-        own = violations.grants.get(grant.id) if violations else None
-        grants.append(replace(grant, violations=own) if own else grant)
-    return shape.NodeReport(
+        grant = _grant(held, of_grants[held.grant.id], view, policy)
+        if violations and (own := violations.grants.get(grant.id)):
+            grant = replace(grant, violations=own)
+        grants.append(grant)
+    report = shape.NodeReport(
         reported_at=utc(view.now),
         driver=view.driver,
         version=version,
         gpus=tuple(
-            [_gpu(gpu, view, parts.get(gpu.uuid, ()), on_gpus, policy) for gpu in view.gpus]
+            [_gpu(gpu, view, parts[gpu.uuid], on_gpus[gpu.uuid], policy) for gpu in view.gpus]
         ),
         domains=tuple(_domains(view)),
         grants=tuple(grants),
         grants_known=view.grants_known,
-        clients=None if view.clients is None else tuple([_client(one) for one in view.clients]),
-        waiting=tuple(_waiting(view, policy)) if view.waiting else (),
         unknown=view.unknown,
-        violations=violations.node if violations else None,
     )
-
-
-def _by(pairs: Iterable[tuple[Key, Value]]) -> Mapping[Key, Sequence[Value]]:
-    """The values of each key, in their order."""
-    found: dict[Key, list[Value]] = {}
-    for key, value in pairs:
-        found.setdefault(key, []).append(value)
-    return found
+    if violations:
+        report = replace(report, violations=violations.node)
+    if view.waiting:
+        report = replace(report, waiting=tuple(_waiting(view, policy)))
+    if view.clients is None:
+        return report
+    return replace(report, clients=tuple(map(_client, view.clients)))
 
 
 def _client(one: Client) -> shape.ClientReport:
@@ -78,12 +78,10 @@ def _gpu(
     gpu: Gpu,
     view: NodeView,
     parts: Sequence[GpuShare],
-    on_gpus: Mapping[str, Sequence[Client]] | None,
+    clients: Sequence[Client],
     policy: "Policy",
 ) -> shape.GpuReport:
-    clients = None if on_gpus is None else on_gpus.get(gpu.uuid, ())
-    known = view.grants_known
-    return shape.GpuReport(
+    report = shape.GpuReport(
         uuid=gpu.uuid,
         label=gpu.label,
         model=gpu.name,
@@ -93,13 +91,22 @@ def _gpu(
         promised_mib=promised_mib(gpu, policy),
         promised_percent=policy.oversubscription.thread_percent,
         promised_clients=gpu.capability.clients,
-        granted_mib=sum([part.memory_mib for part in parts]) if known else None,
-        granted_percent=sum([part.reserved_percent for part in parts]) if known else None,
+    )
+    if gpu.mig:
+        report = replace(report, parent=gpu.mig.parent, mig_profile=gpu.mig.profile)
+    if view.grants_known:
+        report = replace(
+            report,
+            granted_mib=sum([part.memory_mib for part in parts]),
+            granted_percent=sum([part.reserved_percent for part in parts]),
+        )
+    if view.clients is None:
+        return report
+    return replace(
+        report,
         used_mib=_used_mib(clients, gpu.uuid),
-        clients=None if clients is None else len(clients),
-        unexplained_mib=None if clients is None else view.unexplained_mib.get(gpu.uuid, 0),
-        parent=gpu.mig.parent if gpu.mig else "",
-        mig_profile=gpu.mig.profile if gpu.mig else "",
+        clients=len(clients),
+        unexplained_mib=view.unexplained_mib.get(gpu.uuid, 0),
     )
 
 
@@ -135,19 +142,14 @@ def _canary(canary: Canary) -> shape.CanaryReport:
 
 
 def _grant(
-    held: HeldGrant,
-    of_grants: Mapping[str | None, Sequence[Client]] | None,
-    view: NodeView,
-    policy: "Policy",
+    held: HeldGrant, clients: Sequence[Client], view: NodeView, policy: "Policy"
 ) -> shape.GrantReport:
     grant = held.grant
-    container = grant.container
-    own = None if of_grants is None else of_grants.get(grant.id, ())
-    cards = tuple([_card(part, _used_mib(own, part.gpu), policy) for part in grant.parts])
-    used = [card.used_mib for card in cards]
-    pods = [shape.PodReport(str(pod), pod.uid) for pod in grant.pods]
-    first = pods[0] if pods else shape.PodReport()
-    return shape.GrantReport(
+    # what uses a GPU that this node does not have is not known
+    known = view.clients is not None and {gpu.uuid for gpu in view.gpus}.issuperset(grant.gpus)
+    cards = tuple([_card(part, clients if known else None, policy) for part in grant.parts])
+    first, *others = [shape.PodReport(str(pod), pod.uid) for pod in grant.pods] or [_NO_POD]
+    report = shape.GrantReport(
         pod=first.pod,
         uid=first.uid,
         id=grant.id,
@@ -155,38 +157,40 @@ def _grant(
         memory_mib=grant.memory_mib,
         thread_percent=grant.thread_percent,
         reserved_percent=max([part.reserved_percent for part in grant.parts], default=None),
-        used_mib=None if None in used else max([mib or 0 for mib in used]),
-        clients=None if own is None else len({client.pid for client in own}),
         cards=cards,
         over=any(card.over for card in cards),
-        holder_pid=None if isinstance(grant.holder, PodName) else process_of(grant.holder).pid,
         ended=not held.holder_alive,
         command=grant.command,
-        container=container.id if container else "",
-        container_name=container.name if container else "",
         cgroup=held.cgroup,
         claim=grant.claim or "",
-        shared_with=tuple(pods[1:]),
+        shared_with=tuple(others),
         priority=grant.priority,
         memory_cap="cgroup" if grant.id in view.capped else "mps",
         memory_cap_why=view.uncapped.get(grant.id, ""),
     )
+    if not isinstance(grant.holder, PodName):
+        report = replace(report, holder_pid=process_of(grant.holder).pid)
+    if container := grant.container:
+        report = replace(report, container=container.id, container_name=container.name)
+    if not known:
+        return report
+    used = [card.used_mib for card in cards]
+    most = None if None in used else max(filter(None, used), default=0)
+    return replace(report, clients=len({client.pid for client in clients}), used_mib=most)
 
 
-def _card(part: GpuShare, used_mib: int | None, policy: "Policy") -> shape.CardReport:
+def _card(part: GpuShare, clients: Sequence[Client] | None, policy: "Policy") -> shape.CardReport:
+    """clients: of its grant; None where they are not known."""
+    used_mib = None if clients is None else _used_mib(clients, part.gpu)
     over = used_mib is not None and used_mib > most_mib(part, policy)
     return shape.CardReport(
         part.gpu, part.memory_mib, part.reserved_percent, used_mib, over, weight=part.weight
     )
 
 
-def _used_mib(clients: Sequence[Client] | None, gpu: str) -> int | None:
+def _used_mib(clients: Iterable[Client], gpu: str) -> int | None:
     """What these clients use of one GPU; None as soon as the use of one of them is not known."""
-    return (
-        None
-        if clients is None
-        else total([client.used_mib for client in clients if client.gpu == gpu])
-    )
+    return total([client.used_mib for client in clients if client.gpu == gpu])
 
 
 def _waiting(view: NodeView, policy: "Policy") -> Iterator[shape.WaitingReport]:

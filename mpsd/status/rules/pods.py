@@ -1,7 +1,6 @@
 """A pod as somebody sees it who wonders why it does not run, and the form of the answer.
 
-Any JSON is read as far as it can be; what others wrote into it is text to be quoted, and may say
-anything.
+Any JSON is read as far as it can be; what others wrote into it is text to be quoted.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,16 +37,13 @@ _CRON_DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class ContainerState:
-    """exit_code None: it waits. reason, message: as kubelet says them."""
-
     name: str
     reason: str
     message: str
-    exit_code: int | None = None
+    exit_code: int | None = None  # None: it waits
 
     @property
     def is_plain(self) -> bool:
-        """It waits as every container does at its start."""
         return self.exit_code is None and self.reason in {
             "",
             "PodInitializing",
@@ -57,8 +53,7 @@ class ContainerState:
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """What made a pod: kind and name as people would write them, `Deployment` for its
-    ReplicaSet."""
+    """What made a pod, the `Deployment` too for its ReplicaSet."""
 
     kind: str
     name: str
@@ -70,9 +65,8 @@ class Owner:
 @dataclass(frozen=True, slots=True)
 class SeenClaim:
     """A resource claim for a GPU of mpsd. words: as it reads behind "its". nodes: those with a
-    ResourceSlice of mpsd; None where nobody may ask. lacking: what keeps it from being allocated
-    whatever is free, a sentence; else empty. impossible: why it can never be served as it is,
-    likewise."""
+    ResourceSlice of mpsd; None where nobody may ask. lacking: a sentence, what keeps it from being
+    allocated whatever is free. impossible: likewise, why it can never be served as it is."""
 
     words: str
     nodes: frozenset[str] | None
@@ -83,13 +77,10 @@ class SeenClaim:
 @dataclass(frozen=True, slots=True)
 class PodSeen:
     """shared: what it asks of GPUs; None where it asks for none. reason, message: of the whole pod,
-    as kubelet says. unscheduled: what its scheduler says of it; empty where it says nothing.
-    waiting, ended: its containers, init containers first; ended are those that ended badly. owners:
-    from the nearest. bound: RFC 3339, when it got its node; empty where that is not said. running:
-    the names of the containers that run now, init containers first.
-
-    claims: its resource claims, or their templates. claim: that of mpsd; None where it has none, or
-    nobody looked."""
+    as kubelet says. unscheduled: what its scheduler says of it. waiting, ended (badly), running:
+    its containers, init containers first. owners: from the nearest. bound: RFC 3339, when it got
+    its node; empty where that is not said. claims: also their templates. claim: that of mpsd; None
+    where it has none, or nobody looked. warnings: what is wrong where it gets a GPU."""
 
     name: PodName
     shared: SharedPod | None
@@ -111,7 +102,7 @@ class PodSeen:
     claims: tuple[ClaimName, ...] = ()
     claim: SeenClaim | None = None
     priority: PodPriority = field(default_factory=PodPriority)
-    warnings: tuple[Problem, ...] = ()  # what is wrong where it gets a GPU
+    warnings: tuple[Problem, ...] = ()
 
     @property
     def is_pending(self) -> bool:
@@ -124,8 +115,15 @@ def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
     spec = pod.spec
     status = pod.status
     statuses = (*status.init_container_statuses, *status.container_statuses)
-    waiting = [(one.name, one.state.waiting) for one in statuses]
+    waiting = [
+        ContainerState(one.name, state.reason, state.message)
+        for one in statuses
+        if (state := one.state.waiting)
+    ]
     unscheduled = _scheduled(pod, "False")
+    warnings: tuple[Problem, ...] = ()
+    if policy.admission.rules[RuleId.GRACE_ZERO] is not RuleMode.AUDIT:
+        warnings = grace_problems(pod)
     return PodSeen(
         name=pod.name,
         shared=shared_pod(pod, share),
@@ -136,10 +134,8 @@ def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
         reason=status.reason,
         message=status.message,
         unscheduled=unscheduled.message or unscheduled.reason,
-        gates=tuple(one.name for one in spec.scheduling_gates if one.name),
-        waiting=tuple(
-            ContainerState(name, state.reason, state.message) for name, state in waiting if state
-        ),
+        gates=tuple([one.name for one in spec.scheduling_gates if one.name]),
+        waiting=tuple(waiting),
         ended=tuple(_ended(statuses)),
         owners=tuple(_owners(pod)),
         wishes=spec.wishes,
@@ -148,16 +144,11 @@ def read_pod_seen(thing: object, policy: Policy) -> PodSeen:
         running=tuple(one.name for one in statuses if one.state.running is not None),
         claims=tuple(pod.claims_made.values()),
         priority=pod.priority,
-        warnings=(
-            grace_problems(pod)
-            if policy.admission.rules[RuleId.GRACE_ZERO] is not RuleMode.AUDIT
-            else ()
-        ),
+        warnings=warnings,
     )
 
 
 def _scheduled(pod: Pod, truth: str) -> PodCondition:
-    """The condition PodScheduled, where its status is this one."""
     for one in pod.status.conditions:
         if (one.type, one.status) == ("PodScheduled", truth):
             return one
@@ -198,8 +189,8 @@ _OF_WORD = {word: kind for kind, words in _KINDS.items() for word in words}
 
 
 def named(words: str) -> tuple[str, str]:
-    """Kind and name of `train-0`, `pod/train-0`, `job/train` or `deploy/web`; the kind is empty
-    where none is said, and as it was written where it is not known here."""
+    """Kind and name of `train-0`, `pod/train-0` or `deploy/web`; the kind is empty where none is
+    said, and as it was written where it is not known here."""
     kind, _slash, name = words.rpartition("/")
     return _OF_WORD.get(kind.partition(".")[0].casefold(), kind), name
 
@@ -244,8 +235,7 @@ def _seen_at(shape: FieldReader, event: Fields) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PodAnnotations:
-    """The annotations that a pod must have; no others are touched. has: its annotations as last
-    seen. wants: those that it must have, the same from look to look."""
+    """has: its annotations as last seen. wants: those that it must have; no others are touched."""
 
     pod: PodName
     has: Mapping[str, str]
@@ -268,19 +258,14 @@ _MOST_NAMED = 3
 
 
 class Why(StrEnum):
-    """What an answer comes down to, for programs; a value never changes its name."""
-
     ASKS_FOR_NO_GPU = "asks-for-no-gpu"
     ASKS_UNREADABLY = "asks-unreadably"
-    # It is over.
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     REFUSED_BY_KUBELET = "refused-by-kubelet"
-    # It has a node.
     RUNS = "runs"
     RESTARTS = "restarts"
     NOT_STARTED = "not-started"
-    # It has none.
     ENDS = "ends"
     GATED = "gated"
     OTHER_SCHEDULER = "other-scheduler"
@@ -308,11 +293,10 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExplanationContext:
-    """What is known around a pod when somebody asks why it waits. reported, ledger: of every
-    MPSNode that was asked for, by name. machines: the Nodes; None where one may not ask.
+    """What is known around a pod. reported, ledger: of every MPSNode that was asked for, by name.
+    machines: the Nodes; None where one may not ask.
 
-    A context is equal to itself alone, so that what follows from it is worked out once for
-    thousands of pods.
+    It is equal to itself alone: what follows from it is worked out once for thousands of pods.
     """
 
     policy: Policy
@@ -324,10 +308,9 @@ class ExplanationContext:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The answer about one pod: a sentence, which ends with what to do where something is to be
-    done. is_well: it runs, or has finished well. node, gpus: where it is, as far as is known; gpus
-    by label. room: where it would fit, `gpu0 of node1`. warnings: of what its end would do to
-    others."""
+    """sentence: ends with what to do where something is to be done. is_well: it runs, or has
+    finished well. node, gpus (labels): where it is, as far as is known. room: where it would fit,
+    `gpu0 of node1`. warnings: of what its end would do to others."""
 
     why: Why
     sentence: str
@@ -345,5 +328,7 @@ def counted(names: Sequence[str], what: str) -> str:
 
 def listed(words: Sequence[str], most: int = _MOST_NAMED) -> str:
     """`a`, `a and b`, `a, b, c and 4 more`."""
-    shown = [*words[:most], *([f"{len(words) - most} more"] if len(words) > most else [])]
+    shown = [*words[:most]]
+    if len(words) > most:
+        shown.append(f"{len(words) - most} more")
     return " and ".join(filter(None, [", ".join(shown[:-1]), *shown[-1:]]))

@@ -1,11 +1,9 @@
-"""What `top` shows: GPUs, and who uses them, in the order that somebody in a hurry reads them in.
-
-What is not known is None and comes after what is known; who uses more than was granted comes first,
-whatever the order. In `top -o json` names and units are those of model.node_report.
+"""What `top` shows: GPUs, and who uses them; who uses more than was granted comes first, and what
+is not known after what is known. In `top -o json` names and units are those of model.node_report.
 """
 
 import dataclasses
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -30,8 +28,6 @@ _Rank = tuple[bool, bool, int, str, str]
 
 
 class Sort(StrEnum):
-    """What the rows are sorted by."""
-
     MEMORY = "memory"
     SM = "sm"
     NAME = "name"
@@ -53,8 +49,8 @@ class TopUser(CardReport, frozen=True, omit_defaults=False):
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """One look. notes: what else is to be known, a sentence each. away: why nothing newer is known,
-    empty while it is. away_since: seconds since 1970."""
+    """notes: a sentence each. away: why nothing newer is known, empty while it is. away_since:
+    seconds since 1970."""
 
     now: float
     gpus: tuple[ServedGpu, ...]
@@ -92,7 +88,6 @@ def _rank(by: Sort, row: ServedGpu | TopUser, name: str, *, over: bool) -> _Rank
 
 
 def node_top(node: "NodeReport") -> Top:
-    """node: as `GET /v1/use` reports it."""
     notes = tuple([f"unknown: {what}" for what in node.unknown])
     return Top(node.now, served_gpus(node), tuple(_users(node)), notes)
 
@@ -100,7 +95,7 @@ def node_top(node: "NodeReport") -> Top:
 def _users(node: "NodeReport") -> Iterator[TopUser]:
     labels = node.labels
     clients = {(one.grant, one.gpu, one.pid) for one in node.clients or ()}
-    number = Counter([(grant, gpu) for grant, gpu, _pid in clients])
+    number = Counter([client[:2] for client in clients])
     for grant in node.grants or ():
         program = f"pid {grant.holder_pid}: {grant.command or grant.id}"
         name = grant.pod or grant.container_in_words or program
@@ -129,7 +124,6 @@ def _users(node: "NodeReport") -> Iterator[TopUser]:
 
 
 def cluster_top(status: "ClusterStatus", namespace: str | None) -> Top:
-    """namespace: None for all."""
     prefix = "" if namespace is None else f"{namespace}/"
     gpus: list[ServedGpu] = []
     users = []
@@ -141,7 +135,6 @@ def cluster_top(status: "ClusterStatus", namespace: str | None) -> Top:
 
 
 def _pod(row: PlacedGrant) -> TopUser:
-    """On all of its GPUs."""
     grant = row.grant
     return TopUser(
         gpu=",".join(grant.gpus),
@@ -158,19 +151,17 @@ def _pod(row: PlacedGrant) -> TopUser:
 
 def _notes(status: "ClusterStatus") -> Iterator[str]:
     yield NO_SM_USE
-    nodes = status.nodes
-    silent = f"silent for {lasting(STALE_S)} or longer; their last report is shown"
-    for found, what in (
-        ([node for node in nodes if node.stale], silent),
-        ([node for node in nodes if node.reported_at is None], "nothing reported yet"),
-        (
-            [node for node in nodes if node.reported_at is not None and node.pods is None],
-            "not known which pods are there",
-        ),
-        (
-            [node for node in nodes if node.unreadable],
-            "their MPSNodes cannot be read in full; `kubectl mps` says why",
-        ),
-    ):
-        if found:
-            yield f"{shortened([node.name for node in found], _MOST_NAMED)}: {what}"
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for node in status.nodes:
+        if node.stale:
+            silent = f"silent for {lasting(STALE_S)} or longer; their last report is shown"
+            found[silent].append(node.name)
+        if node.reported_at is None:
+            found["nothing reported yet"].append(node.name)
+        elif node.pods is None:
+            found["not known which pods are there"].append(node.name)
+        if node.unreadable:
+            why = "their MPSNodes cannot be read in full; `kubectl mps` says why"
+            found[why].append(node.name)
+    for what, names in found.items():
+        yield f"{shortened(names, _MOST_NAMED)}: {what}"

@@ -1,5 +1,4 @@
-"""Who uses what of the GPUs now, and what is left: the report of `GET /v1/use` and of `mpsd smi -o
-json`."""
+"""Who uses what of the GPUs now, and what is left: `GET /v1/use` and `mpsd smi -o json`."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -18,34 +17,29 @@ Samples = Mapping[int, int | None]  # by pid, in percent; None: NVML gave a numb
 def sm_percent(grant: str, gpu: str, view: NodeView, samples: Samples | None) -> int | None:
     """How busy a grant keeps the SMs of a GPU, in percent of the time; who has no sample is idle.
     NVML counts what a client of MPS computes as its server's (docs/mps-observed.md, section 7), so
-    it is the grant's only where it can be nobody else's: all of the server's clients on that GPU
-    are the grant's, or none computes. None: NVML could not say, knows no process of the grant, or
-    counts several grants as one.
+    it is the grant's only where it can be nobody else's. None: NVML could not say, knows no process
+    of the grant, or counts several grants as one.
     """
     here = [client for client in view.clients or () if client.gpu == gpu]
-    own = [client for client in here if client.grant == grant]
-    if samples is None or not own:
+    counted = {client.pid for client in here if client.grant == grant}
+    if samples is None or not counted:
         return None
-    servers = {
-        pid for domain in view.domains if gpu in domain.record.gpus for pid in domain.record.servers
-    }
-    counted = {client.pid for client in own}
-    if any(client.on_mps for client in own) and not servers.isdisjoint(samples):
-        known = servers | {client.pid for client in here}
-        if not known.issuperset(samples) or any(
-            client.on_mps and client.grant != grant for client in here
-        ):
+    domains = [domain.record for domain in view.domains if gpu in domain.record.gpus]
+    servers = {pid for domain in domains for pid in domain.servers}
+    on_mps = {client.grant for client in here if client.on_mps}
+    if grant in on_mps and not servers.isdisjoint(samples):
+        known = servers.union([client.pid for client in here])
+        if on_mps != {grant} or not known.issuperset(samples):
             return None
         counted |= servers
-    percent = total(samples.get(pid, 0) for pid in counted)
+    percent = total([samples.get(pid, 0) for pid in counted])
     # of times in which a kernel ran, which overlap
     return None if percent is None else min(100, percent)
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """What NVML reports of one GPU: how much of the time a kernel runs there, in percent, and
-    whose."""
+    """How much of the time a kernel runs on a GPU, in percent, and whose."""
 
     percent: int
     samples: Samples
@@ -56,10 +50,7 @@ def use_report(
 ) -> NodeReport:
     """busy: by UUID, without the GPUs of which NVML did not report it. unknown: why, of those."""
     report = node_report(replace(view, waiting=()), policy)
-    known = (
-        {gpu.uuid for gpu in view.gpus} - view.ungrantable.keys() if view.grants_known else set()
-    )
-    domains = dict.fromkeys((gpu.uuid for gpu in view.gpus), "")
+    domains = {gpu.uuid: "" for gpu in view.gpus}
     rooms_left = rooms(view.gpus, domains, [held.grant for held in view.grants], policy)
     left = {room.gpu.uuid: room for room in rooms_left}
     gpus = []
@@ -67,12 +58,13 @@ def use_report(
         room = left[gpu.uuid]
         compute = policy.compute.of(room.gpu.ordinal)
         used = changed(gpu, compute_policy=compute.policy, max_inst=compute.max_inst)
-        if gpu.uuid in known:
-            free = {
-                "free_mib": max(0, room.memory_mib),
-                "free_percent": max(0, room.thread_percent),
-            }
-            used = changed(used, **free, free_weight=room.weight)
+        if view.grants_known and gpu.uuid not in view.ungrantable:
+            used = changed(
+                used,
+                free_mib=max(0, room.memory_mib),
+                free_percent=max(0, room.thread_percent),
+                free_weight=room.weight,
+            )
         if gpu.uuid in busy:
             used = changed(used, sm_percent=busy[gpu.uuid].percent)
         gpus.append(used)

@@ -32,48 +32,39 @@ _MOST_LACKING = 3
 
 
 def waiting_explanation(pod: PodSeen, request: Request, context: ExplanationContext) -> Explanation:
-    name = shown_name(str(pod.name))
+    """The sentence is without the pod."""
     if pod.terminating:
-        return Explanation(
-            Why.ENDS, f"pod {name} never ran: it is being deleted, and waits for its finalizers"
-        )
+        words = "never ran: it is being deleted, and waits for its finalizers"
+        return Explanation(Why.ENDS, words)
     found = _of_itself(pod, context) or _outlook(
         request, pod.wishes, _serving(pod, context), by_sums=not pod.claim
     )
-    if found.why is Why.NOT_LOOKED_AT:
-        describe = (
-            f"kubectl describe pod {shown_name(pod.name.name)} -n {shown_name(pod.name.namespace)}"
-        )
-        scheduler = shown(pod.scheduler) if pod.scheduler else "the default-scheduler"
-        words = (
-            f"{found.sentence}, and its scheduler, {scheduler}, has not reported on it yet; check"
-            " that it runs"
-        )
-        if pod.unscheduled:
-            words = (
-                f'{found.sentence}, and its scheduler says "{quoted(pod.unscheduled)}"; more in'
-                f" {describe}"
-            )
-        found = replace(
-            found, why=Why.SCHEDULER_SAYS if pod.unscheduled else found.why, sentence=words
-        )
-    return replace(found, sentence=f"pod {name} waits: {found.sentence}")
+    words = f"waits: {found.sentence}"
+    if found.why is not Why.NOT_LOOKED_AT:
+        return replace(found, sentence=words)
+    if pod.unscheduled:
+        name = f"{shown_name(pod.name.name)} -n {shown_name(pod.name.namespace)}"
+        words += f', and its scheduler says "{quoted(pod.unscheduled)}"; more in'
+        words += f" kubectl describe pod {name}"
+        return replace(found, why=Why.SCHEDULER_SAYS, sentence=words)
+    scheduler = shown(pod.scheduler) if pod.scheduler else "the default-scheduler"
+    words += f", and its scheduler, {scheduler}, has not reported on it yet; check that it runs"
+    return replace(found, sentence=words)
 
 
 def _of_itself(pod: PodSeen, context: ExplanationContext) -> Explanation | None:
     if pod.gates:
-        gates = listed([shown_name(gate) for gate in pod.gates])
-        many = len(pod.gates) > 1
-        words = (
-            f"no scheduler looks at it before its scheduling gate{'s' * many} {gates}"
-            f" {'are' if many else 'is'}"
-        )
-        by = f"by whoever set {'them' if many else 'it'} (spec.schedulingGates)"
-        return Explanation(Why.GATED, f"{words} removed, {by}")
+        gates = f"gate {shown_name(pod.gates[0])} is removed, by whoever set it"
+        if len(pod.gates) > 1:
+            names = listed([*map(shown_name, pod.gates)])
+            gates = f"gates {names} are removed, by whoever set them"
+        words = f"no scheduler looks at it before its scheduling {gates} (spec.schedulingGates)"
+        return Explanation(Why.GATED, words)
     known = context.policy.admission.schedulers
-    if pod.claim and (pod.claim.impossible or pod.claim.lacking):
-        why = Why.CLAIM_IMPOSSIBLE if pod.claim.impossible else Why.NO_CLAIM
-        return Explanation(why, pod.claim.impossible or pod.claim.lacking)
+    if pod.claim and pod.claim.impossible:
+        return Explanation(Why.CLAIM_IMPOSSIBLE, pod.claim.impossible)
+    if pod.claim and pod.claim.lacking:
+        return Explanation(Why.NO_CLAIM, pod.claim.lacking)
     if pod.scheduler and pod.scheduler not in known and not pod.claim:
         words = f"it names the scheduler {shown(pod.scheduler)}, which does not ask mpsd"
         return Explanation(
@@ -85,7 +76,6 @@ def _of_itself(pod: PodSeen, context: ExplanationContext) -> Explanation | None:
 
 
 def _serving(pod: PodSeen, context: ExplanationContext) -> ExplanationContext:
-    """What is known of the nodes that serve what the pod asks for: claims or requests."""
     if pod.claim:
         return _of_claims(context, pod.claim.nodes)
     return _of_requests(context) if context.policy.claim_nodes == "labelled" else context
@@ -95,10 +85,8 @@ def _serving(pod: PodSeen, context: ExplanationContext) -> ExplanationContext:
 def _of_requests(context: ExplanationContext) -> ExplanationContext:
     if context.machines is None:
         return context
-    machines = context.machines.items()
-    return _among(
-        context, {name for name, one in machines if one.labels.get(CLAIMS_LABEL) != "true"}
-    )
+    machines = context.machines.values()
+    return _among(context, [one.name for one in machines if one.labels.get(CLAIMS_LABEL) != "true"])
 
 
 @lru_cache(maxsize=4)
@@ -110,25 +98,23 @@ def _of_claims(context: ExplanationContext, nodes: frozenset[str] | None) -> Exp
 
 
 def _among(context: ExplanationContext, nodes: Collection[str]) -> ExplanationContext:
-    """What is known of these nodes."""
-    ledger = {name: one for name, one in context.ledger.items() if name in nodes}
+    ledger = {name: context.ledger[name] for name in context.ledger.keys() & nodes}
     machines = context.machines
     if machines is not None:
-        machines = {name: one for name, one in machines.items() if name in nodes}
+        machines = {name: machines[name] for name in machines.keys() & nodes}
     return replace(context, ledger=ledger, machines=machines)
 
 
 def _without_joining(ledger: NodeCapacity) -> NodeCapacity:
     return replace(
         ledger,
-        rooms=tuple(replace(room, holders=None) for room in ledger.rooms),
-        closed=tuple(replace(one, on_demand=False) for one in ledger.closed),
+        rooms=tuple([replace(room, holders=None) for room in ledger.rooms]),
+        closed=tuple([replace(one, on_demand=False) for one in ledger.closed]),
     )
 
 
 @lru_cache(maxsize=4)
 def _reserved(context: ExplanationContext) -> Mapping[str, str]:
-    """By uid of a pod, where a scheduler has reserved room for it."""
     found = {}
     for ledger in context.ledger.values():
         for one in ledger.taken:
@@ -162,9 +148,9 @@ class _Candidate:
 def _outlook(
     request: Request, wishes: NodeWishes, context: ExplanationContext, *, by_sums: bool
 ) -> Explanation:
-    """What there is for a request: NOT_LOOKED_AT where there is room that the pod may have. The
-    sentence is without the pod. by_sums: autoscalers see the sum of a node's GPUs, as of requests,
-    and not each of them, as of claims."""
+    """What there is for a request: NOT_LOOKED_AT where there is room that the pod may have.
+    by_sums: autoscalers see the sum of a node's GPUs, as of requests, and not each of them, as of
+    claims."""
     labelled = {one for one, machine in (context.machines or {}).items() if machine.is_labelled}
     # Every node that has an MPSNode, or should: those that mpsd shares first, each by name.
     names = sorted(labelled | context.ledger.keys(), key=lambda name: (name not in labelled, name))
@@ -175,11 +161,8 @@ def _outlook(
     free = [one for one in fitting if not one.away]
     rooms = tuple(one.room for one in free or fitting)
     if free:
-        return Explanation(
-            Why.NOT_LOOKED_AT,
-            f"{listed(rooms)} {'has' if len(free) == 1 else 'have'} room",
-            room=rooms,
-        )
+        have = "has" if len(free) == 1 else "have"
+        return Explanation(Why.NOT_LOOKED_AT, f"{listed(rooms)} {have} room", room=rooms)
     if fitting:
         return Explanation(Why.KEPT_AWAY, _kept_away(request, fitting, nodes), room=rooms)
     if words := _too_large(request, nodes) or _too_many_clients(request, nodes, context):
@@ -201,26 +184,23 @@ def _candidate(
         away = kept_away(wishes, machine) if machine else "no node of the cluster any more"
     shut = ledger.shut.removeprefix("its ").removeprefix("it ")
     found = None if shut else find_gpus(request, ledger.rooms, ledger.policy)
+    if found is None:
+        return _Candidate(node, ledger, away or shut, ())
     labels = {room.gpu.uuid: room.gpu.label for room in ledger.rooms}
-    return _Candidate(
-        node, ledger, away or shut, tuple(labels[uuid] for uuid in found.gpus) if found else ()
-    )
+    return _Candidate(node, ledger, away, tuple([labels[uuid] for uuid in found.gpus]))
 
 
 def _no_node(nodes: Sequence[_Candidate], context: ExplanationContext) -> str:
     if nodes:
-        where = listed([shown_name(one.node) for one in nodes])
-        words = (
-            f"{where} {'is' if len(nodes) == 1 else 'are'} labelled {LABELS[0]}, and mpsd reports"
-            " no GPU there"
-        )
+        are = "is" if len(nodes) == 1 else "are"
         return (
-            f"{words}; see whether the pods run: kubectl get pods -A -o wide -l"
+            f"{listed([shown_name(one.node) for one in nodes])} {are} labelled {LABELS[0]}, and"
+            " mpsd reports no GPU there; see whether the pods run: kubectl get pods -A -o wide -l"
             " app.kubernetes.io/part-of=mpsd"
         )
-    words = (
-        "no node has an MPSNode" if context.machines is None else f"no node is labelled {LABELS[0]}"
-    )
+    words = "no node has an MPSNode"
+    if context.machines is not None:
+        words = f"no node is labelled {LABELS[0]}"
     return f"{words}; an administrator does it: kubectl label node NODE {LABELS[0]}"
 
 
@@ -230,26 +210,18 @@ def _no_node(nodes: Sequence[_Candidate], context: ExplanationContext) -> str:
 def _too_large(request: Request, nodes: Sequence[_Candidate]) -> str:
     """Why it could fit nowhere, not even on empty GPUs; empty where it could, or where a node has
     not reported its size."""
-    sized = [one.ledger for one in nodes if one.ledger]
-    if len(sized) < len(nodes) or any(
-        not ledger.totals or can_ever(request, ledger) for ledger in sized
-    ):
-        return ""
-    sizes = [
-        (mib, f"{gpu.label} of {shown_name(ledger.node)}")
-        for ledger in sized
-        for gpu, mib in ledger.totals
-    ]
-    most_mib, where = max(sizes, key=lambda pair: pair[0], default=(0, ""))
+    most_mib, where = -1, ""
+    for one in nodes:
+        ledger = one.ledger
+        if ledger is None or not ledger.totals or can_ever(request, ledger):
+            return ""
+        for gpu, mib in ledger.totals:
+            if mib > most_mib:
+                most_mib, where = mib, f"{gpu.label} of {shown_name(one.node)}"
+    asks = f"asks for {gib(request.memory_mib)} GiB of"
     if most_mib < request.memory_mib:
-        return (
-            f"asks for {gib(request.memory_mib)} GiB of one GPU, and the largest can give"
-            f" {gib(most_mib)}, {where}"
-        )
-    return (
-        f"asks for {gib(request.memory_mib)} GiB of each of {request.gpus} GPUs, and no node has as"
-        " many so large"
-    )
+        return f"{asks} one GPU, and the largest can give {gib(most_mib)}, {where}"
+    return f"{asks} each of {request.gpus} GPUs, and no node has as many so large"
 
 
 def _too_many_clients(
@@ -258,9 +230,9 @@ def _too_many_clients(
     """Likewise; empty where a node has not reported how many clients its GPUs serve."""
     reported = [context.reported.get(one.node) for one in nodes]
     sizes = [gpu.promised_clients for node in reported if node for gpu in node.gpus]
-    if request.clients is None or None in reported or None in sizes:
-        return ""
-    if request.clients <= (most := max(filter(None, sizes), default=0)):
+    most = max(filter(None, sizes), default=0)
+    is_known = None not in reported and None not in sizes
+    if request.clients is None or not is_known or request.clients <= most:
         return ""
     return f"asks for {request.clients} clients of one GPU, and the most that one serves is {most}"
 
@@ -268,16 +240,19 @@ def _too_many_clients(
 def _shortage(request: Request, nodes: Sequence[_Candidate]) -> str:
     """What the nodes that may take it lack, and which may not. For nodes of which none may take it
     and has room."""
-    open_ones = [one.ledger for one in nodes if one.ledger and not one.away]
     reasons: dict[str, list[str]] = {}
     for one in nodes:
         if one.away:
             reasons.setdefault(one.away, []).append(shown_name(one.node))
-    not_counted = listed(
-        [f"{counted(names, 'nodes')} ({why})" for why, names in reasons.items()], _MOST_REASONS
-    )
-    left_out = [f"not counted: {not_counted}"] if reasons else []
-    return "; ".join([_lack(request, open_ones), *left_out])
+    lack = _lack(request, _open(nodes))
+    if not reasons:
+        return lack
+    each = [f"{counted(names, 'nodes')} ({why})" for why, names in reasons.items()]
+    return f"{lack}; not counted: {listed(each, _MOST_REASONS)}"
+
+
+def _open(nodes: Sequence[_Candidate]) -> list[NodeCapacity]:
+    return [one.ledger for one in nodes if one.ledger and not one.away]
 
 
 def _lack(request: Request, nodes: Sequence[NodeCapacity]) -> str:
@@ -292,16 +267,18 @@ def _lack(request: Request, nodes: Sequence[NodeCapacity]) -> str:
 
 
 def _most_free_mib(ledger: NodeCapacity) -> int:
-    """Of one GPU that takes pods; 0 where none does."""
     return max((room.memory_mib for room in ledger.rooms), default=0)
 
 
 def _fragmented(request: Request, nodes: Sequence[_Candidate]) -> Iterator[str]:
     """Where no GPU has the memory, and those of a node have it together."""
-    open_ones = [one.ledger for one in nodes if one.ledger and not one.away]
-    free = {one.node: [max(0, room.memory_mib) for room in one.rooms] for one in open_ones}
-    most_mib = max((mib for each in free.values() for mib in each), default=0)
-    names = [shown_name(node) for node, each in free.items() if sum(each) >= request.memory_mib]
+    most_mib = 0
+    names = []
+    for one in _open(nodes):
+        free_mib = [max(0, room.memory_mib) for room in one.rooms]
+        most_mib = max(most_mib, *free_mib, 0)
+        if sum(free_mib) >= request.memory_mib:
+            names.append(shown_name(one.node))
     if request.gpus == 1 and most_mib < request.memory_mib and names:
         yield (
             f"the GPUs of {counted(names, 'nodes')} have that only together, and autoscalers count"
@@ -319,16 +296,17 @@ _REMEDIES = (
 
 def _kept_away(request: Request, fitting: Sequence[_Candidate], nodes: Sequence[_Candidate]) -> str:
     rooms = listed([f"{one.room} ({one.away})" for one in fitting])
-    remedy = [
-        words for start, words in _REMEDIES if any(one.away.startswith(start) for one in fitting)
-    ]
-    rest = [one for one in nodes if not one.gpus]
-    elsewhere = [f"elsewhere, {_shortage(request, rest)}"] if rest else []
-    return "; ".join([f"there is room only where it may not go: {rooms}", *remedy, *elsewhere])
+    words = [f"there is room only where it may not go: {rooms}"]
+    for start, remedy in _REMEDIES:
+        if any(one.away.startswith(start) for one in fitting):
+            words.append(remedy)
+    if rest := [one for one in nodes if not one.gpus]:
+        words.append(f"elsewhere, {_shortage(request, rest)}")
+    return "; ".join(words)
 
 
 def _when(request: Request, nodes: Sequence[_Candidate], context: ExplanationContext) -> str:
-    open_ones = [one.ledger for one in nodes if one.ledger and not one.away]
+    open_ones = _open(nodes)
     if not open_ones:
         return "kubectl mps shows how each node is"
     if not any(has_domain(request, ledger) for ledger in open_ones):
@@ -339,15 +317,11 @@ def _when(request: Request, nodes: Sequence[_Candidate], context: ExplanationCon
     unit_mib = context.policy.resources.memory_unit_mib
     most_mib = max(map(_most_free_mib, open_ones))
     less_mib = most_mib // unit_mib * unit_mib
-    ask_less = (
-        f"ask for {gib(less_mib)} GiB or less"
-        if 0 < less_mib < request.memory_mib and request.gpus == 1
-        else ""
-    )
+    words = ["what is counted is too small for it even when empty"]
+    between = "; "
     if any(can_ever(request, ledger) for ledger in open_ones):
-        return "; or ".join(
-            filter(None, ["it starts when others end, which kubectl mps shows", ask_less])
-        )
-    return "; ".join(
-        filter(None, ["what is counted is too small for it even when empty", ask_less])
-    )
+        words = ["it starts when others end, which kubectl mps shows"]
+        between = "; or "
+    if 0 < less_mib < request.memory_mib and request.gpus == 1:
+        words.append(f"ask for {gib(less_mib)} GiB or less")
+    return between.join(words)

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from mpsd.platform.event_loop import until
@@ -12,8 +11,7 @@ from mpsd.status.page.node import PodsOfNode
 from mpsd.status.page.rules.view import PodsHeard, PodsHere
 from tests.model.worlds import GPUS, POLICY
 from tests.page_worlds import node
-from tests.simulated_api import SimulatedApi
-from tests.status.report.world import DEADLINE_S, NODE, PODS, World, run
+from tests.status.report.world import DEADLINE_S, NODE, PODS, World
 from tests.status.test_pod_explanation import pod
 
 SEEN = node(GPUS, [])
@@ -40,34 +38,29 @@ async def make(world: World, name: str, gib: int = 7, **spec: Any) -> None:
     await world.kube.create(PODS, pod(gib, spec=spec, metadata={"name": name}), "default")
 
 
-def test_only_pods_of_this_node_that_ask_for_a_gpu_and_do_not_run_are_known(
-    api: SimulatedApi, tmp_path: Path
+async def test_only_pods_of_this_node_that_ask_for_a_gpu_and_do_not_run_are_known(
+    world: World,
 ) -> None:
-    async def test(world: World) -> None:
-        await make(world, "ours", nodeName=NODE)
-        await make(world, "theirs", nodeName="another")
-        await make(world, "nobodys")
-        await make(world, "without-gpu", gib=0, nodeName=NODE)
-        async with read(world) as pods:
-            await eventually(
-                pods, lambda here: names(here) == ["default/ours"], "the one that waits is heard of"
-            )
-            assert not pods.changed.is_set()
-            await make(world, "another", nodeName=NODE)
-            await until(pods.changed.is_set, DEADLINE_S, "the new one is heard of")
-            both = ["default/another", "default/ours"]
-            await eventually(pods, lambda here: names(here) == both, "both are known")
-            runs = {"status": {"phase": "Running"}}
-            await world.kube.patch(
-                PODS, "ours", runs, PatchKind.MERGE, "default", subresource="status"
-            )
-            await eventually(
-                pods, lambda here: names(here) == ["default/another"], "what runs waits no more"
-            )
-            await world.kube.delete(PODS, "another", "default")
-            await eventually(pods, lambda here: not here.cards, "nor does what is being deleted")
-
-    run(api, tmp_path, test)
+    await make(world, "ours", nodeName=NODE)
+    await make(world, "theirs", nodeName="another")
+    await make(world, "nobodys")
+    await make(world, "without-gpu", gib=0, nodeName=NODE)
+    async with read(world) as pods:
+        await eventually(
+            pods, lambda here: names(here) == ["default/ours"], "the one that waits is heard of"
+        )
+        assert not pods.changed.is_set()
+        await make(world, "another", nodeName=NODE)
+        await until(pods.changed.is_set, DEADLINE_S, "the new one is heard of")
+        both = ["default/another", "default/ours"]
+        await eventually(pods, lambda here: names(here) == both, "both are known")
+        runs = {"status": {"phase": "Running"}}
+        await world.kube.patch(PODS, "ours", runs, PatchKind.MERGE, "default", subresource="status")
+        await eventually(
+            pods, lambda here: names(here) == ["default/another"], "what runs waits no more"
+        )
+        await world.kube.delete(PODS, "another", "default")
+        await eventually(pods, lambda here: not here.cards, "nor does what is being deleted")
 
 
 async def claim(world: World, name: str, device_class: str) -> None:
@@ -76,43 +69,35 @@ async def claim(world: World, name: str, device_class: str) -> None:
     await world.kube.create(CLAIMS, {"metadata": {"name": name}, "spec": spec}, "default")
 
 
-def test_pods_whose_claim_is_for_a_gpu_of_mpsd_are_listed_with_what_it_asks_for(
-    api: SimulatedApi, tmp_path: Path
+async def test_pods_whose_claim_is_for_a_gpu_of_mpsd_are_listed_with_what_it_asks_for(
+    world: World,
 ) -> None:
-    async def test(world: World) -> None:
-        await claim(world, "ours", "mps.mpsd.io")
-        await claim(world, "theirs", "gpu.nvidia.com")
-        async with read(world) as pods:
-            for name in ("ours", "theirs"):
-                entry = {"name": "gpu", "resourceClaimName": name}
-                await make(world, name, gib=0, nodeName=NODE, resourceClaims=[entry])
-            here = await eventually(
-                pods, lambda here: names(here) == ["default/ours"], "the one of mpsd is known"
-            )
-            assert here.cards[0].memory_mib == 7 * 1024
-
-    run(api, tmp_path, test)
+    await claim(world, "ours", "mps.mpsd.io")
+    await claim(world, "theirs", "gpu.nvidia.com")
+    async with read(world) as pods:
+        for name in ("ours", "theirs"):
+            entry = {"name": "gpu", "resourceClaimName": name}
+            await make(world, name, gib=0, nodeName=NODE, resourceClaims=[entry])
+        here = await eventually(
+            pods, lambda here: names(here) == ["default/ours"], "the one of mpsd is known"
+        )
+        assert here.cards[0].memory_mib == 7 * 1024
 
 
-def test_while_the_api_server_is_away_it_is_said_and_what_was_heard_last_stays(
-    api: SimulatedApi, tmp_path: Path
+async def test_while_the_api_server_is_away_it_is_said_and_what_was_heard_last_stays(
+    world: World,
 ) -> None:
-    async def test(world: World) -> None:
-        await make(world, "ours", nodeName=NODE)
-        await asyncio.to_thread(api.stop)
-        async with read(world) as pods:
-            here = await eventually(
-                pods, lambda here: "refused" in here.heard.away, "it is said why"
-            )
-            assert (here.cards, here.heard.since) == ((), None)
-            await asyncio.to_thread(api.start)
-            here = await eventually(pods, lambda here: here.heard == PodsHeard(), "it is heard of")
-            assert names(here) == ["default/ours"]
-            await asyncio.to_thread(api.stop)
-            here = await eventually(
-                pods, lambda here: bool(here.heard.away), "it is said that it is away again"
-            )
-            assert names(here) == ["default/ours"]
-            assert here.heard.since is not None
-
-    run(api, tmp_path, test)
+    await make(world, "ours", nodeName=NODE)
+    await asyncio.to_thread(world.api.stop)
+    async with read(world) as pods:
+        here = await eventually(pods, lambda here: "refused" in here.heard.away, "it is said why")
+        assert (here.cards, here.heard.since) == ((), None)
+        await asyncio.to_thread(world.api.start)
+        here = await eventually(pods, lambda here: here.heard == PodsHeard(), "it is heard of")
+        assert names(here) == ["default/ours"]
+        await asyncio.to_thread(world.api.stop)
+        here = await eventually(
+            pods, lambda here: bool(here.heard.away), "it is said that it is away again"
+        )
+        assert names(here) == ["default/ours"]
+        assert here.heard.since is not None

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from mpsd.model.policy import Policy
 from mpsd.platform import logs
 from mpsd.platform.kube import Kube, NotFound, Object, Resource
 from mpsd.platform.kube_access import open_kube
@@ -27,11 +27,11 @@ _DEFINITION = Path(__file__).parents[3] / "manifests/chart/templates/crd/mpsnode
 class World:
     """kube: for the test itself. report: runs from the start."""
 
-    def __init__(self, api: SimulatedApi, kubeconfig: Path, policy: Callable[[], Policy]) -> None:
+    def __init__(self, api: SimulatedApi, kubeconfig: Path) -> None:
         self.api = api
         self.kube = open_kube(kubeconfig)
         self._reporting: Kube = open_kube(kubeconfig)
-        self.report = NodeReporter(self._reporting, NODE, policy)
+        self.report = NodeReporter(self._reporting, NODE, lambda: POLICY)
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(self.report.run(self._stop))
 
@@ -73,20 +73,13 @@ class World:
         )
 
 
-def run(
-    api: SimulatedApi,
-    folder: Path,
-    test: Callable[[World], Awaitable[None]],
-    policy: Callable[[], Policy] = lambda: POLICY,
-) -> None:
-    async def main() -> None:
-        world = World(api, api.kubeconfig(folder), policy)
-        try:
-            await test(world)
-        finally:
-            await world.close()
-
-    asyncio.run(main())
+@asynccontextmanager
+async def in_world(api: SimulatedApi, folder: Path) -> AsyncIterator[World]:
+    world = World(api, api.kubeconfig(folder))
+    try:
+        yield world
+    finally:
+        await world.close()
 
 
 async def eventually(look: Callable[[], Awaitable[Any]], what: str) -> Any:

@@ -1,12 +1,10 @@
-"""The pages of a node (its status, its pods that do not run yet, recent events) and of
-a cluster.
+"""The page of a node and that of a cluster: what is shown where, and how bad it is.
 
-Every sentence is one of the status or of `kubectl mps explain`; here is decided what is shown
-where, and how bad it is.
-"""
+Every sentence is one of the status or of `kubectl mps explain`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -23,7 +21,7 @@ from mpsd.model.cluster_status import (
 from mpsd.model.domain import State
 from mpsd.model.events import PastEvent, Reason
 from mpsd.model.mpsnode import read_mpsnode
-from mpsd.model.node_report import NodeReport, WaitingReport
+from mpsd.model.node_report import ClientReport, DomainReport, NodeReport, WaitingReport
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.model.problem import shortened, shown_name
@@ -31,7 +29,15 @@ from mpsd.model.quantity import gib
 from mpsd.model.times import DAY_S, epoch
 from mpsd.model.violations import DONE
 from mpsd.status.page.rules import view
-from mpsd.status.page.rules.view import EventLine, Level, Note, NoteKind, PageView, Slice
+from mpsd.status.page.rules.view import (
+    EventLine,
+    Level,
+    Note,
+    NoteKind,
+    PageView,
+    event_line,
+    note,
+)
 
 if TYPE_CHECKING:
     from mpsd.status.rules.pods import ExplanationContext, PodSeen
@@ -39,7 +45,6 @@ if TYPE_CHECKING:
 MOST_WAITING = 200
 MOST_ON_NODE = 200
 MOST_RECENT = 60
-_MOST_FOREIGN = 50
 MOST_VIOLATIONS = 30  # of what happened recently, so that no tenant pushes all else out
 
 
@@ -53,41 +58,24 @@ def node_page(
 ) -> PageView:
     """happened: what the agent remembers, from `since` (seconds since 1970) on. pods: None where no
     kubelet is. wedged_limit_s: of the policy; None where it is not known."""
-    more = max(0, len(node.waiting) - MOST_WAITING) + (pods.more if pods else 0)
-    heard, cards = (pods.heard, pods.cards) if pods else (None, ())
+    more = max(0, len(node.waiting) - MOST_WAITING)
     head = view.PageHead(
-        view.PageScope.NODE, shown_name(name), node.version, node.now, waiting_more=more, pods=heard
+        view.PageScope.NODE, shown_name(name), node.version, node.now, waiting_more=more
     )
-    notes = tuple(_notes(node, wedged_limit_s))
-    gpus = tuple(_gpus(node))
-    waiting = (*cards, *_waiting(node.waiting[:MOST_WAITING]))
+    waiting = tuple(_waiting(node.waiting[:MOST_WAITING]))
+    if pods:
+        head = replace(head, waiting_more=more + pods.more, pods=pods.heard)
+        waiting = (*pods.cards, *waiting)
+    served = served_gpus(node)
+    foreign = [one for one in node.clients or () if one.grant is None]
+    grants = node.grants or () if node.grants_known else None
+    notes = (
+        *view.gpu_notes(served, node.domains, wedged_limit_s),
+        *_notes(node, foreign[: view.MOST_FOREIGN]),
+    )
+    gpus = view.gpu_cards(served, node.domains, grants, foreign)
     recent = view.newest(_recent(node, happened, since))[:MOST_RECENT]
     return PageView(head, notes, (), gpus, waiting, recent)
-
-
-def _gpus(node: NodeReport) -> Iterator[view.GpuCard]:
-    domains = {domain.name: domain for domain in node.domains}
-    holder = view.SliceHolder.FOREIGN
-    for row in served_gpus(node):
-        foreign = [one for one in node.clients or () if one.grant is None and one.gpu == row.uuid]
-        theirs = (
-            Slice(
-                gpu=one.gpu,
-                id=f"pid-{one.pid}",
-                holder=holder,
-                name=shown_name(one.command),
-                used_mib=one.used_mib,
-                clients=1,
-                pid=one.pid,
-            )
-            for one in foreign[:_MOST_FOREIGN]
-        )
-        card = view.gpu_card(
-            row,
-            domains.get(row.domain),
-            (*view.grant_slices(row.uuid, node.grants or ()), *theirs),
-        )
-        yield card if node.grants_known else structs.replace(card, slices=None)
 
 
 def _waiting(queue: Iterable[WaitingReport]) -> Iterator[view.WaitingCard]:
@@ -98,17 +86,9 @@ def _waiting(queue: Iterable[WaitingReport]) -> Iterator[view.WaitingCard]:
         yield view.WaitingCard(one.id, name, Level.WARN, "", why, *share, place=place)
 
 
-# -- what an operator should look at -------------------------------------------------------------
-
-
-def _notes(node: NodeReport, wedged_limit_s: float | None) -> Iterator[Note]:
-    for domain in node.domains:
-        yield from view.domain_notes(domain, wedged_limit_s)
-    yield from view.no_daemon_notes(served_gpus(node))
+def _notes(node: NodeReport, foreign: Iterable[ClientReport]) -> Iterator[Note]:
     if node.violations and node.violations.unjudged:
-        yield Note(
-            "unjudged", Level.BAD, NoteKind.UNJUDGED, "", view.shown_text(node.violations.unjudged)
-        )
+        yield note(NoteKind.UNJUDGED, Level.BAD, text=node.violations.unjudged)
     for grant in node.grants or ():
         if grant.over:
             # Amounts need no translation: `9.1/7 GiB` of each GPU on which it is over.
@@ -119,16 +99,14 @@ def _notes(node: NodeReport, wedged_limit_s: float | None) -> Iterator[Note]:
             ]
             _holder, name = view.holder_of(grant)
             who = shortened((name, *grant.names[1:]), 1)
-            yield Note(f"over {grant.id}", Level.WARN, NoteKind.OVER, who, ", ".join(over))
-    labels = {gpu.uuid: gpu.label for gpu in node.gpus}
-    for one in [one for one in node.clients or () if one.grant is None][:_MOST_FOREIGN]:
+            yield note(NoteKind.OVER, Level.WARN, who, ", ".join(over), grant.id)
+    labels = node.labels
+    for one in foreign:
         kind = NoteKind.WITHOUT_GRANT if one.on_mps else NoteKind.OUTSIDE_MPS
         where = f"{labels.get(one.gpu, one.gpu)}, pid {one.pid}"
-        yield Note(
-            f"foreign {one.gpu} {one.pid}", Level.WARN, kind, where, view.shown_text(one.command)
-        )
+        yield note(kind, Level.WARN, where, one.command)
     for place, what in enumerate(node.unknown):
-        yield Note(f"unknown {place}", Level.BAD, NoteKind.UNKNOWN, "", view.shown_text(what))
+        yield note(NoteKind.UNKNOWN, Level.BAD, text=what, key=str(place))
 
 
 # -- what happened recently ------------------------------------------------------------------------
@@ -136,10 +114,8 @@ def _notes(node: NodeReport, wedged_limit_s: float | None) -> Iterator[Note]:
 
 def last_warnings(happened: Iterable[PastEvent]) -> Mapping[str, str]:
     """By uid, the last warning that each pod got: reason and message, as its event has them."""
-    found = sorted(
-        (one for one in happened if one.uid and _level(one.what) is Level.WARN),
-        key=lambda one: one.at,
-    )
+    found = [one for one in happened if one.uid and _level(one.what) is Level.WARN]
+    found.sort(key=lambda one: one.at)
     return {one.uid: f"{one.what}: {one.text}" for one in found}
 
 
@@ -151,38 +127,30 @@ def _recent(node: NodeReport, happened: Iterable[PastEvent], since: float) -> It
     """What one thing did is one line, from whoever knows best how it ended."""
     for one in happened:
         if one.what not in VIOLATION_REASONS:
-            key = shown_name(f"{one.what} {one.at:.6f} {one.where}")
-            yield EventLine(
-                key,
-                one.at,
-                _level(one.what),
-                one.what,
-                shown_name(one.where),
-                view.shown_text(one.text),
-            )
+            yield event_line(one.what, one.at, one.where, one.text, _level(one.what))
     for seen in node.violations.last if node.violations else ():
-        where = shown_name(seen.pod or f"pid {seen.pid}")
-        seen_at = epoch(seen.at) or 0.0
-        text = view.shown_text(f"{seen.message}; {seen.outcome}" if seen.outcome else seen.message)
-        key = f"violation {seen_at:.3f} {seen.pid} {seen.kind}"
-        yield EventLine(key, seen_at, Level.WARN, seen.kind, where, text)
+        text = "; ".join(filter(None, [seen.message, seen.outcome]))
+        where = seen.pod or f"pid {seen.pid}"
+        yield event_line(seen.kind, epoch(seen.at) or 0.0, where, text, key=seen.pid)
     for domain in node.domains:
         at = epoch(domain.faults.last)
         # of which this agent knows from the domain's record alone
         if at is not None and at < since:
-            hit = ", ".join(map(str, domain.faults.hit))
-            causes = ended_before(map(str, domain.faults.causes))
-            text = view.shown_text(f"{hit}; {causes}")
-            key = f"fault {domain.name} {at:.3f}"
-            yield EventLine(key, at, Level.WARN, Reason.FAULT.value, domain.name, text)
+            yield _fault(domain, at, domain.name)
+
+
+def _fault(domain: DomainReport, at: float, where: str) -> EventLine:
+    """The last one of a domain: whom it hit, as far as that is reported, and its causes."""
+    hit = ", ".join(map(str, domain.faults.hit))
+    causes = ended_before(map(str, domain.faults.causes))
+    return event_line(Reason.FAULT, at, where, "; ".join(filter(None, [hit, causes])))
 
 
 # -- pods that do not run yet --------------------------------------------------------------------
 
 
 def own_scene(node: str, view: NodeView, policy: Policy) -> "ExplanationContext":
-    """What is known around the pods of a node on the node itself: what its MPSNode will tell of
-    this view."""
+    """What is known around the pods of a node on the node itself: what its MPSNode will report."""
     # late, as in pods_here: a node without pods does without
     from mpsd.status.rules.mpsnode import mpsnode_status
     from mpsd.status.rules.node_report import node_report
@@ -199,8 +167,6 @@ def pods_here(
     around: "ExplanationContext",
     heard: view.PodsHeard,
 ) -> view.PodsHere:
-    """pods: those bound to the node that do not run yet. warnings: by uid, the last event that each
-    was told."""
     from mpsd.status.rules.explanation import explanation_of
 
     listed = pods[:MOST_ON_NODE]
@@ -216,8 +182,6 @@ def pods_here(
 
 @dataclass(frozen=True, slots=True)
 class NodeParts:
-    """What is shown of one node. violations: what of the recent events programs did."""
-
     card: view.NodeCard
     notes: tuple[Note, ...]
     gpus: tuple[view.GpuCard, ...]
@@ -226,31 +190,20 @@ class NodeParts:
 
 
 def aged(node: ClusterNode, now: float) -> ClusterNode:
-    """The node as it is to be shown now, which was read when it was reported; the very same while
-    it is not stale."""
+    """The node, which was read when it was reported, as it is now; the very same until it is
+    stale."""
     if not is_stale(node.reported_at, now):
         return node
     return structs.replace(node, stale=True, ready=False)
 
 
 def node_parts(node: ClusterNode, now: float, wedged_limit_s: float | None = None) -> NodeParts:
-    """now: seconds since 1970. wedged_limit_s: of the policy; None where it is not known."""
-    domains = {domain.name: domain for domain in node.domains}
-    gpus = tuple(
-        view.gpu_card(
-            gpu,
-            domains.get(gpu.domain),
-            None if node.pods is None else view.grant_slices(gpu.uuid, node.pods),
-        )
-        for gpu in node.gpus
-    )
+    gpus = view.gpu_cards(node.gpus, node.domains, node.pods)
     notes = tuple(_node_notes(node, now, wedged_limit_s))
-    levels = {
-        Level.WELL if node.ready else Level.WARN,
-        *(note.level for note in notes),
-        *(gpu.level for gpu in gpus),
-    }
-    worst = next(level for level in Level if level in levels)  # the worst is the first
+    levels = {note.level for note in notes}.union([gpu.level for gpu in gpus])
+    if not node.ready:
+        levels.add(Level.WARN)
+    worst = next((level for level in Level if level in levels), Level.WELL)
     name, driver, version, cordoned = map(
         shown_name, (node.name, node.driver, node.version, node.cordoned_labels)
     )
@@ -263,86 +216,59 @@ def node_parts(node: ClusterNode, now: float, wedged_limit_s: float | None = Non
 
 def cluster_page(
     head: view.PageHead,
-    nodes: Iterable[NodeParts],
+    nodes: Sequence[NodeParts],
     waiting: Iterable[view.WaitingCard],
-    notes: Sequence[Note] = (),
-) -> view.PageView:
+    notes: Iterable[Note] = (),
+) -> PageView:
     """waiting: of pods, as `pod_card` makes them; the head says how many there are beside these."""
-    parts = list(nodes)
-    violations = view.newest(line for node in parts for line in node.violations)[:MOST_VIOLATIONS]
-    recent = view.newest([*violations, *(line for node in parts for line in node.recent)])[
-        :MOST_RECENT
-    ]
-    every_note = (*notes, *(note for node in parts for note in node.notes))
-    cards = tuple(node.card for node in parts)
-    gpus = tuple(gpu for node in parts for gpu in node.gpus)
-    return view.PageView(head, every_note, cards, gpus, tuple(waiting), recent)
+    violations = view.newest(chain.from_iterable(node.violations for node in nodes))
+    others = chain.from_iterable(node.recent for node in nodes)
+    return PageView(
+        head,
+        notes=(*notes, *chain.from_iterable(node.notes for node in nodes)),
+        nodes=tuple([node.card for node in nodes]),
+        gpus=tuple(chain.from_iterable(node.gpus for node in nodes)),
+        waiting=tuple(waiting),
+        recent=view.newest([*violations[:MOST_VIOLATIONS], *others])[:MOST_RECENT],
+    )
 
 
 def no_mpsnode(node: str) -> Note:
-    """Of a node that is labelled."""
-    return Note(f"no-mpsnode {node}", Level.BAD, NoteKind.NO_MPSNODE, shown_name(node), "")
+    return note(NoteKind.NO_MPSNODE, Level.BAD, node)
 
 
 def _node_notes(node: ClusterNode, now: float, wedged_limit_s: float | None) -> Iterator[Note]:
-    where = shown_name(node.name)
-    if silent := silence(node, now):
-        yield Note(
-            f"silent {where}",
-            Level.BAD,
-            NoteKind.SILENT,
-            where,
-            view.shown_text(silent),
-            node.reported_at,
-        )
-    for place, trouble in enumerate(one for one in troubles(node, now) if one != silent):
-        yield Note(
-            f"node {where} {place}", Level.WARN, NoteKind.NODE, where, view.shown_text(trouble)
-        )
-    for domain in node.domains:
-        yield from view.domain_notes(domain, wedged_limit_s, node.name)
-    yield from view.no_daemon_notes(node.gpus)
+    silent = silence(node, now)
+    if silent:
+        found = note(NoteKind.SILENT, Level.BAD, node.name, silent)
+        yield replace(found, since=node.reported_at)
+    for place, trouble in enumerate(troubles(node, now)):
+        if trouble != silent:
+            yield note(NoteKind.NODE, Level.WARN, node.name, trouble, f"{node.name} {place}")
+    yield from view.gpu_notes(node.gpus, node.domains, wedged_limit_s, node.name)
 
 
 def _reported_events(node: ClusterNode, now: float) -> Iterator[EventLine]:
     """What an MPSNode still reports of a day: faults, and domains whose state has changed after
     they first served."""
     for domain in node.domains:
-        where = f"{shown_name(node.name)} {shown_name(domain.name)}"
+        where = f"{node.name} {domain.name}"
         last = epoch(domain.faults.last)
         since = epoch(domain.since)
         if last is not None and now - last < DAY_S:
-            key = f"fault {where} {last:.0f}"
-            text = view.shown_text(ended_before(map(str, domain.faults.causes)))
-            yield EventLine(key, last, Level.WARN, Reason.FAULT.value, where, text)
+            yield _fault(domain, last, where)
         changed = domain.state != State.READY or domain.restarts
         if since is not None and now - since < DAY_S and changed:
-            key = f"state {where} {since:.0f}"
             level = view.level_of(domain.state)
-            yield EventLine(
-                key, since, level, shown_name(domain.state), where, view.shown_text(domain.reason)
-            )
+            yield event_line(domain.state, since, where, domain.reason, level)
 
 
 def _reported_violations(node: ClusterNode, now: float) -> Iterator[EventLine]:
     """The last of each pod, and of all; one that is reported as both has the same id."""
-    found = []
-    for grant in node.pods or ():
-        if grant.violations and grant.violations.last:
-            last = grant.violations.last
-            found.append((last, last.pod or grant.pod))
-    if node.violations:
-        found += [(one, one.pod) for one in node.violations.last]
-    for one, pod in found:
-        at = epoch(one.at)
-        if at is not None and now - at < DAY_S:
-            where = shown_name(f"{node.name} {pod}" if pod else node.name)
-            key = f"violation {one.kind} {one.action} {at} {where}"
-            yield EventLine(
-                shown_name(key),
-                at,
-                Level.WARN,
-                shown_name(one.kind),
-                where,
-                DONE.get(one.action, ""),
-            )
+    lasts = [(grant.pod, grant.violations and grant.violations.last) for grant in node.pods or ()]
+    lasts += [("", one) for one in node.violations.last] if node.violations else []
+    for pod, one in lasts:
+        at = epoch(one.at) if one else None
+        if one and at is not None and now - at < DAY_S:
+            where = f"{node.name} {one.pod or pod}".strip()
+            yield event_line(one.kind, at, where, DONE.get(one.action, ""), key=one.action)

@@ -1,13 +1,11 @@
-"""What the page shows: the shape of `GET /v1/page`, the same for one node and for a whole cluster;
-and what both pages make of rows.
+"""The shape of `GET /v1/page`, the same for one node and for a cluster, and its entries.
 
-What is reported has its name and unit from model.node_report. What is not known is None, never 0.
-Every entry of a list has an `id` that stays the same while it is the same thing, by which changes
-are found.
+Names and units are those of model.node_report. What is not known is None, never 0. An entry's `id`
+stays the same while it is the same thing, by which the page finds changes.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -15,14 +13,16 @@ from msgspec.structs import asdict
 
 from mpsd.model.cluster_status import ServedGpu
 from mpsd.model.domain import DRAINS, State, remedy
-from mpsd.model.node_report import CardReport, DomainReport, GrantReport, total
+from mpsd.model.node_report import CardReport, ClientReport, DomainReport, GrantReport, total
 from mpsd.model.problem import printable, shown_name
 from mpsd.model.times import epoch, seconds
 
 if TYPE_CHECKING:  # as in page.rules.pages
     from mpsd.status.rules.pods import Explanation, PodSeen
 
+MOST_FOREIGN = 50
 _LONGEST_TEXT = 2000
+_NO_DOMAIN = DomainReport()
 
 
 class Level(StrEnum):
@@ -39,8 +39,6 @@ class PageScope(StrEnum):
 
 
 class NoteKind(StrEnum):
-    """What a note is about; the page has a heading for each."""
-
     STATE = "state"  # of a domain that does not serve
     NO_DAEMON = "no-daemon"
     CANARY = "canary"
@@ -56,8 +54,6 @@ class NoteKind(StrEnum):
 
 
 class SliceHolder(StrEnum):
-    """Who has a slice."""
-
     POD = "pod"
     CONTAINER = "container"
     PROGRAM = "program"
@@ -113,10 +109,9 @@ class NodeCard:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something that wants to be looked at. where: a GPU, a pod, a node. since: seconds since 1970;
-    None: not known. remedy: what to do about a domain that does not serve; empty where there is
-    nothing to do. restart_at: seconds since 1970 when a wedged domain is restarted; None: it is
-    not, or it is not known when."""
+    """Something that wants to be looked at, of a GPU, a pod or a node. Times are seconds since
+    1970, None where they are not known. remedy: for a domain that does not serve. restart_at: of a
+    wedged domain."""
 
     id: str
     level: Level
@@ -131,25 +126,25 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class WaitingCard:
-    """Who waits for a GPU, and why. why: a value of status.rules.pods.Why; empty for a program on
-    this node. place: in the queue, 0 where there is none. since: seconds since 1970 when a pod was
-    bound to its node, or made where it has none; None: not reported."""
+    """Who waits for a GPU. why: a value of status.rules.pods.Why; empty for a program on this node.
+    place: in the queue, 0 where there is none. since: seconds since 1970 when a pod was bound to
+    its node, or made where it has none; None: not reported."""
 
     id: str
     name: str
     level: Level
     why: str
     text: str
-    memory_mib: int | None
-    thread_percent: int | None
-    gpus: int | None
+    memory_mib: int | None = None
+    thread_percent: int | None = None
+    gpus: int | None = None
     place: int = 0
     since: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EventLine:
-    """Something that happened. at: seconds since 1970. what: a value of model.events.Reason or of
+    """at: seconds since 1970. what: a value of model.events.Reason or of
     model.violations.ViolationKind, `Refused` for a program that was told no, or a domain's state.
     """
 
@@ -163,9 +158,8 @@ class EventLine:
 
 @dataclass(frozen=True, slots=True)
 class PodsHeard:
-    """How far it is known which pods of a node do not run yet. away: why nothing is heard of them;
-    empty while it is. since: seconds since 1970 since when; None where they were never heard of, so
-    that none listed means nothing."""
+    """How far it is known which pods of a node do not run yet. away: why nothing is heard of them
+    since `since`, None where they were never heard of, so that none listed means nothing."""
 
     away: str = ""
     since: float | None = None
@@ -173,8 +167,6 @@ class PodsHeard:
 
 @dataclass(frozen=True, slots=True)
 class PodsHere:
-    """The pods of a node that do not run yet. more: how many there are beside those of `cards`."""
-
     cards: tuple[WaitingCard, ...]
     more: int
     heard: PodsHeard
@@ -184,8 +176,7 @@ class PodsHere:
 class PageHead:
     """at: when what is shown was seen, seconds since 1970. away: why nothing is heard since
     `away_since`; empty while it is. waiting_more: how many wait beside those that are listed. pods:
-    of a node beside a kubelet, whose pods are listed once they are bound to it; None: pods do not
-    come here, or of a cluster, which lists all of them.
+    of a node beside a kubelet; None: pods do not come here, or a cluster lists all of them.
     """
 
     scope: PageScope
@@ -200,8 +191,6 @@ class PageHead:
 
 @dataclass(frozen=True, slots=True)
 class PageView:
-    """All of it."""
-
     head: PageHead
     notes: tuple[Note, ...]
     nodes: tuple[NodeCard, ...]
@@ -212,24 +201,58 @@ class PageView:
 
 def level_of(state: str | None) -> Level:
     """Of a domain in this state; None where there is no domain."""
-    passing = state in {State.STARTING, *DRAINS}
-    return Level.WELL if state == State.READY else Level.WARN if passing else Level.BAD
+    if state == State.READY:
+        return Level.WELL
+    return Level.WARN if state in {State.STARTING, *DRAINS} else Level.BAD
 
 
 def shown_text(text: str) -> str:
-    """What somebody else wrote, for one line: without control characters, and not too long."""
     return printable(text, _LONGEST_TEXT)
 
 
-def gpu_card(
-    gpu: ServedGpu, domain: DomainReport | None, slices: Iterable[Slice] | None
-) -> GpuCard:
-    """slices: None where it is not known what is granted."""
-    known = None if slices is None else tuple(slices)
+def note(kind: NoteKind, level: Level, where: str = "", text: str = "", key: str = "") -> Note:
+    """key: what tells it from others of its kind, where `where` does not."""
+    return Note(
+        shown_name(f"{kind} {key or where}"), level, kind, shown_name(where), shown_text(text)
+    )
+
+
+def event_line(
+    what: str, at: float, where: str, text: str, level: Level = Level.WARN, key: object = ""
+) -> EventLine:
+    """key: what tells it from others of its kind, place and time."""
+    own = shown_name(f"{what} {at:.6f} {key} {where}")
+    return EventLine(own, at, level, shown_name(what), shown_name(where), shown_text(text))
+
+
+def newest(lines: Iterable[EventLine]) -> tuple[EventLine, ...]:
+    return tuple(sorted(lines, key=lambda line: (-line.at, line.id)))
+
+
+# -- GPUs, and who has slices of them --------------------------------------------------------------
+
+
+def gpu_cards(
+    gpus: Iterable[ServedGpu],
+    domains: Iterable[DomainReport],
+    grants: Iterable[GrantReport] | None,
+    foreign: Iterable[ClientReport] = (),
+) -> tuple[GpuCard, ...]:
+    """grants: None where they are not known. foreign: processes without a grant."""
+    of_name = {domain.name: domain for domain in domains}
+    found = []
+    for gpu in gpus:
+        slices = None
+        if grants is not None:
+            slices = (*grant_slices(gpu.uuid, grants), *_foreign_slices(gpu.uuid, foreign))
+        found.append(_gpu_card(gpu, of_name.get(gpu.domain, _NO_DOMAIN), slices))
+    return tuple(found)
+
+
+def _gpu_card(gpu: ServedGpu, domain: DomainReport, slices: tuple[Slice, ...] | None) -> GpuCard:
     level = level_of(gpu.state)
-    if level is Level.WELL and any(
-        one.over or one.holder is SliceHolder.FOREIGN for one in known or ()
-    ):
+    amiss = [one for one in slices or () if one.over or one.holder is SliceHolder.FOREIGN]
+    if level is Level.WELL and amiss:
         level = Level.WARN
     reported = asdict(gpu)
     for field, value in reported.items():
@@ -239,9 +262,9 @@ def gpu_card(
         **reported,
         id=f"{reported['node']}/{reported['uuid']}".removeprefix("/"),
         level=level,
-        since=epoch(domain.since) if domain else None,
-        reason=shown_text(domain.reason) if domain else "",
-        slices=known,
+        since=epoch(domain.since),
+        reason=shown_text(domain.reason),
+        slices=slices,
     )
 
 
@@ -281,66 +304,79 @@ def grant_slices(gpu: str, grants: Iterable[GrantReport]) -> Iterator[Slice]:
             )
 
 
-def domain_notes(
-    domain: DomainReport, wedged_limit_s: float | None, node: str = ""
+def _foreign_slices(gpu: str, foreign: Iterable[ClientReport]) -> Iterator[Slice]:
+    for one in [one for one in foreign if one.gpu == gpu][:MOST_FOREIGN]:
+        yield Slice(
+            gpu=gpu,
+            id=f"pid-{one.pid}",
+            holder=SliceHolder.FOREIGN,
+            name=shown_name(one.command),
+            used_mib=one.used_mib,
+            clients=1,
+            pid=one.pid,
+        )
+
+
+# -- what an operator should look at, and who waits -----------------------------------------------
+
+
+def gpu_notes(
+    gpus: Iterable[ServedGpu],
+    domains: Iterable[DomainReport],
+    wedged_limit_s: float | None,
+    node: str = "",
 ) -> Iterator[Note]:
-    """node: of a cluster."""
-    where = shown_name(f"{node} {domain.name}".strip())
+    for domain in domains:
+        yield from _domain_notes(domain, f"{node} {domain.name}".strip(), wedged_limit_s)
+    for gpu in gpus:
+        if gpu.state is None:
+            where = f"{node} {gpu.label}".strip()
+            yield note(NoteKind.NO_DAEMON, Level.BAD, where, key=f"{node} {gpu.uuid}")
+
+
+def _domain_notes(domain: DomainReport, where: str, wedged_limit_s: float | None) -> Iterator[Note]:
     level = level_of(domain.state)
     if level is not Level.WELL:
-        reason = shown_text(domain.reason)
-        state = shown_name(domain.state)
         since = epoch(domain.since)
         restart_at = None
         if domain.state == State.WEDGED and since is not None and wedged_limit_s is not None:
             restart_at = since + wedged_limit_s
-        key = f"state {where}"
-        what_to_do = remedy(domain.state, domain.reason)
-        yield Note(key, level, NoteKind.STATE, where, reason, since, state, what_to_do, restart_at)
+        yield replace(
+            note(NoteKind.STATE, level, where, domain.reason),
+            since=since,
+            state=shown_name(domain.state),
+            remedy=remedy(domain.state, domain.reason),
+            restart_at=restart_at,
+        )
     elif domain.doubt:
-        yield Note(f"canary {where}", Level.WARN, NoteKind.CANARY, where, shown_text(domain.doubt))
+        yield note(NoteKind.CANARY, Level.WARN, where, domain.doubt)
     if suspects := domain.faults.suspects:
-        each = ", ".join(
-            [f"{one.pod} ({'?' if one.faults is None else one.faults})" for one in suspects]
-        )
-        first = epoch(min([one.since for one in suspects if one.since], default=None))
-        yield Note(
-            f"suspects {where}", Level.WARN, NoteKind.SUSPECTS, where, shown_text(each), first
-        )
-
-
-def no_daemon_notes(gpus: Iterable[ServedGpu]) -> Iterator[Note]:
-    for gpu in gpus:
-        if gpu.state is None:
-            where, key = (
-                shown_name(f"{gpu.node} {name}".strip()) for name in (gpu.label, gpu.uuid)
-            )
-            yield Note(f"no-daemon {key}", Level.BAD, NoteKind.NO_DAEMON, where, "")
-
-
-def newest(lines: Iterable[EventLine]) -> tuple[EventLine, ...]:
-    return tuple(sorted(lines, key=lambda line: (-line.at, line.id)))
+        each = [f"{one.pod} ({'?' if one.faults is None else one.faults})" for one in suspects]
+        first = min([one.since for one in suspects if one.since], default=None)
+        found = note(NoteKind.SUSPECTS, Level.WARN, where, ", ".join(each))
+        yield replace(found, since=epoch(first))
 
 
 def pod_card(pod: "PodSeen", answer: "Explanation") -> WaitingCard:
     """A pod that waits, with the sentence of `kubectl mps explain`."""
-    request = pod.shared.request if pod.shared else None
-    began = pod.bound if pod.node else pod.shared.created if pod.shared else ""
-    mib, percent, gpus = (
-        (request.memory_mib, request.thread_percent, request.gpus)
-        if request
-        else (None, None, None)
-    )
-    level = Level.BAD if answer.why.is_permanent else Level.WARN
     name = str(pod.name)
-    words = answer.why.value, shown_text(answer.sentence)
-    return WaitingCard(
+    level = Level.BAD if answer.why.is_permanent else Level.WARN
+    card = WaitingCard(
         pod.name.uid or name,
         shown_name(name),
         level,
-        *words,
-        mib,
-        percent,
-        gpus,
-        since=seconds(began),
+        answer.why.value,
+        shown_text(answer.sentence),
+        since=seconds(pod.bound),
+    )
+    if pod.shared is None:
+        return card
+    request = pod.shared.request
+    since = card.since if pod.node else seconds(pod.shared.created)
+    return replace(
+        card,
+        memory_mib=request.memory_mib,
+        thread_percent=request.thread_percent,
+        gpus=request.gpus,
+        since=since,
     )
