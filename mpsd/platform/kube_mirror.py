@@ -1,5 +1,5 @@
-"""Watches objects of the Kubernetes API, and keeps a copy of some: what the server sent last, with
-how long it has been out of sync. It never becomes empty because the server is away."""
+"""Watches objects of the Kubernetes API, and keeps a copy of some, which does not become empty
+because the server is away."""
 
 import asyncio
 import math
@@ -75,8 +75,8 @@ class WatchEvent:
 
 
 class _Watch:
-    """One watch under way: an answer that goes on for minutes, a line a change. It is read in a
-    daemon thread, so that neither a stop of the process nor `close` waits for the server."""
+    """An answer that goes on for minutes, a line a change. It is read in a daemon thread, so that
+    neither a stop of the process nor `close` waits for the server."""
 
     def __init__(self, kube: Kube, ask: Ask, silence_s: float) -> None:
         self._kube = kube
@@ -115,7 +115,7 @@ class _Watch:
         reading = self._in_thread(lambda: next(pieces, None))
         try:
             while not (await asyncio.wait({reading}, timeout=_QUIET_S))[0]:
-                if silent_s(self._kube) >= _QUIET_S:
+                if self._kube.silent_s >= _QUIET_S:
                     asking = asyncio.create_task(self._kube.date(_ANSWER_S))
                     both: tuple[asyncio.Future[Any], ...] = (reading, asking)
                     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -174,8 +174,9 @@ class _Watch:
                 *lines, rest = (rest + piece).split(b"\n")
                 yield [change for line in lines if line and (change := self._change(line))]
         except UNREACHED as error:
-            late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
-            why = f"nothing came for {self._silence_s:g} s" if late else str(error)
+            why = str(error)
+            if isinstance(error, urllib3.exceptions.ReadTimeoutError):
+                why = f"nothing came for {self._silence_s:g} s"
             raise Unavailable(f"{self._ask}: the connection is lost: {why}") from None
 
     def _change(self, line: bytes) -> WatchEvent | None:
@@ -185,9 +186,8 @@ class _Watch:
             kind = entry["type"]
             found = entry["object"]
         except (msgspec.DecodeError, KeyError, TypeError) as error:
-            raise Unavailable(
-                f"{self._ask}: a line of the answer cannot be read: {error}"
-            ) from None
+            why = f"a line of the answer cannot be read: {error}"
+            raise Unavailable(f"{self._ask}: {why}") from None
         if kind == "ERROR":
             raise api.refusal(self._ask, int(found.get("code") or 500), found)
         return WatchEvent(ChangeKind(kind), found) if kind in ChangeKind.__members__ else None
@@ -197,11 +197,6 @@ class _Watch:
             self._answer.close()
 
 
-def silent_s(kube: Kube) -> float:
-    """For how long nothing has come from the server."""
-    return time.monotonic() - kube.heard_at
-
-
 @asynccontextmanager
 async def watch(
     kube: Kube, selection: Selection, since: str = "", silence_s: float = _SILENCE_S
@@ -209,16 +204,10 @@ async def watch(
     """The changes after the resourceVersion `since`, once the server has agreed to send them, until
     it ends them. Expired: list again; Unavailable: nothing came for `silence_s`, or it broke."""
     lasting_s = str(random.randint(*_WATCH_S))  # noqa: S311 - no secret
-    wanted = {
-        "watch": "1",
-        "allowWatchBookmarks": "true",
-        "timeoutSeconds": lasting_s,
-        "resourceVersion": since,
-    }
-    query = {**selection.query, **wanted}
-    under_way = _Watch(
-        kube, Ask("watch", selection.resource, "", selection.namespace, query=query), silence_s
-    )
+    query = {**selection.query, "watch": "1", "allowWatchBookmarks": "true"}
+    query |= {"timeoutSeconds": lasting_s, "resourceVersion": since}
+    ask = Ask("watch", selection.resource, "", selection.namespace, query=query)
+    under_way = _Watch(kube, ask, silence_s)
     try:
         await under_way.open()
         yield under_way.changes()
@@ -230,11 +219,11 @@ async def watch(
 
 
 class Mirror(Generic[T]):
-    """A copy of a selection, each object as `read` makes it.
+    """A copy of a selection, each object as `read` makes it (None: not wanted).
 
-    read: None for an object that is not wanted. on_change: called in the loop when an object has
-    come, changed or gone, unless it is quiet, and when the copy is first in sync. each: called
-    before that for every one, quiet ones too, with what it was and is (None: not there).
+    on_change: called in the loop when an object that is not quiet has come, changed or gone, and
+    when the copy is first in sync. each: called before that, also for quiet ones, with what the
+    object was and is (None: not there).
     """
 
     def __init__(
@@ -264,8 +253,7 @@ class Mirror(Generic[T]):
         self.trouble: KubeError | None = None
 
     def objects(self) -> tuple[T, ...]:
-        """As last seen, in the order of namespace and name; empty until `synced`. The very same
-        tuple as before where nothing has changed."""
+        """By namespace and name; empty until `synced`; the very same tuple while none changes."""
         if self._in_order is None:
             self._in_order = tuple(self._objects[name] for name in sorted(self._objects))
         return self._in_order
@@ -295,7 +283,7 @@ class Mirror(Generic[T]):
             trouble = error
         if isinstance(trouble, Expired):
             self._listed = False
-        if time.monotonic() - began < _SHORTEST_S or silent_s(self._kube) >= _QUIET_S:
+        if time.monotonic() - began < _SHORTEST_S or self._kube.silent_s >= _QUIET_S:
             raise trouble  # else the next one goes on from where it broke, at once
 
     async def _list(self) -> None:
@@ -335,7 +323,9 @@ class Mirror(Generic[T]):
         if change.kind is ChangeKind.BOOKMARK:
             return
         name = _name(change.object)
-        value = None if change.kind is ChangeKind.DELETED else self._read(change.object)
+        value = None
+        if change.kind is not ChangeKind.DELETED:
+            value = self._read(change.object)
         before = self._objects.get(name)
         if value == before:
             return
@@ -352,12 +342,15 @@ class Mirror(Generic[T]):
         return {name: value for name, value in objects.items() if not self._is_quiet(value)}
 
     def _note_away(self, attempt: RetryCallState) -> None:
-        why = attempt.outcome.exception() if attempt.outcome else None
-        self.trouble = why if isinstance(why, KubeError) else None
+        assert attempt.outcome
+        why = attempt.outcome.exception()
+        assert isinstance(why, KubeError), "others are not tried again"
+        self.trouble = why
         if self.out_of_sync_since is not None and attempt.attempt_number > 1:
             return
-        silence_s = silent_s(self._kube)
-        since = time.time() - (silence_s if silence_s >= _QUIET_S else 0.0)
+        since = time.time()
+        if self._kube.silent_s >= _QUIET_S:
+            since -= self._kube.silent_s
         self.out_of_sync_since = self.out_of_sync_since or since
         self._log.warning("out of sync", reason=str(why))
 

@@ -1,7 +1,7 @@
-"""HTTP listeners on Unix sockets and TCP ports, with TLS or without.
+"""HTTP servers on Unix sockets and TCP ports, with TLS or without.
 
-Connections are bounded in all and for each peer, from the first packet on. Each peer has a deadline
-for its first request and an idle time after each; a stop loses no request that was accepted.
+Connections are bounded in all and for each peer, and have deadlines; a stop loses no request that
+was accepted.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -57,8 +58,7 @@ class UnixPath:
 class ListenerSettings:
     """most, most_of_peer: connections at a time, handshakes among them, in all and of one address,
     or of one user on a Unix socket; at most a quarter and an eighth of the files that this process
-    may open. More are closed at once, but that an address takes the place of one with more. On a
-    Unix socket some more are for root and mpsd's own user."""
+    may open. More are closed at once, but that an address takes the place of one with more."""
 
     longest_body: int = 1024**2  # bytes
     last_requests_s: float = 10.0  # for requests under way, once nobody can connect any more
@@ -109,7 +109,9 @@ class Listener:
     @property
     def port(self) -> int:
         """The TCP port in use, by the kernel's choice for 0; 0 while it does not listen."""
-        return int(self._socket.getsockname()[1]) if self._socket else 0
+        if self._socket is None:
+            return 0
+        return int(self._socket.getsockname()[1])
 
     async def start(self) -> None:
         """CannotListen where the address is taken, or another process answers on the path."""
@@ -166,39 +168,48 @@ class Listener:
                 loop.call_later(_RETRY_ACCEPT_S, self._listen, listening)
                 return
             found.setblocking(False)
-            peer = peer_of(found).uid if isinstance(self._where, UnixPath) else address[0]
-            for other in [other for other in self._peers if other.fileno() == _CLOSED]:
-                del self._peers[other]
-            counts = Counter(self._peers.values())
-            reserved = _RESERVED if peer in {0, os.geteuid()} else 0  # an address is no number
-            if len(self._peers) >= self._most and isinstance(peer, str):
-                self._make_room(counts[peer])
-            if len(self._peers) < self._most + reserved and counts[peer] < self._most_of_peer:
-                self._peers[found] = peer
+            if self._has_place(found, address):
                 task = loop.create_task(self._take(found))
                 self._handshakes.add(task)
                 task.add_done_callback(self._handshakes.discard)
             else:
                 found.close()
 
-    def _make_room(self, own: int) -> None:
-        """For an address with `own` connections: the one with the most loses its oldest."""
-        ((address, most),) = Counter(self._peers.values()).most_common(1)
-        if most > own + 1:
+    def _has_place(self, found: socket.socket, address: Any) -> bool:
+        for other in [other for other in self._peers if other.fileno() == _CLOSED]:
+            del self._peers[other]
+        counts = Counter(self._peers.values())
+        most = self._most
+        peer: str | int
+        if isinstance(self._where, UnixPath):
+            peer = peer_of(found).uid
+            if peer in {0, os.geteuid()}:
+                most += _RESERVED
+        else:
+            peer = address[0]
+            if len(self._peers) >= most:
+                self._make_room(counts, peer)
+        has_place = len(self._peers) < most and counts[peer] < self._most_of_peer
+        if has_place:
+            self._peers[found] = peer
+        return has_place
+
+    def _make_room(self, counts: Counter[str | int], peer: str | int) -> None:
+        """For another of this address: the address with the most loses its oldest."""
+        ((address, most),) = counts.most_common(1)
+        if most > counts[peer] + 1:
             oldest = next(other for other, one in self._peers.items() if one == address)
             del self._peers[oldest]
             with suppress(OSError):  # it has gone by itself
                 oldest.shutdown(socket.SHUT_RDWR)
 
     async def _take(self, found: socket.socket) -> None:
-        context = self._settings.context
+        tls: dict[str, Any] = {}
+        if context := self._settings.context:
+            tls = {"ssl": context, "ssl_handshake_timeout": _HANDSHAKE_S}
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                self._protocol,
-                found,
-                ssl=context,
-                ssl_handshake_timeout=_HANDSHAKE_S if context else None,
-            )
+            await loop.connect_accepted_socket(self._protocol, found, **tls)
         except OSError:  # no TLS, or none in time; ssl.SSLError is one
             found.close()
 
@@ -222,8 +233,9 @@ class Listener:
         try:
             answer = await handler(request)
         except web.HTTPException as error:  # 404 and 405, which aiohttp answers from here
-            allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-            answer = web.Response(status=error.status, text=f"{error.reason}\n", headers=allowed)
+            answer = web.Response(status=error.status, text=f"{error.reason}\n")
+            if "Allow" in error.headers:
+                answer.headers["Allow"] = error.headers["Allow"]
             # who has asked for nothing that is here keeps no connection, which others may need
             answer.force_close()
         except Exception as error:  # a fault of ours, which may cost this request and no other
@@ -245,8 +257,9 @@ def _bound_port(where: ListenAddress) -> socket.socket:
     try:
         return socket.create_server((where.address, where.port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        # Python adds words of its own, with the address once more
-        why = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
+        why = str(error)
+        if error.errno and error.errno > 0:  # else Python adds the address once more
+            why = os.strerror(error.errno).lower()
         what = f"cannot listen on {where.address}:{where.port}: {why}"
         raise CannotListen(f"{what}; choose another address or port") from error
 
@@ -271,7 +284,7 @@ def _bound_path(where: UnixPath) -> socket.socket:
 
 
 class Shutdown:
-    """How a server ends: not ready at once, and serving on for `drain_s` or until a second
+    """A server that ends is not ready at once, and serves on for `drain_s` or until a second
     signal."""
 
     def __init__(self, drain_s: float, log: Logger) -> None:
@@ -294,9 +307,9 @@ class Shutdown:
 
 
 def tls_context(client_authorities: str = "") -> ssl.SSLContext:
-    """A context without a certificate yet; `certificates.load_into` gives it one, now and later, in
-    the loop's thread. client_authorities: PEM of those that must have signed a client's
-    certificate; empty: none is asked for. ssl.SSLError where nothing of it can be read."""
+    """A context without a certificate yet; `certificates.load_into` gives it one, in the loop's
+    thread. client_authorities: PEM of those that must have signed a client's certificate; empty:
+    none is asked for. ssl.SSLError where nothing of it can be read."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -311,20 +324,23 @@ def tls_context(client_authorities: str = "") -> ssl.SSLContext:
 
 def peer(request: web.Request) -> Peer | None:
     """Who asks on a Unix socket, by the kernel's word; None where the connection is gone."""
-    connection = request.get_extra_info("socket")
-    return None if connection is None else peer_of(connection)
+    if connection := request.get_extra_info("socket"):
+        return peer_of(connection)
+    return None
 
 
 def asker(request: web.Request) -> str:
-    """Who asks: whose token came, else the user at the other end of a Unix socket, else the
-    address. All loopback addresses are one."""
+    """Whose token came, else the user at the other end of a Unix socket, else the address. All
+    loopback addresses are one."""
     if user := request.get(USER):
         return f"user {user}"
     connection = request.get_extra_info("socket")
     if connection is not None and connection.family == socket.AF_UNIX:
         return f"user {peer_of(connection).uid} of this machine"
     address = ipaddress.ip_address((request.remote or "::").partition("%")[0])
-    return "this machine" if address.is_loopback else f"address {address}"
+    if address.is_loopback:
+        return "this machine"
+    return f"address {address}"
 
 
 def health_routes(trouble: Callable[[], str]) -> Mapping[str, Handler]:
@@ -334,8 +350,9 @@ def health_routes(trouble: Callable[[], str]) -> Mapping[str, Handler]:
         return web.Response(text="ok\n")
 
     async def readiness(_request: web.Request) -> web.Response:
-        reason = trouble()
-        return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
+        if reason := trouble():
+            return web.Response(text=f"{reason}\n", status=503)
+        return await health(_request)
 
     return {"GET /healthz": health, "GET /readyz": readiness}
 
@@ -374,9 +391,9 @@ async def read_json(request: web.Request, deadline_s: float) -> bytes:
 async def trouble_reaching(
     address: str, port: int, name: str, bundle: str, deadline_s: float
 ) -> str:
-    """Asks this server whether it is ready, as an API server would; empty where it is, else why
-    not. name: what its certificate must be good for. bundle: PEM of the authorities to trust, empty
-    for the system's."""
+    """Why this server is not ready, asked as an API server would; empty where it is. name: what its
+    certificate must be good for. bundle: PEM of the authorities to trust, empty for the system's.
+    """
     try:
         context = ssl.create_default_context(cadata=bundle or None)
         async with asyncio.timeout(deadline_s):
@@ -391,4 +408,6 @@ async def trouble_reaching(
         return f"this server did not answer itself within {deadline_s:g} s"
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         return f"this server cannot reach itself: {error}"
-    return "" if b" 200 " in status else "this server is not ready"
+    if b" 200 " in status:
+        return ""
+    return "this server is not ready"

@@ -107,14 +107,16 @@ class ReadersPort:
         try:
             if not all(one.is_loopback for one in self._addresses):
                 await self._show_certificate()
-                self._renewing = asyncio.create_task(self._renew()) if self._folder else None
+                if self._folder:
+                    self._renewing = asyncio.create_task(self._renew())
             for one in self._addresses:
                 await self._open(one)
-        except (CannotListen, UnusableCertificate) as error:
+        except CannotListen as error:
             await self.stop()
-            of_certificate = isinstance(error, UnusableCertificate)
-            option = "--listen-certificate" if of_certificate else "--listen"
-            raise CannotListen(f"{option}: {error}") from None
+            raise CannotListen(f"--listen: {error}") from None
+        except UnusableCertificate as error:
+            await self.stop()
+            raise CannotListen(f"--listen-certificate: {error}") from None
 
     async def stop(self) -> None:
         if self._renewing:
@@ -133,9 +135,8 @@ class ReadersPort:
             who = "this machine"
             settings = self._settings
         elif self._reviewer is None:
-            raise CannotListen(
-                f"{one}: other machines reach it, and no API server reviews the tokens of readers"
-            )
+            why = "other machines reach it, and no API server reviews the tokens of readers"
+            raise CannotListen(f"{one}: {why}")
         else:
             review = partial(self._for_reviewed, reviewer=self._reviewer)
             routes = {route: review(route, do) for route, do in self._routes.items()}
@@ -144,10 +145,8 @@ class ReadersPort:
         server = Listener(routes, one, settings)
         await server.start()
         self._servers.append(server)
-        tls = settings.context is not None
-        self._log.info(
-            "serving readers", address=one.address, port=server.port, tls=tls, readers=who
-        )
+        where = {"address": one.address, "port": server.port}
+        self._log.info("serving readers", **where, tls=settings.context is not None, readers=who)
 
     # -- the certificate --------------------------------------------------------------------------
 
@@ -166,18 +165,16 @@ class ReadersPort:
             self._log.info("certificate for readers", sha256=sha256, made=self._folder is None)
 
     async def _renew(self) -> None:
-        """Shows what is renewed in the folder, until it is cancelled; a change of what is wrong is
-        logged once."""
+        """Shows what is renewed in the folder, until it is cancelled."""
         trouble = ""
         while True:
             await asyncio.sleep(_LOOK_S)
-            before = trouble
-            trouble = ""
             try:
                 await self._show_certificate()
+                trouble = ""
             except UnusableCertificate as error:
-                trouble = str(error)
-                if trouble != before:
+                if trouble != str(error):
+                    trouble = str(error)
                     self._log.warning("certificate for readers cannot be used", reason=trouble)
 
     # -- requests ---------------------------------------------------------------------------------
@@ -186,8 +183,9 @@ class ReadersPort:
         path = route.split()[1]
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            token = rules.bearer_token(request.headers.get("Authorization", ""))
-            verdict = await self._verdict(token, path, reviewer) if token else rules.NO_TOKEN
+            verdict = rules.NO_TOKEN
+            if token := rules.bearer_token(request.headers.get("Authorization", "")):
+                verdict = await self._verdict(token, path, reviewer)
             if not verdict.may_read:
                 return _refused(verdict)
             request[USER] = verdict.user
@@ -208,8 +206,9 @@ class ReadersPort:
 
 def _at_home(handler: Handler) -> Handler:
     async def answer(request: web.Request) -> web.StreamResponse:
-        is_own = rules.is_own_host(request.headers.get("Host", ""))
-        return await handler(request) if is_own else _refused(rules.OTHER_HOST)
+        if rules.is_own_host(request.headers.get("Host", "")):
+            return await handler(request)
+        return _refused(rules.OTHER_HOST)
 
     return answer
 
@@ -228,7 +227,8 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 def _refused(verdict: ReaderVerdict) -> web.Response:
     """In plain words. Who is refused keeps no connection, which others may need."""
-    headers = {"WWW-Authenticate": "Bearer"} if verdict.status == 401 else {}
-    answer = web.Response(text=f"{verdict.reason}\n", status=verdict.status, headers=headers)
+    answer = web.Response(text=f"{verdict.reason}\n", status=verdict.status)
+    if verdict.status == 401:
+        answer.headers["WWW-Authenticate"] = "Bearer"
     answer.force_close()
     return answer

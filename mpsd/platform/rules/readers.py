@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mpsd.model.fields import as_mapping
+
 KEPT_S = 60.0  # how long an answer counts; a right that is taken away is gone by then
 _MOST_KEPT = 1024  # so that nobody fills our memory with tokens that he makes up
 _HOST = re.compile(r"(?:(?P<plain>[^\[\]:]+)|\[(?P<v6>[^\[\]]+)\])(?::[0-9]+)?")
@@ -87,14 +89,16 @@ def token_review(token: str) -> dict[str, Any]:
 
 def reviewed_user(answer: Mapping[str, Any]) -> User | None:
     """Whose token it is; None where it is nobody's, or the answer does not say."""
-    status = _mapping(answer.get("status"))
-    user = _mapping(status.get("user"))
+    status = as_mapping(answer.get("status"))
+    user = as_mapping(status.get("user"))
     name = user.get("username")
     if status.get("authenticated") is not True or not isinstance(name, str) or not name:
         return None
     groups = user.get("groups")
-    listed = tuple(map(str, groups)) if isinstance(groups, list) else ()
-    return User(name, str(user.get("uid") or ""), listed, _mapping(user.get("extra")))
+    if not isinstance(groups, list):
+        groups = []
+    uid = str(user.get("uid") or "")
+    return User(name, uid, tuple(map(str, groups)), as_mapping(user.get("extra")))
 
 
 def access_review(user: User, path: str) -> dict[str, Any]:
@@ -113,12 +117,8 @@ def _review(api: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_allowed(answer: Mapping[str, Any]) -> bool:
-    status = _mapping(answer.get("status"))
+    status = as_mapping(answer.get("status"))
     return status.get("allowed") is True and status.get("denied") is not True
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 class Verdicts:
@@ -136,8 +136,10 @@ class Verdicts:
     def known(self, token: str, path: str, now: float) -> ReaderVerdict | None:
         """None where it must be asked. now: seconds of a clock that is never set."""
         key = _key(token, path)
-        at, verdict = self._kept[True].get(key) or self._kept[False].get(key) or (0.0, None)
-        return verdict if verdict and now - at < KEPT_S else None
+        for kept in self._kept.values():
+            if (known := kept.get(key)) and now - known[0] < KEPT_S:
+                return known[1]
+        return None
 
     def keep(self, token: str, path: str, verdict: ReaderVerdict, now: float) -> None:
         """now: when it was asked, not when it was answered."""
