@@ -74,6 +74,7 @@ def set(  # noqa: A001 - the verb's name
     except (local_api.NotRunning, TimeoutError) as error:
         give_up(f"mpsd set: {error}", ExitCode.NO)
     if code != _OK:
+        give_up_refused("mpsd set", body)
         refusal = local_api.read(body, Refusal)
         reasons = one_line("; ".join(refusal.reasons))
         exit_code = ExitCode.MISUSE if refusal.for_ever else ExitCode.NO

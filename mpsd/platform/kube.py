@@ -1,7 +1,4 @@
-"""The Kubernetes API over HTTP: plain objects in and out, each call with a deadline.
-
-What comes back is what the API server wrote, or one of the errors below, which name the request.
-"""
+"""The Kubernetes API over HTTP: plain objects in and out, each call with a deadline."""
 
 import asyncio
 import time
@@ -46,7 +43,7 @@ class NotFound(KubeError):
 
 
 class Conflict(KubeError):
-    """Somebody else was first: the object exists already, or has changed since it was read."""
+    """The object exists already, or has changed since it was read."""
 
 
 class Forbidden(KubeError):
@@ -54,7 +51,7 @@ class Forbidden(KubeError):
 
 
 class Rejected(KubeError):
-    """The API server, or an admission webhook, finds something wrong with what was sent."""
+    """The API server, or an admission webhook, refuses what was sent."""
 
 
 class Expired(KubeError):
@@ -70,7 +67,7 @@ _ERRORS = {404: NotFound, 409: Conflict, 410: Expired, 429: Unavailable}
 
 
 class PatchKind(StrEnum):
-    """How a patch is meant. The value is its content type."""
+    """How a patch is meant; the value is its content type."""
 
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
@@ -79,8 +76,6 @@ class PatchKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object."""
-
     api: str  # group and version; `v1` for the core group
     plural: str
 
@@ -136,8 +131,6 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How an API server is reached."""
-
     host: str  # with the scheme and no slash at its end
     pool: urllib3.PoolManager
     authorization: Callable[[], Mapping[str, str]]  # the headers that let us in, as they are now
@@ -164,7 +157,7 @@ class Access:
 
 
 def _read_answer(ask: Ask, response: urllib3.BaseHTTPResponse, kind: Any = object) -> Object:
-    """The object in an answer; raises what a refusal is called. kind: as for `decoded`."""
+    """The object in an answer, or what a refusal is called. kind: as for `decoded`."""
     if not 200 <= response.status < 300:
         raise refusal(ask, response.status, decoded(response.data))
     answer = decoded(response.data, kind)
@@ -174,7 +167,7 @@ def _read_answer(ask: Ask, response: urllib3.BaseHTTPResponse, kind: Any = objec
 
 
 def refusal(ask: Ask, status: int, answer: object) -> KubeError:
-    """answer: the Status object that came with it, if one did."""
+    """answer: the Status object, if one came."""
     why = as_mapping(answer).get("message", "")
     if status == 401:
         return Forbidden(f"the API server does not know mpsd's credentials: {why}")
@@ -202,7 +195,7 @@ def _changes_uid(answer: Object) -> bool:
 
 
 def decoded(body: bytes, kind: Any = object) -> object:
-    """None for what is no JSON. kind: what is wanted; all comes of a body that does not fit it."""
+    """None for what is no JSON. kind: of what is wanted; another shape is decoded whole."""
     for one in dict.fromkeys((kind, object)):
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return msgspec.json.decode(body, type=one)
@@ -229,14 +222,12 @@ async def within(deadline_s: float, ask: Ask) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Objects, and the resourceVersion of which a watch may start."""
-
     items: Sequence[Object]
     version: str
 
 
 class Kube:
-    """A connection to one API server, whose calls run in threads of their own."""
+    """A connection to one API server. Calls run in threads."""
 
     def __init__(self, access: Access, *, deadline_s: float = 5.0) -> None:
         self.access = access
@@ -255,31 +246,31 @@ class Kube:
         return await self._object(Ask("get", resource, name, namespace), deadline_s)
 
     async def read(self, path: str) -> Object:
-        """What stands at a path that is about no object, such as /apis."""
+        """What is at a path that is about no object, such as /apis."""
         return await self._object(Ask("get", PODS, place=path))
 
     async def date(self, deadline_s: float | None = None) -> str:
-        """The API server's clock, as HTTP writes it; empty where the answer does not say."""
+        """The API server's clock, as HTTP writes it; empty where it does not say."""
         answer = await self._send(Ask("get", PODS, place="/version"), deadline_s or self.deadline_s)
         return str(answer.headers.get("Date", ""))
 
     async def log(
         self, pod: str, namespace: str, container: str, *, previous: bool, most_bytes: int
     ) -> str:
-        """The end of a container's log. previous: of the one before its last restart."""
+        """The end of a log. previous: of the container before its last restart."""
         query = {"tailLines": str(_LOG_LINES), "limitBytes": str(_LOG_BYTES)}
         query |= {"container": container, "previous": str(previous).lower()}
         found = await self._bytes(Ask("get", PODS, pod, namespace, "log", query=query))
         return found[-most_bytes:].decode(errors="replace")
 
     async def kubelet_metrics(self, node: str) -> bytes:
-        """As its kubelet has them for Prometheus. Needs the right to get nodes/proxy."""
+        """What Prometheus gets. Needs the right to get nodes/proxy."""
         return await self._bytes(Ask("get", NODES, node, subresource="proxy/metrics"))
 
     async def list(
         self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None
     ) -> Sequence[Object]:
-        """All objects of this kind. query: such as `{"labelSelector": "a=b"}`. Expired."""
+        """query: such as `{"labelSelector": "a=b"}`. Expired."""
         return [one async for page in self.pages(resource, namespace, query) for one in page.items]
 
     async def pages(
@@ -290,8 +281,8 @@ class Kube:
         fields: type[Any] | None = None,
     ) -> AsyncIterator[Listing]:
         """As `list`, piece by piece. fields: a TypedDict or struct of what is wanted of each
-        object; None: everything. The last page's version is the one to watch from. Expired where
-        the server cannot go on with many pages, or lacks the version asked for."""
+        object; None: everything. A watch starts from the last page's version. Expired where the
+        server cannot go on with many pages, or lacks the version asked for."""
         asked = {**(query or {}), "limit": str(_PAGE)}
         kind = cast("Any", _Page)[fields or Any]
 
@@ -337,7 +328,7 @@ class Kube:
     async def replace(
         self, resource: Resource, value: Object, namespace: str = "", subresource: str = ""
     ) -> Object:
-        """Conflict where the object has changed since the resourceVersion in `value`."""
+        """Conflict where it has changed since the resourceVersion in `value`."""
         name = value["metadata"]["name"]
         ask = Ask("update", resource, name, namespace, subresource, body=encode(value))
         return await self._object(ask)
@@ -351,23 +342,22 @@ class Kube:
         namespace: str = "",
         subresource: str = "",
     ) -> Object:
-        """Conflict where the patch names a resourceVersion or a uid and the object has another."""
+        """Conflict where the patch names another resourceVersion or uid than the object has."""
         ask = Ask("patch", resource, name, namespace, subresource, None, encode(patch), kind.value)
         return await self._object(ask)
 
     async def delete(
         self, resource: Resource, name: str, namespace: str = "", **meant: str
     ) -> Object:
-        """With what belongs to it. meant: the `uid` of the one that is, and its `resourceVersion`
-        where it may not have changed; Conflict where another is there by now."""
+        """Deletes also what belongs to it. meant: its `uid`, and its `resourceVersion` where it may
+        not have changed; Conflict where another is there by now."""
         options: Object = {"kind": "DeleteOptions", "apiVersion": "v1"}
         options["propagationPolicy"] = "Background"
         options["preconditions"] = {key: value for key, value in meant.items() if value}
         return await self._object(Ask("delete", resource, name, namespace, body=encode(options)))
 
     async def evict(self, name: str, namespace: str, uid: str = "") -> None:
-        """Asks for the end of a pod as a drain does. Unavailable while a disruption budget forbids
-        it."""
+        """Evicts as a drain does. Unavailable while a disruption budget forbids it."""
         eviction: Object = {"kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
         if uid:
             eviction["deleteOptions"] = {"preconditions": {"uid": uid}}
@@ -424,8 +414,7 @@ class ResourceKind:
 
 
 async def deletable_kinds(kube: Kube) -> tuple[Sequence[ResourceKind], Sequence[str]]:
-    """The kinds, and why groups are missing, a sentence each: an API service behind the server may
-    be down."""
+    """The kinds, and why groups are missing, a sentence each: an API service may be down."""
     groups = (await kube.read("/apis")).get("groups") or []
     places = ["/api/v1"]
     places += [f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups]

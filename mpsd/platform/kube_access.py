@@ -25,7 +25,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HOST = "KUBERNETES_SERVICE_HOST"
 _READ_AGAIN_S = 60.0  # kubelet replaces a token well before it expires
 _CONNECTIONS = 24  # that are kept: those of all calls at once, and of watches
-_USER_DEADLINE_S = 15.0  # of a call: people ask from far away, and of thousands of nodes at once
+_USER_DEADLINE_S = 15.0  # of a call: people ask from far away, of thousands of nodes
 _KNOWN_OF_CLUSTER = {
     "server",
     "certificate-authority",
@@ -72,7 +72,7 @@ def _access(files: Sequence[Path], context: str, environment: Mapping[str, str])
 def namespace_of_user(
     kubeconfig: str | None, context: str | None, environment: Mapping[str, str] = os.environ
 ) -> str:
-    """That of the context, or of the pod this runs in. InvalidInput as for a connection."""
+    """The context's, or that of the pod this runs in. InvalidInput as for a connection."""
     chosen = _chosen(kubeconfig, context, environment)
     if chosen.files:
         return chosen.namespace or "default"
@@ -85,7 +85,7 @@ def namespace_of_user(
 
 
 class TokenFile:
-    """The token in a file, as of a minute ago at most; while it cannot be read, the last one."""
+    """The token in a file, a minute old at most; while it cannot be read, the last one."""
 
     def __init__(self, file: Path) -> None:
         """OSError where it cannot be read at all, NotPlain where it is empty."""
@@ -106,7 +106,7 @@ class TokenFile:
 def of_service_account(
     folder: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] = os.environ
 ) -> Access:
-    """That of the pod this runs in. NotPlain where it is in none, or behind a proxy."""
+    """The pod's own. NotPlain in no pod, or behind a proxy."""
     _without_proxy(environment)
     address, port = (environment.get(name, "") for name in (_HOST, "KUBERNETES_SERVICE_PORT"))
     authority = folder / "ca.crt"
@@ -124,7 +124,7 @@ def of_service_account(
 def of_kubeconfig(
     file: Path, environment: Mapping[str, str] = os.environ, *, context: str = ""
 ) -> Access:
-    """context: empty for the file's current one. NotPlain where there is more in it, or less."""
+    """context: empty for the file's current one. NotPlain where more, or less, is in it."""
     _without_proxy(environment)
     try:
         read = yaml.safe_load(file.read_text())
@@ -159,9 +159,9 @@ def _authorization(user: Mapping[str, Any], beside: Path) -> Callable[[], Mappin
 
 
 def _trusting(cluster: Mapping[str, Any], beside: Path) -> urllib3.PoolManager:
-    """By the cluster's entry, else the machine. Data go before a file, as in client-go."""
+    """Data go before a file, as in client-go."""
     if cluster.get("insecure-skip-tls-verify"):
-        # it was chosen, once for all requests
+        # chosen in the kubeconfig
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         return _pool(cert_reqs="CERT_NONE", assert_hostname=False)
     if data := cluster.get("certificate-authority-data"):
@@ -179,7 +179,7 @@ def _pool(cert_reqs: str = "CERT_REQUIRED", **how: Any) -> urllib3.PoolManager:
 
 
 def _by_package(load: Callable[..., Any]) -> Access:
-    """load: fills its keyword argument `client_configuration`. Unavailable where it fails."""
+    """Unavailable where it fails."""
     from kubernetes.client.api_client import ApiClient
     from kubernetes.client.configuration import Configuration
 
@@ -189,7 +189,7 @@ def _by_package(load: Callable[..., Any]) -> Access:
     # the package lets through whatever a file that is no kubeconfig makes it stumble over
     except Exception as error:
         raise Unavailable(f"the Kubernetes API cannot be reached: {error}") from error
-    # chosen in the kubeconfig, and not to be said anew at every request
+    # chosen in the kubeconfig
     if not configuration.verify_ssl:
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 
@@ -235,8 +235,8 @@ def _chosen(kubeconfig: str | None, context: str | None, environment: Mapping[st
 
 
 def _contexts(where: str, files: Sequence[Path]) -> tuple[dict[str, str], str]:
-    """The contexts with their namespaces, and the current one; each empty where none is named. Of a
-    name that is there twice the first counts."""
+    """The contexts with their namespaces, and the current one; empty where none is named. The first
+    of a name counts, as with kubectl."""
     contexts: dict[str, str] = {}
     current, shape = "", FieldReader()  # its problems are left to whatever connects
     for file in files:

@@ -33,9 +33,9 @@ from mpsd.platform.logs import logger
 
 T = TypeVar("T")
 
-_WATCH_S = (240, 300)  # what a watch is asked to last: not all alike, or all would return together
+_WATCH_S = (240, 300)  # what a watch is asked to last; not all are to return together
 _SILENCE_S = 90.0  # servers send a bookmark about once a minute
-_QUIET_S = 10.0  # then the server is asked for a word: one that hangs keeps its connections open
+_QUIET_S = 10.0  # then the server is asked something: one that hangs keeps connections
 _ANSWER_S = 5.0
 _PIECE = 1 << 16  # bytes that are read at once
 _ANY_VERSION = "0"  # whatever the server has in memory, which costs it least
@@ -70,7 +70,6 @@ class WatchEvent:
 
     @property
     def version(self) -> str:
-        """The resourceVersion to go on from after this change."""
         return str(self.object["metadata"]["resourceVersion"])
 
 
@@ -82,14 +81,14 @@ class _Watch:
         self._kube = kube
         self._ask = ask
         self._silence_s = silence_s
-        # for the thread; None: it ends
+        # None: the thread ends
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._call: Future[Any] = Future()  # the last one, of which there is one at a time
+        self._call: Future[Any] = Future()
         self._is_closed = False
         self._answer: urllib3.BaseHTTPResponse | None = None  # None until its head has come
 
     async def open(self) -> None:
-        """Returns once the server has agreed to it. Raises what a refusal is called."""
+        """Raises what a refusal is called."""
         try:
             name = f"kube-watch-{self._ask.resource.plural}"
             Thread(target=self._call_each, name=name, daemon=True).start()
@@ -100,7 +99,7 @@ class _Watch:
         self._kube.heard_at = time.monotonic()
 
     async def changes(self) -> AsyncIterator[WatchEvent]:
-        """Until the server ends them. Expired; Unavailable."""
+        """Expired; Unavailable."""
         assert self._answer, "it is open"
         pieces = self._read(self._answer)
         while (piece := await self._next(pieces)) is not None:
@@ -109,7 +108,7 @@ class _Watch:
                 yield change
 
     async def _next(self, pieces: Iterator[list[WatchEvent]]) -> list[WatchEvent] | None:
-        """None at the end. Unavailable as soon as the server answers nothing at all."""
+        """None at the end. Unavailable once the server answers nothing at all."""
         if self._is_closed:
             return None
         reading = self._in_thread(lambda: next(pieces, None))
@@ -130,7 +129,7 @@ class _Watch:
         """Wakes the thread out of whatever it waits for, so that it ends."""
         self._is_closed = True
         if self._answer:
-            # it may have ended by itself just now
+            # it has ended by itself
             with suppress(*UNREACHED, ValueError, RuntimeError):
                 self._answer.shutdown()
         self._call.add_done_callback(self._release)
@@ -138,7 +137,7 @@ class _Watch:
 
     def _in_thread(self, act: Callable[[], T]) -> asyncio.Future[T]:
         self._call = call = Future[T]()
-        # so that one whose caller is cancelled goes on to its end
+        # one whose caller is cancelled goes on to its end
         call.set_running_or_notify_cancel()
 
         def run() -> None:
@@ -180,7 +179,7 @@ class _Watch:
             raise Unavailable(f"{self._ask}: the connection is lost: {why}") from None
 
     def _change(self, line: bytes) -> WatchEvent | None:
-        """None for a kind of change that this version of mpsd does not know."""
+        """None for an unknown kind of change."""
         try:
             entry = msgspec.json.decode(line)
             kind = entry["type"]
@@ -245,11 +244,11 @@ class Mirror(Generic[T]):
         self._in_order: tuple[T, ...] | None = ()  # None: to be made anew
         self._version = _ANY_VERSION
         self._listed = False  # whether `_version` is one to go on watching from
-        self.plural = selection.resource.plural  # what is mirrored, such as `pods`
+        self.plural = selection.resource.plural
         self._log = logger(watched=self.plural)
         self.synced = False
         self.out_of_sync_since: float | None = time.time()
-        # what the last attempt came to; None while it is in sync
+        # None while it is in sync
         self.trouble: KubeError | None = None
 
     def objects(self) -> tuple[T, ...]:
@@ -356,7 +355,6 @@ class Mirror(Generic[T]):
 
 
 def _name(found: Any) -> tuple[str, str]:
-    """found: an object, or the struct of `Selection.fields`."""
     if isinstance(found, msgspec.Struct):
         return found.metadata.namespace, found.metadata.name  # type: ignore[attr-defined]
     metadata = found["metadata"]

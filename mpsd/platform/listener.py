@@ -29,23 +29,23 @@ from mpsd.platform.run_directory import Peer, peer_of
 from mpsd.platform.settings import CannotListen, ListenAddress
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-USER = web.RequestKey("USER", str)  # whose token came with a request
+USER = web.RequestKey("USER", str)  # whose token came
 
-# aiohttp would log a traceback for every peer that speaks no HTTP, which is answered 400
+# else a traceback for every peer that speaks no HTTP
 _SILENT = logging.Logger("aiohttp", logging.CRITICAL + 1)
 _TLS_BUFFER = 32 * 1024  # bytes of each connection; asyncio takes 256 KiB
 _HANDSHAKE_S = 10.0
 _FIRST_REQUEST_S = 10.0
-_IDLE_S = 120.0  # longer than Go's client keeps one (90 s), or a request could be on its way
+_IDLE_S = 120.0  # longer than Go's client keeps one (90 s)
 _LONGEST_FIELD = 8190  # bytes of a header's line; aiohttp answers 400 to more
-_REST_OF_BODY_S = 2.0  # a body that is refused is read on, so that its sender sees the answer
+_REST_OF_BODY_S = 2.0  # of a refused body, so that its sender sees the answer
 _JSON = "application/json"
-_CLOSED = -1  # the file descriptor of a socket that was closed, by whomever
+_CLOSED = -1  # the file descriptor of a closed socket
 _LAST_HANDSHAKES_S = 1.0
-_RETRY_ACCEPT_S = 1.0  # while no connection can be had, for want of file descriptors
+_RETRY_ACCEPT_S = 1.0  # for want of file descriptors
 _BACKLOG = 1024
 _RESERVED = 32  # connections to a Unix socket
-_ACCEPTED_AT_ONCE = 64  # before those who are served have their turn
+_ACCEPTED_AT_ONCE = 64  # then those who are served have their turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ class ListenerSettings:
     may open. More are closed at once, but that an address takes the place of one with more."""
 
     longest_body: int = 1024**2  # bytes
-    last_requests_s: float = 10.0  # for requests under way, once nobody can connect any more
-    cancels: bool = False  # a request ends when its peer hangs up: where answers wait or are long
+    last_requests_s: float = 10.0  # for requests under way
+    cancels: bool = False  # a request ends with its connection: where answers wait or are long
     most: int = 1024
     most_of_peer: int = 512
     context: ssl.SSLContext | None = None  # None: HTTP without TLS
@@ -86,7 +86,7 @@ class Listener:
         # address or uid; also of some that were closed meanwhile
         self._peers: dict[socket.socket, str | int] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
-        # of peers that have not asked anything yet; gone when they ask, or connections would stay
+        # of peers that have asked nothing yet
         self._silent: dict[asyncio.BaseProtocol, asyncio.TimerHandle] = {}
         app = web.Application(
             client_max_size=settings.longest_body, middlewares=[self._note_and_close]
@@ -130,11 +130,11 @@ class Listener:
         self._listen(listening)
 
     def ask_to_go(self) -> None:
-        """From now on each answer asks its peer to connect anew; new peers are served too."""
+        """Each answer from now on asks its peer to connect anew."""
         self._closing = True
 
     async def stop(self) -> None:
-        """Accepts nobody any more, finishes what is under way, then closes every connection."""
+        """Finishes what is under way, then closes every connection."""
         was_open = self._socket
         self._socket = None
         if was_open:
@@ -151,7 +151,7 @@ class Listener:
     # -- connections ------------------------------------------------------------------------------
 
     def _listen(self, listening: socket.socket) -> None:
-        if listening is self._socket:  # else it was closed before the retry
+        if listening is self._socket:
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
@@ -162,7 +162,7 @@ class Listener:
             # there is none, or it has gone again
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # which stays so: the loop would call again at once, for ever
+            except OSError as error:  # which stays so, and the loop would call again at once
                 self._shortages.tell("accept a connection", error)
                 loop.remove_reader(listening)
                 loop.call_later(_RETRY_ACCEPT_S, self._listen, listening)
@@ -195,7 +195,7 @@ class Listener:
         return has_place
 
     def _make_room(self, counts: Counter[str | int], peer: str | int) -> None:
-        """For another of this address: the address with the most loses its oldest."""
+        """The address with the most loses its oldest."""
         ((address, most),) = counts.most_common(1)
         if most > counts[peer] + 1:
             oldest = next(other for other, one in self._peers.items() if one == address)
@@ -236,9 +236,9 @@ class Listener:
             answer = web.Response(status=error.status, text=f"{error.reason}\n")
             if "Allow" in error.headers:
                 answer.headers["Allow"] = error.headers["Allow"]
-            # who has asked for nothing that is here keeps no connection, which others may need
+            # so that others may have the connection
             answer.force_close()
-        except Exception as error:  # a fault of ours, which may cost this request and no other
+        except Exception as error:  # a fault of ours
             if is_shortage(error):
                 self._shortages.tell(f"answer {request.path}", error)
                 text = f"mpsd cannot answer now: {error}; see its log\n"
@@ -265,7 +265,7 @@ def _bound_port(where: ListenAddress) -> socket.socket:
 
 
 def _bound_path(where: UnixPath) -> socket.socket:
-    """A socket that nobody listens on is replaced."""
+    """A new socket in place of one that nobody listens on."""
     where.path.parent.mkdir(parents=True, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
         probe.settimeout(1)
@@ -297,7 +297,7 @@ class Shutdown:
         self._hurry.set()
 
     async def drain(self, ask_to_go: Callable[[], None]) -> None:
-        """ask_to_go: has each answer from now on ask its peer to come elsewhere."""
+        """ask_to_go: asks peers to come elsewhere."""
         self.has_begun = True
         ask_to_go()
         self._log.info("going", drain_s=self._drain_s, again="a second signal ends the drain")
@@ -362,7 +362,7 @@ def json_answer(value: object, status: int = 200) -> web.Response:
 
 
 class BodyRefused(Exception):
-    """A body that is not taken. status: of HTTP."""
+    """status: of HTTP."""
 
     def __init__(self, status: int, reason: str) -> None:
         self.status = status
@@ -370,14 +370,14 @@ class BodyRefused(Exception):
 
 
 async def read_json(request: web.Request, deadline_s: float) -> bytes:
-    """The whole body. BodyRefused: 415 for another type, 413 too long, 408 too slow."""
+    """BodyRefused: 415 for another type, 413 too long, 408 too slow."""
     if request.content_type != _JSON:
         raise BodyRefused(415, f"the content type is {request.content_type}; send {_JSON}")
     too_long = BodyRefused(413, f"the body is longer than {request.client_max_size} bytes")
     if (request.content_length or 0) > request.client_max_size:
         raise too_long
     try:
-        # all of it is here, mostly, and a deadline costs as much as to read it
+        # mostly so, and a deadline costs as much as to read it
         if request.content.is_eof():
             return await request.read()
         async with asyncio.timeout(deadline_s):

@@ -15,7 +15,7 @@ Value = TypeVar("Value")
 
 
 class NotRunning(Exception):
-    """No agent answers on the socket; the message has the remedy."""
+    """The message has the remedy."""
 
 
 def read(body: bytes, kind: type[Value]) -> Value:
@@ -45,8 +45,8 @@ class _UnixConnection(http.client.HTTPConnection):
 def ask(
     path: Path, method: str, url: str, body: object = None, timeout_s: float = 10.0
 ) -> tuple[int, bytes]:
-    """The status and body of the answer. NotRunning; TimeoutError after `timeout_s`, or where it
-    takes no more requests; each with a sentence for a person."""
+    """The status and body. NotRunning; TimeoutError after `timeout_s`, or where it takes no more
+    requests; each with a sentence for a person."""
     connection = _UnixConnection(path, timeout_s)
     sent = None
     if body is not None:

@@ -20,7 +20,7 @@ _PROFILE = re.compile(r"(?:[0-9]c\.)?[0-9]g\.[0-9]+gb[+.a-z-]*", re.ASCII)
 
 
 class NvmlFailed(Exception):
-    """NVML did not say; the message names the call and the remedy where one is known."""
+    """The message names the call, and the remedy where one is known."""
 
 
 class Nvml:
@@ -34,7 +34,6 @@ class Nvml:
         self.spent_s = 0.0  # of this process's processor time, in its calls so far
 
     def open(self) -> None:
-        """NvmlFailed where there is no driver."""
         try:
             self._ask("nvmlInit")
         except NvmlFailed as error:
@@ -95,14 +94,14 @@ class Nvml:
         return tuple(found)
 
     def instances(self, uuid: str) -> tuple[str, ...]:
-        """The UUIDs of the GPU's MIG instances; none where MIG is off."""
+        """None where MIG is off."""
         return tuple(
             _text(self._ask("nvmlDeviceGetUUID", handle)) for handle in self._instances(uuid)
         )
 
     def _instances(self, uuid: str) -> Iterator[Any]:
-        """A handle of each MIG device, asked for anew each time: it may be another's once its
-        instance has gone (nvml.h, nvmlDeviceGetMigDeviceHandleByIndex)."""
+        """The MIG devices, asked for anew each time: a handle may be another's once its instance
+        has gone (nvml.h, nvmlDeviceGetMigDeviceHandleByIndex)."""
         if not self.mig_enabled(uuid):
             return
         whole = self._handle(uuid)
@@ -242,7 +241,7 @@ class Nvml:
         return sorted(fresh, key=lambda one: one.timeStamp)
 
     def mig_enabled(self, uuid: str) -> bool:
-        """Whether MIG is on, so that its instances are GPUs in its place."""
+        """Whether its instances are GPUs in its place."""
         if is_instance(uuid):
             return False
         handle = self._handle(uuid)
@@ -250,8 +249,7 @@ class Nvml:
         return bool(current)
 
     def compute_mode(self, uuid: str) -> int:
-        """The number that NVML gives the mode; 0 is Default, 3 EXCLUSIVE_PROCESS. Of a MIG instance
-        its parent's."""
+        """0 is Default, 3 EXCLUSIVE_PROCESS. Of a MIG instance its parent's."""
         handle = self._handle(uuid)
         if is_instance(uuid):
             handle = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
@@ -265,8 +263,7 @@ class Nvml:
     # nvml.h of release 615: nvmlSetMemoryLimits_v1_t; documented, not observed.
 
     def has_memory_limits(self, uuid: str, cgroup: Path) -> bool:
-        """Whether the driver and its library have these functions. cgroup: any. NvmlFailed for a
-        GPU that is lost."""
+        """cgroup: any. NvmlFailed for a GPU that is lost."""
         if not hasattr(self._library, "nvmlDeviceGetMemoryLimits_v1"):
             return False
         try:
@@ -278,8 +275,8 @@ class Nvml:
         return True
 
     def memory_limit_mib(self, uuid: str, cgroup: Path) -> int | None:
-        """What the processes below this cgroup of v2 may have together; None without a limit or
-        such a cgroup. NvmlFailed."""
+        """The limit of all processes below this cgroup of v2; None without a limit or such a
+        cgroup. NvmlFailed."""
         try:
             hard = int(self._memory_limits(uuid, cgroup).hardLimit)
         except NvmlFailed as error:
@@ -291,8 +288,7 @@ class Nvml:
         return hard // 1024**2
 
     def limit_memory(self, uuid: str, cgroup: Path, memory_mib: int | None) -> None:
-        """Sets the hard limit; None takes it away. cgroup: its folder. NvmlFailed, also for a MIG
-        instance."""
+        """None takes it away. cgroup: its folder. NvmlFailed, also for a MIG instance."""
         limits = self._library.c_nvmlSetMemoryLimits_v1_t()
         limits.nameSpace = str(cgroup).encode()
         limits.softLimit = 0

@@ -1,7 +1,5 @@
-"""Processes of this machine: their identity, state and environment, and signals to them.
-
-Nothing is signalled without proof of identity (pid, start time, boot id), held by a pidfd.
-"""
+"""Processes of this machine, which are known by pid, start time and boot id, and signalled by
+pidfd."""
 
 import errno
 import fcntl
@@ -26,7 +24,7 @@ _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQU
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether this failed for want of descriptors, memory, space or processes (fork's EAGAIN)."""
+    """Whether it failed for want of descriptors, memory, space or processes (fork's EAGAIN)."""
     return isinstance(error, MemoryError) or getattr(error, "errno", None) in _SHORTAGES
 
 
@@ -35,7 +33,7 @@ _files_at_start: int | None = None  # the soft limit; None where it was not rais
 
 
 def raise_file_limit() -> None:
-    """Raises the soft limit of this process to its hard one, or to 65 536."""
+    """Raises the soft limit to the hard one, or to 65 536."""
     global _files_at_start
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < (wanted := min(hard, _MOST_FILES)):
@@ -44,7 +42,7 @@ def raise_file_limit() -> None:
 
 
 def restore_file_limit(pid: int) -> None:
-    """Gives a child the soft limit that it would have without mpsd: select(2) takes 1024 files."""
+    """Restores what a child would have without mpsd: select(2) takes 1024 files."""
     if _files_at_start is not None:
         with suppress(OSError):  # it has ended
             _soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -62,7 +60,7 @@ def boot_time_s() -> float:
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
-    """Who has this pid now; None when nobody. A process lives by its other threads too."""
+    """None when nobody has this pid. A process lives by its other threads too."""
     fields = _stat_fields(pid)
     if fields is None or (fields[0] in b"ZXx" and int(fields[17]) < 2):
         return None
@@ -122,7 +120,7 @@ def open_pidfd(identity: ProcessIdentity) -> int | None:
     except ProcessLookupError:
         return None
     try:
-        # asked while the pidfd holds the pid, so that it cannot change hands in between
+        # the pidfd holds the pid, which cannot change hands meanwhile
         if is_alive(identity):
             return descriptor
     except BaseException:
@@ -133,7 +131,7 @@ def open_pidfd(identity: ProcessIdentity) -> int | None:
 
 
 def send_signal(identity: ProcessIdentity, signum: signal.Signals) -> bool:
-    """Signals this very process; False when it is gone, and then nobody is signalled."""
+    """False when this very process is gone."""
     if (descriptor := open_pidfd(identity)) is None:
         return False
     try:
@@ -143,7 +141,7 @@ def send_signal(identity: ProcessIdentity, signum: signal.Signals) -> bool:
 
 
 def has_ended(descriptor: int) -> bool:
-    """Whether the process of a pidfd has ended, to its last thread."""
+    """Whether it has, to its last thread."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
@@ -173,14 +171,14 @@ def exit_status(descriptor: int, identity: ProcessIdentity) -> int | None:
 
 
 def _may_trace(pid: int) -> bool:
-    """Whether /proc hides nothing of it from us: `personality` is as secret as its exit code."""
+    """Whether /proc hides nothing of it: `personality` is as secret as its exit code."""
     with suppress(OSError):
         return bool(_read_start(pid, "personality"))
     return False
 
 
 def how_ended(status: int | None) -> str:
-    """A status as `exit_status` has it in words, such as `killed by SIGKILL` or `exit code 1`."""
+    """In words, such as `killed by SIGKILL` or `exit code 1`. status: of `exit_status`."""
     if status is None:
         return END_UNKNOWN
     if not (signum := os.WTERMSIG(status)):
@@ -192,7 +190,7 @@ def how_ended(status: int | None) -> str:
 
 
 def signal_held(descriptor: int, signum: signal.Signals) -> bool:
-    """Signals the process of a pidfd; False when it has ended. PermissionError."""
+    """False when it has ended. PermissionError."""
     try:
         signal.pidfd_send_signal(descriptor, signum)
     except ProcessLookupError:
@@ -223,8 +221,8 @@ def environment_of(pid: int) -> dict[str, str] | None:
 
 
 def _environment_in_memory(pid: int) -> bytes | None:
-    """The same bytes by process_vm_readv(2), for which CAP_SYS_PTRACE suffices; None without it.
-    proc(5): fields 50 and 51 of stat, env_start and env_end, 0 for who may not trace it."""
+    """The block by process_vm_readv(2), for which CAP_SYS_PTRACE suffices. proc(5): fields 50 and
+    51 of stat, env_start and env_end, 0 for who may not trace it."""
     import ctypes  # a tool on a laptop reads no other user's
 
     if not (fields := _stat_fields(pid)):
@@ -244,14 +242,14 @@ def _environment_in_memory(pid: int) -> bytes | None:
 
 
 def address_space_pages(pid: int) -> int | None:
-    """The size of its address space, which changes with what it maps; None when it is gone."""
+    """Changes with what it maps; None when it is gone."""
     if pages := _read_start(pid, "statm").partition(b" ")[0]:
         return int(pages)
     return None
 
 
 def mappings(pid: int) -> Iterator[bytes]:
-    """The lines of /proc/PID/maps, by address; none when it is gone or not ours to read."""
+    """None when it is gone or not ours to read."""
     with (
         suppress(OSError),
         open(f"/proc/{pid}/maps", "rb", buffering=4096) as file,  # noqa: PTH123 (as `_read_start`)
@@ -260,7 +258,7 @@ def mappings(pid: int) -> Iterator[bytes]:
 
 
 def mapped_bytes(pid: int, device: bytes) -> int | None:
-    """How much it maps of files whose names begin so; None when it is gone or not ours to read."""
+    """How much it maps of such files; None when it is gone or not ours to read."""
     try:
         maps = (_PROC / str(pid) / "maps").read_bytes()
     except OSError:
@@ -274,7 +272,7 @@ def mapped_bytes(pid: int, device: bytes) -> int | None:
 
 
 def command_of(pid: int) -> str:
-    """The command line, or the kernel's name for it; empty when it is gone; valid Unicode."""
+    """Its words, or the kernel's name for it; empty when it is gone."""
     words = _read_start(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ")
     words = words or _read_start(pid, "comm").rstrip(b"\n")
     return words.decode(errors="replace")
@@ -287,7 +285,7 @@ def parent_of(pid: int) -> int:
 
 
 def line_of(pid: int) -> Iterator[int]:
-    """The process and those that it descends from, as far as the first of its pid namespace."""
+    """It, and those that it descends from, in its pid namespace."""
     for _generation in range(64):
         if pid <= 1:
             return
@@ -302,7 +300,7 @@ def state_of(identity: ProcessIdentity) -> str:
 
 
 def user_of(pid: int) -> int | None:
-    """The user who runs the process (its real uid); None when it is gone."""
+    """Its real uid; None when it is gone."""
     if uids := _status(str(pid)).get("Uid", "").split():
         return int(uids[0])
     return None
@@ -342,7 +340,7 @@ def _tasks(pid: int) -> list[str]:
 
 
 def is_stopped(identity: ProcessIdentity) -> bool:
-    """Whether each thread of this very process is stopped (not frozen) or has ended."""
+    """Whether each of its threads is stopped (not frozen) or has ended."""
     stats = [_read_start(task, "stat") for task in _tasks(identity.pid)]
     states = {stat[stat.rindex(b")") + 2 :][:1] for stat in stats if stat}
     return bool(states & {b"T", b"t"}) and states <= {b"T", b"t", b"Z", b"X"} and is_alive(identity)
@@ -371,11 +369,10 @@ def handles(identity: ProcessIdentity, signum: int) -> bool:
 
 
 def _handles(pid: int, status: Mapping[str, str], bit: int) -> bool:
-    """bit: of the signal, in the masks of /proc/PID/status."""
     if _mask(status, "SigCgt") & bit:
         return True
     is_known = False
-    for task in _tasks(pid):  # mostly the first one takes it, and the others need not be read
+    for task in _tasks(pid):  # mostly the first takes it
         if found := _status(task):
             is_known = True
             if not (_mask(found, "SigBlk") | _awaited(task)) & bit:
@@ -405,7 +402,7 @@ def _mask(status: Mapping[str, str], name: str) -> int:
 
 
 def descendants_of(pid: int) -> tuple[int, ...]:
-    """The processes that it has started, and theirs; empty when it is gone."""
+    """Its children and theirs; none when it is gone."""
     import psutil  # what runs on a laptop does without it
 
     try:
@@ -418,14 +415,14 @@ class ProcessSet:
     """Those of many processes, by pidfds, that lived when `ask` was called last."""
 
     def __init__(self) -> None:
-        # poll(2) takes no more than the soft limit of files, which may be lowered
+        # poll(2) takes no more than the soft limit of files
         self._epoll = select.epoll()
         self._pids: dict[int, int] = {}  # by pidfd
         self._pidfds: dict[int, int] = {}  # by pid
         weakref.finalize(self, lambda pidfds: [*map(os.close, pidfds)], self._pids)
 
     def add(self, process: ProcessIdentity) -> None:
-        """Not where it is gone, or no pidfds are left."""
+        """Adds it, unless it is gone or no pidfds are left."""
         try:
             if process.pid not in self._pidfds and (pidfd := open_pidfd(process)) is not None:
                 self._pids[pidfd], self._pidfds[process.pid] = process.pid, pidfd
@@ -437,7 +434,7 @@ class ProcessSet:
         return pid in self._pidfds
 
     def ask(self) -> set[int]:
-        """The pids of those that have ended, which are in here no more."""
+        """Those that have ended, which are in here no more."""
         ended = {self._pids[pidfd] for pidfd, _events in self._epoll.poll(0)}
         for pid in ended:
             self._remove(pid)
