@@ -1,4 +1,4 @@
-"""`mpsd agent`, and `mpsd up`, which supervises the daemons too."""
+"""`mpsd agent`, and `mpsd up`."""
 
 import asyncio
 import platform
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpsd.agent.agent import AgentRole
 from mpsd.cli import foreground
-from mpsd.grants.ledger import GrantableGpus, LocalGrants
+from mpsd.grants.ledger import GrantableGpus, Ledger, LocalGrants
 from mpsd.kubelet.settings import KUBELET_SETTINGS, KubeletSettings, kubelet_settings
 from mpsd.mps.records import NodeDomains
 from mpsd.platform import event_loop, logs
@@ -55,6 +55,7 @@ class Parts:
         self._node = node = find_node(settings, self._files.facts)
         policy = self._files.policy_now
         self._control = self._cluster = self._ledger = None
+        ledger: Ledger
         self._wake = asyncio.Event()
         directory = settings.run_directory
         now = policy()
@@ -70,11 +71,11 @@ class Parts:
                 from mpsd.cli.kubelet_node import KubeletNode
 
             self._cluster = KubeletNode(kubelet, settings, node, policy, domains, self._wake.set)
+            ledger = self._cluster.ledger
         else:
             here = GrantableGpus(policy, domains)
-            self._ledger = LocalGrants(settings.grants, self._wake.set, logs.logger(), here)
-        ledger = self._cluster.ledger if self._cluster else self._ledger
-        assert ledger
+            ledger = LocalGrants(settings.grants, self._wake.set, logs.logger(), here)
+            self._ledger = ledger
         self._agent = AgentRole(settings, node, policy, ledger, domains, self._wake)
 
     async def run(self) -> int:
@@ -96,7 +97,9 @@ class Parts:
                     serving = tasks.create_task(self._cluster.run(self._agent, cluster_stop))
                 else:
                     serving = tasks.create_task(cluster_stop.wait())
-                await (self._control.run(stop) if self._control else stop.wait())
+                if self._control:
+                    await self._control.run(stop)
+                await stop.wait()
                 cluster_stop.set()
                 await serving  # until then limits must be raised for what still comes
                 agent_stop.set()

@@ -1,7 +1,6 @@
 """`mpsd control`: supervises the control daemons, and can put back what an earlier mpsd left.
 
-It is small and must seldom change, because programs end with their daemon. It stops daemons only
-when asked to, and not before the programs have ended or their time is over.
+It stops daemons only when asked to, since programs end with their daemon.
 """
 
 import asyncio
@@ -108,7 +107,10 @@ class ControlRole:
                         for name in self._supervisors:
                             watched.update(self._settings.domain(name).written)
                         folders.follow(watched)
-                    if await folders.happened_within(_LOOK_S if folders.works else _POLL_S):
+                    longest_s = _LOOK_S
+                    if not folders.works:
+                        longest_s = _POLL_S
+                    if await folders.happened_within(longest_s):
                         await asyncio.sleep(_CALM_S)
                     for supervisor in self._supervisors.values():
                         with self._shortages.survived("look at files"):
@@ -148,10 +150,9 @@ class ControlRole:
                 tasks.create_task(self._end(name))
         for domain in wanted.values():
             every = {**self._supervisors, **self._leaving}
-            if domain.name not in every and all(
-                set(domain.gpus).isdisjoint(one.record.gpus) for one in every.values()
-            ):
-                own = set(domain.gpus)
+            own = set(domain.gpus)
+            free = all(own.isdisjoint(one.record.gpus) for one in every.values())
+            if free and domain.name not in every:
                 replaced = self._replaced.values()
                 earlier = [one for one in replaced if own.intersection(one.record.gpus)]
                 self._replaced.pop(domain.name, None)
@@ -171,8 +172,12 @@ class ControlRole:
         for name, supervisor in self._supervisors.items():
             gpus = supervisor.record.gpus
             others = [one.name for one in self._domains.now if not set(one.gpus).isdisjoint(gpus)]
-            reason = f"its GPUs become {' and '.join(others)}" if others else GONE
-            supervisor.leave("" if (name, gpus) in wanted else reason)
+            reason = GONE
+            if (name, gpus) in wanted:
+                reason = ""
+            elif others:
+                reason = f"its GPUs become {' and '.join(others)}"
+            supervisor.leave(reason)
 
     async def _end(self, name: str) -> None:
         """Ends the daemon of a domain that leaves; again where it does not end."""
@@ -180,15 +185,14 @@ class ControlRole:
         ended.set()
         supervisor.wake()
         await loop
-        gone = False
-        while not gone:
+        while True:
             with self._shortages.survived("end a domain"):
                 try:
                     await supervisor.end(_LAST_WORDS_S)
-                    gone = True
+                    break
                 except TimeoutError as error:
                     self._log.warning("daemon does not end", domain=name, reason=str(error))
-            await asyncio.sleep(0 if gone else _POLL_S)
+            await asyncio.sleep(_POLL_S)
         self._log.info("domain ended", domain=name)
         self._replaced[name] = self._leaving.pop(name)
 
@@ -197,8 +201,7 @@ class ControlRole:
         self._hurry.set()
 
     async def _drain(self, signal: str) -> None:
-        """Waits until no domain has programs left, the policy's drain time is over, or somebody is
-        in a hurry."""
+        """Waits until no programs are left, their time is over, or somebody is in a hurry."""
         drain_s = self._policy().graces.drain_s
         for supervisor in self._supervisors.values():
             supervisor.drain()
@@ -216,8 +219,7 @@ class ControlRole:
             self._log.warning("programs lose their GPU", programs=left)
 
     def _is_drained(self) -> bool:
-        """A granted program counts as long as it lives: without mpsd it would come to its GPU
-        unlimited."""
+        """A granted program counts while it lives: without mpsd it would be unlimited."""
         is_empty = False
         with self._shortages.survived("look at grants"):
             domains = self._supervisors.values()
@@ -284,12 +286,12 @@ def _release(chosen: Settings, output: Format) -> NoReturn:
             if row.gpu:
                 words = f"compute mode {row.mode} {_WORDS[row.outcome]}"
             where = " ".join(filter(None, (row.domain, row.gpu)))
-            answers().print(f"{where}: {words}{row.reason and f': {row.reason}'}")
+            answers().print(": ".join(filter(None, (where, words, row.reason))))
         if not released:
             why = f"no record of this boot in {chosen.run_directory} has a compute mode"
             answers().print(f"nothing to restore: {why}")
     is_left = any(row.outcome is ReleaseOutcome.LEFT for row in released)
-    sys.exit(ExitCode.NO if is_left else ExitCode.YES)
+    sys.exit(ExitCode.unless(is_left))
 
 
 _WORDS = {

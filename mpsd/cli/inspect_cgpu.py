@@ -66,12 +66,14 @@ def cgpu(
         ]
         print_json({"unit_mib": unit_mib, "nodes": with_gpus, "doubts": doubts})
     else:
-        text = detailed(found) if details else summary(found, unit_mib)
+        text = summary(found, unit_mib)
+        if details:
+            text = detailed(found)
         for line in text.splitlines():
             answers().print(one_line(line))
     for sentence in doubts:
         complaints().print(one_line(f"{_PROGRAM}: {sentence}"))
-    sys.exit(ExitCode.YES if any(node.gpus for node in found) else ExitCode.NO)
+    sys.exit(ExitCode.unless(not any(node.gpus for node in found)))
 
 
 async def _look(kube: Kube, names: Sequence[str]) -> tuple[int, Sequence[CgpuNode], Sequence[str]]:

@@ -75,7 +75,7 @@ def stop(
         _code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/node")
         there = named(local_api.read(body, NodeReport).grants or (), chosen)
         wanted, problems = _meant(there, grants)
-        stopped = _ask(chosen, wanted, grace) if wanted else []
+        stopped = _ask(chosen, wanted, grace)
     except (local_api.NotRunning, TimeoutError) as error:
         give_up(f"mpsd stop: {error}", ExitCode.NO)
     if output is Format.JSON:
@@ -108,12 +108,13 @@ def _ask(
     chosen: Settings, wanted: Mapping[str, GrantReport], grace_s: float
 ) -> Sequence[ProgramStopped]:
     """NotRunning, TimeoutError. Ends the program where nothing can be stopped here."""
+    if not wanted:
+        return ()
     asks = ProgramsToStop(tuple(wanted), grace_s)
+    where = (chosen.socket_to_ask, "POST", "/v1/programs/stop")
     try:
         with _progress(len(wanted), grace_s):
-            socket = chosen.socket_to_ask
-            longest_s = grace_s + _PATIENCE_S
-            code, body = local_api.ask(socket, "POST", "/v1/programs/stop", asks, longest_s)
+            code, body = local_api.ask(*where, asks, grace_s + _PATIENCE_S)
     except KeyboardInterrupt:
         why = "what has begun goes on in mpsd; `mpsd status` shows what is left"
         give_up(f"mpsd stop: {why}", INTERRUPTED)
@@ -140,8 +141,10 @@ def _progress(count: int, grace_s: float) -> Iterator[None]:
         timer.cancel()
 
 
-def _counted(count: int, thing: str, more: str = "s") -> str:
-    return f"{count} {thing}{more * (count != 1)}"
+def _counted(count: int, thing: str, ending: str = "s") -> str:
+    if count == 1:
+        return f"1 {thing}"
+    return f"{count} {thing}{ending}"
 
 
 def _show(stopped: Sequence[ProgramStopped], wanted: Mapping[str, GrantReport]) -> None:

@@ -33,7 +33,9 @@ class ExitCode(IntEnum):
     @classmethod
     def of_refusal(cls, *, for_ever: bool) -> "ExitCode":
         """MISUSE where to ask again is of no use."""
-        return cls(1 + for_ever)
+        if for_ever:
+            return cls.MISUSE
+        return cls.NO
 
 
 class Format(StrEnum):

@@ -18,7 +18,6 @@ import msgspec
 import urllib3
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from mpsd.platform import kube as api
 from mpsd.platform.kube import (
     UNREACHED,
     Ask,
@@ -28,6 +27,9 @@ from mpsd.platform.kube import (
     Object,
     Resource,
     Unavailable,
+    decoded,
+    refusal,
+    within,
 )
 from mpsd.platform.logs import logger
 
@@ -94,7 +96,7 @@ class _Watch:
             Thread(target=self._call_each, name=name, daemon=True).start()
         except RuntimeError as error:  # for want of processes or memory
             raise Unavailable(f"{self._ask}: {error}") from None
-        async with api.within(self._kube.deadline_s, self._ask):
+        async with within(self._kube.deadline_s, self._ask):
             await self._in_thread(self._open)
         self._kube.heard_at = time.monotonic()
 
@@ -160,10 +162,9 @@ class _Watch:
             self._ask, self._kube.deadline_s, streaming=True
         )
         if answer.status != 200:
-            raise api.refusal(self._ask, answer.status, api.decoded(answer.data))
+            raise refusal(self._ask, answer.status, decoded(answer.data))
         # None where the whole answer has come already
-        socket = getattr(answer.connection, "sock", None)
-        if socket is not None:
+        if socket := getattr(answer.connection, "sock", None):
             socket.settimeout(self._silence_s)
 
     def _read(self, answer: urllib3.BaseHTTPResponse) -> Iterator[list[WatchEvent]]:
@@ -188,7 +189,7 @@ class _Watch:
             why = f"a line of the answer cannot be read: {error}"
             raise Unavailable(f"{self._ask}: {why}") from None
         if kind == "ERROR":
-            raise api.refusal(self._ask, int(found.get("code") or 500), found)
+            raise refusal(self._ask, int(found.get("code") or 500), found)
         return WatchEvent(ChangeKind(kind), found) if kind in ChangeKind.__members__ else None
 
     def _release(self, _call: Future[Any]) -> None:
@@ -292,13 +293,12 @@ class Mirror(Generic[T]):
             query["resourceVersionMatch"] = "NotOlderThan"
         objects: dict[tuple[str, str], T] = {}
         version = ""
+        selected = (self._selection.resource, self._selection.namespace)
         try:
-            selected = self._selection
-            async for page in self._kube.pages(
-                selected.resource, selected.namespace, query, selected.fields
-            ):
-                read = ((_name(found), self._read(found)) for found in page.items)
-                objects |= {name: value for name, value in read if value is not None}
+            async for page in self._kube.pages(*selected, query, self._selection.fields):
+                for found in page.items:
+                    if (value := self._read(found)) is not None:
+                        objects[_name(found)] = value
                 version = page.version
         except Expired:
             self._version = ""  # the newest, whatever that costs the server

@@ -160,7 +160,8 @@ def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
     lines = list[int]()
     nodes = 0
     around: list[tuple[str | None, int]] = []  # anchors of open collections, the nodes before them
-    anchored: dict[str, int | None] = {}  # the nodes that an alias stands for; None inside of them
+    # by anchor, the nodes that an alias stands for, None inside of them; without one, of no use
+    anchored: dict[str | None, int | None] = {}
     for event in events:
         if isinstance(event, yaml.NodeEvent):
             _check_anchor(event, anchored)
@@ -173,16 +174,16 @@ def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
                     raise _BrokenDocument(_too_deep(event.start_mark))
                 around.append((event.anchor, nodes))
                 nodes += 1
-                anchored |= {event.anchor: None} if event.anchor else {}
+                anchored[event.anchor] = None
             case yaml.CollectionEndEvent():
                 anchor, before = around.pop()
-                anchored |= {anchor: nodes - before} if anchor else {}
+                anchored[anchor] = nodes - before
             case yaml.ScalarEvent():
                 size = 1 + len(event.value) // _TEXT_A_NODE
                 nodes += size
-                anchored |= {event.anchor: size} if event.anchor else {}
+                anchored[event.anchor] = size
             case yaml.AliasEvent():
-                nodes += anchored[str(event.anchor)] or 0
+                nodes += anchored[event.anchor] or 0
             case _:  # the ends of documents and of the stream
                 pass
         if nodes > MOST_NODES:
@@ -191,9 +192,9 @@ def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
     return lines
 
 
-def _check_anchor(event: yaml.NodeEvent, anchored: Mapping[str, int | None]) -> None:
+def _check_anchor(event: yaml.NodeEvent, anchored: Mapping[str | None, int | None]) -> None:
     """Refuses an alias of nothing or of what it is in, and an ambiguous anchor or tag."""
-    name = str(event.anchor)
+    name = event.anchor or ""
     is_alias = isinstance(event, yaml.AliasEvent)
     if is_alias and name not in anchored:
         problem = ("refers to no anchor", f"define &{printable(name)} before it")

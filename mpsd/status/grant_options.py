@@ -93,11 +93,11 @@ def give_up(message: str, code: int) -> NoReturn:
     sys.exit(code)
 
 
-def give_up_refused(program: str, body: bytes) -> NoReturn:
-    """With the reasons in a refusal. NotRunning."""
+def give_up_refused(subject: str, body: bytes) -> NoReturn:
+    """Ends the program with the reasons in a refusal. NotRunning."""
     refusal = local_api.read(body, Refusal)
     reasons = one_line("; ".join(refusal.reasons))
-    give_up(f"{program}: {reasons}", ExitCode.of_refusal(for_ever=refusal.for_ever))
+    give_up(f"{subject}: {reasons}", ExitCode.of_refusal(for_ever=refusal.for_ever))
 
 
 # -- the grant that a word means -------------------------------------------------------------------

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from mpsd.model.fields import as_mapping
 from mpsd.model.times import DAY_S, seconds, stamp
 
 _LAST_PART = 3
@@ -129,11 +130,8 @@ def annotation(validity: Validity) -> str:
 
 def read_annotation(configuration: Mapping[str, Any]) -> Validity | None:
     """Of a webhook configuration; None where nothing can be read."""
-    metadata = configuration.get("metadata")
-    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-    written = annotations.get(ANNOTATION) if isinstance(annotations, dict) else None
-    ends = [seconds(part) for part in written.split("/", 1)] if isinstance(written, str) else []
-    match ends:
+    annotations = as_mapping(as_mapping(configuration.get("metadata")).get("annotations"))
+    match [*map(seconds, str(annotations.get(ANNOTATION)).split("/", 1))]:
         case [float(begins_at), float(ends_at)] if begins_at < ends_at:
             return Validity(begins_at, ends_at)
         case _:
