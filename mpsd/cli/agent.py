@@ -37,8 +37,8 @@ _OF_NODE = {name: NODE_SETTINGS[name] for name in ("simulate", "limits_directory
 
 
 class Parts:
-    """The agent of one node, and the supervision of its daemons where that is wanted. listen: where
-    readers are served beside the Unix socket. kubelet: None on a machine of its own."""
+    """An agent, and the supervision of its daemons where that is wanted. listen: where readers are
+    served beside the Unix socket. kubelet: None on a machine of its own."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Parts:
         self._agent = AgentRole(settings, node, policy, ledger, domains, self._wake)
 
     async def run(self) -> int:
-        """Until a signal; then the daemons are drained and stopped, and the agent after them."""
+        """Until a signal; then the daemons are drained and stopped, then the agent."""
         stop = event_loop.until_signalled(self._control.hurry if self._control else lambda: None)
         cluster_stop = asyncio.Event()
         agent_stop = asyncio.Event()
@@ -112,7 +112,7 @@ class Parts:
     def _servers(
         self, stopping: Callable[[], bool]
     ) -> "Iterator[Listener | ReadersPort | PageApi]":
-        """Stopped in the opposite order: a stream ends before its server waits for answers."""
+        """Stopped in the opposite order: streams end before their server."""
         with lasting():
             from mpsd.agent.sources import AgentSources
             from mpsd.cli.agent_api import AgentApi
@@ -154,7 +154,7 @@ def _serve(
     *,
     with_control: bool,
 ) -> NoReturn:
-    """Runs until a signal; exits with 1 where it cannot."""
+    """Exits with 1 where it cannot run."""
     given: dict[str, Any] = {name: flags.get(name) for name in (*_OF_NODE, "log_format")}
     chosen = settings(**given)
 

@@ -1,7 +1,5 @@
-"""The agent's interface on its Unix socket: ask for a grant, look at the node.
-
-A grant goes to the process that asked, whose pid the kernel tells; nobody can ask for another.
-"""
+"""The agent's interface on its Unix socket. A grant goes to the process that asked, whose pid the
+kernel tells."""
 
 import os
 import time
@@ -65,8 +63,8 @@ _GPUS = "--gpus"
 
 
 def read_program_request(asks: ProgramRequest, policy: Policy, facts: GpuFacts) -> Request:
-    """What `mpsd run` asks for, from the text of its command line: the same as in a pod, divided
-    evenly over several GPUs. InvalidInput with every problem."""
+    """What `mpsd run` asks for, read as in a pod, divided evenly over several GPUs. InvalidInput
+    with every problem."""
     problems: list[Problem] = []
 
     def whole(text: str, option: str, unit: QuantityUnit) -> int:
@@ -88,7 +86,7 @@ def read_program_request(asks: ProgramRequest, policy: Policy, facts: GpuFacts) 
 
 
 class AgentApi:
-    """Everything that is answered on the Unix socket, and of it what other ports answer too."""
+    """What is answered on the Unix socket, and of it on other ports."""
 
     def __init__(self, sources: AgentSources, metrics: MetricsApi, page: PageApi) -> None:
         self._sources = sources
@@ -107,15 +105,14 @@ class AgentApi:
                 **metrics.routes,
                 **page.routes,
             },
-            # Any user of this machine may ask for a grant, as any may use its GPUs.
+            # Any user may ask for a grant, as any may use the GPUs.
             UnixPath(sources.settings.socket, 0o666),
-            # Whoever hangs up waits in no queue any more.
             ListenerSettings(last_requests_s=2, cancels=True),
         )
 
     @property
     def readers_routes(self) -> Mapping[str, Handler]:
-        """What is served on the ports for readers too: it only looks."""
+        """For the ports for readers too: it only looks."""
         return {"GET /v1/node": self._node_for_readers, **self._metrics.routes, **self._page.routes}
 
     def _trouble(self) -> str:
@@ -129,7 +126,7 @@ class AgentApi:
         return json_answer(self._report())
 
     async def _node_for_readers(self, _request: web.Request) -> web.Response:
-        """Without the arguments of commands where pods are: only their machine's users see them."""
+        """Without arguments of commands where pods are: only their machine's users see them."""
         report = self._report()
         if self._sources.ledger is None:
             report = without_arguments(report)
@@ -148,8 +145,8 @@ class AgentApi:
         return replace(report, unknown=unknown, limits_directory=folder, daemon_ends=ends)
 
     async def _grant(self, request: web.Request) -> web.Response:
-        """201 with the grant; 400 where it cannot be read or served; 409 without room; 410 while
-        mpsd stops."""
+        """201 with the grant; 400 where it can never be served; 409 without room; 410 while mpsd
+        stops."""
         try:
             return await self._granted(request)
         except InvalidInput as error:
@@ -190,7 +187,7 @@ class AgentApi:
         variables = environment(limit, pipe_directory)
         variables |= {CUDA_VISIBLE_DEVICES: ",".join(grant.gpus), GRANT: grant.id}
         messages = []
-        # A user's own mpsd may create none, and serves nobody else.
+        # A user's own mpsd may create none.
         if os.geteuid() == 0 and not sources.ledger.has_cgroup(grant.id):
             messages.append(_NO_CGROUP)
         node = sources.node

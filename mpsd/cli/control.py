@@ -34,15 +34,15 @@ from mpsd.platform.nvml import NvmlFailed
 from mpsd.platform.settings import NODE_SETTINGS, Settings, settings
 from mpsd.simulator.machine import find_node, find_tools
 
-_LOOK_S = 1.0  # at what no file tells: a daemon that a signal has stopped, the policy
-_POLL_S = 0.25  # at files too, where their folders cannot be watched
-_CALM_S = 0.02  # after a change, for those that come with it
-_LAST_WORDS_S = 1  # what `quit` gives programs that are still there after the drain
+_LOOK_S = 1.0  # at what no file tells, such as a stopped daemon
+_POLL_S = 0.25  # where folders cannot be watched
+_CALM_S = 0.02
+_LAST_WORDS_S = 1  # for programs that are left after the drain
 
 
 class ControlRole:
-    """Every domain of this node, as `NodeDomains` has them: one whose GPUs are of others now, or
-    that an earlier mpsd left, is drained and ended, and those begin once it has."""
+    """Every domain of this node: one whose GPUs are of others now, or that an earlier mpsd left, is
+    drained and ended, and the others begin once it has."""
 
     def __init__(
         self, settings: Settings, domains: NodeDomains, node: Node, policy: Callable[[], Policy]
@@ -69,7 +69,7 @@ class ControlRole:
         self._running: dict[str, tuple[asyncio.Event, asyncio.Task[None]]] = {}
         self._supervisors: dict[str, DomainSupervisor] = {}
         self._leaving: dict[str, DomainSupervisor] = {}  # whose daemons are being ended
-        self._replaced: dict[str, DomainSupervisor] = {}  # ended, while their records are needed
+        self._replaced: dict[str, DomainSupervisor] = {}  # whose records are needed
         for _folder, record in of_this_boot(settings.run_directory):
             if isinstance(record, DomainRecord) and (record.domain, record.gpus) not in wanted:
                 known = {kind.value: kind for kind in DomainKind}
@@ -94,10 +94,9 @@ class ControlRole:
         self._running[name] = ended, tasks.create_task(self._supervisors[name].run(ended))
 
     async def run(self, stop: event_loop.Stop) -> None:
-        """Serves until `stop`, then drains, ends the daemons and puts everything back as it was
-        found."""
+        """Until `stop`; then it drains, and puts everything back as it was found."""
 
-        async def watch_files() -> None:  # for all domains, so that an idle node is seldom woken
+        async def watch_files() -> None:  # for all domains: an idle node is seldom woken
             with closing(FolderWatch()) as folders:
                 while True:
                     with self._shortages.survived("follow domains"):
@@ -133,8 +132,8 @@ class ControlRole:
         self._caps.end()
 
     def _follow_domains(self, tasks: asyncio.TaskGroup) -> None:
-        """Ends what is no domain any more once it is empty, and begins the others once their GPUs
-        and names are free: a MIG instance leaves its name to the next one with its ids."""
+        """Ends what is no domain any more once it is empty, and begins others once their GPUs and
+        names are free: a MIG instance leaves its name to the next with its ids."""
         self._node.look()
         self._domains.follow(self._node.gpus)
         self._domains.look()
@@ -168,7 +167,7 @@ class ControlRole:
                 self._replaced.pop(name).clear()
 
     def _tell_to_leave(self, wanted: Collection[tuple[str, tuple[str, ...]]]) -> None:
-        """wanted: the names and GPUs of the domains that are to be."""
+        """wanted: names and GPUs."""
         for name, supervisor in self._supervisors.items():
             gpus = supervisor.record.gpus
             others = [one.name for one in self._domains.now if not set(one.gpus).isdisjoint(gpus)]
@@ -180,7 +179,7 @@ class ControlRole:
             supervisor.leave(reason)
 
     async def _end(self, name: str) -> None:
-        """Ends the daemon of a domain that leaves; again where it does not end."""
+        """Ends the daemon of a domain that leaves."""
         supervisor, (ended, loop) = self._leaving[name], self._running.pop(name)
         ended.set()
         supervisor.wake()
@@ -197,7 +196,7 @@ class ControlRole:
         self._replaced[name] = self._leaving.pop(name)
 
     def hurry(self) -> None:
-        """Ends the drain that is under way: the programs that are left lose their GPU."""
+        """Ends the drain: the programs that are left lose their GPU."""
         self._hurry.set()
 
     async def _drain(self, signal: str) -> None:

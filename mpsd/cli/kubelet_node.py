@@ -1,5 +1,5 @@
-"""The agent's part on a node of a cluster: its ledger, device plugins and reports. While kubelet or
-the API server is unavailable, the node's limits stay as they are."""
+"""The agent's part on a node of a cluster. While kubelet or the API server is unavailable, the
+node's limits stay."""
 
 import asyncio
 import time
@@ -47,7 +47,7 @@ from mpsd.status.rules.pods import PodAnnotations
 from mpsd.watchdog.watchdog import SCAN_S, ClusterReporter
 
 _LONGEST_BODY = 4096
-# between looks that changes of pods cause: the start of one pod changes it half a dozen times
+# the start of one pod changes it half a dozen times
 _LOOKS_APART_S = 1.0
 _EVICTION_LOOK_S = 10.0
 _CORDON_AGAIN_S = 1.0
@@ -60,7 +60,7 @@ _UNSEEN = read_kubernetes_node({})
 
 
 class HolderAnnotations:
-    """What is to be written on each pod that holds devices."""
+    """What is written on each pod that holds devices."""
 
     def __init__(self, gpus: Callable[[], Sequence[Gpu]], policy: Callable[[], Policy]) -> None:
         self._gpus = gpus
@@ -112,7 +112,7 @@ class KubeletNode:
         self._domains = domains
         self._cordoned: tuple[Domain, ...] = ()  # the domains whose cordons are written
         self._held: Sequence[HeldGrant] = ()
-        self._unevicted: dict[PodName, str] = {}  # why, of the pods that a budget protects
+        self._unevicted: dict[PodName, str] = {}  # why, of pods that a budget protects
         self._log = logger(role="kubelet node")
         self._shortages = Shortages(self._log)
         self._policy = policy = PinnedResources(policy_now, self._log)
@@ -167,7 +167,7 @@ class KubeletNode:
 
     async def run(self, agent: AgentRole, stop: asyncio.Event) -> None:
         """Until `stop`. The device plugins or the DRA driver register after the agent's first look;
-        what was given by the other way counts until its pods are gone."""
+        what was given the other way counts until its pods are gone."""
         kubelet = self._kubelet
         node = self._node
         devices = NodeDevices(node, self._domains, agent, self.ledger, self._policy)
@@ -223,7 +223,7 @@ class KubeletNode:
             self._kube.close()
 
     def _decide(self) -> None:
-        """How the GPUs are served from now on: by the agent's flags, or by a label of the Node."""
+        """Decides how the GPUs are served: by the agent's flags, or by a label of the Node."""
         serving = ServedBy.PLUGINS
         if self._kubelet.dra_driver:
             serving = ServedBy.CLAIMS
@@ -244,7 +244,7 @@ class KubeletNode:
         return WayKnown(label, any(not claim.left for claim in ledger.claims), held)
 
     async def _serve(self, claims: NodeClaims, seen: asyncio.Event) -> None:
-        """The device plugins or the DRA driver, and the other where that is decided."""
+        """Serves one way, and the other where that is decided."""
         await seen.wait()  # which GPUs serve is not known before
         while True:
             self._serving_changed.clear()
@@ -285,8 +285,7 @@ class KubeletNode:
             await self._shutdown.write()
 
     def unheard(self) -> str:
-        """What of the cluster is not heard of, and why; empty while the API server answers. Limits
-        do not depend on it."""
+        """What of the cluster is not heard of, and why; empty while the API server answers."""
         for mirror in (self._pods, self._cordons):
             if isinstance(mirror.trouble, Unavailable):
                 what = "new pods and cordons: the API server has not answered"
@@ -296,14 +295,14 @@ class KubeletNode:
         return ""
 
     def claims(self) -> tuple[str, str]:
-        """The driver of the resource claims that are served here, and why they cannot be now; both
-        empty where none are."""
+        """The driver of resource claims, and why they cannot be served now; both empty where none
+        are."""
         if self._serving is not ServedBy.CLAIMS:
             return "", ""
         return self._kubelet.dra_driver, self._claims.trouble if self._claims else ""
 
     def upgrade_state(self) -> str:
-        """How far an upgrade of the driver of this node is; empty without one."""
+        """How far an upgrade of the node's driver is; empty without one."""
         return self._here.upgrade_state
 
     def _trouble(self) -> str:
@@ -322,10 +321,10 @@ class KubeletNode:
         self._ends.see(before, now)
 
     def _cordon(self) -> None:
-        """Asks `mpsd control` to drain what is cordoned, or every domain by a label of the Node,
-        and to serve the rest; again if it cannot be written."""
+        """Asks `mpsd control` to drain what is cordoned, or every domain by a label of the Node;
+        again if it cannot be written."""
         if not (self._cordons.synced and self._this_node.synced):
-            return  # what was asked by the agent before this one holds until both are known
+            return  # what an earlier agent asked holds until both are known
         cordoned = frozenset[str]().union(*self._cordons.objects())
         domains = self._domains.now
         asked = drains(cordoned, domains, self._here.nvidia_mps, self._here.driver_upgrade)
@@ -344,21 +343,19 @@ class KubeletNode:
             self._report.add_event(None, Reason.CORDON_UNKNOWN, message)
 
     def _on_node(self) -> None:
-        """What others have changed of this Node, its taints and labels among it."""
         for node in self._this_node.objects():
             self._report.see(node)
         self._cordon()
 
     def _is_offered(self) -> bool:
-        """Whether pods that come now find the GPUs, which kubelet counts some time after a plugin
-        has registered."""
+        """Whether new pods find the GPUs, which kubelet counts some time after a plugin has
+        registered."""
         memory = self._policy().resources.memory
         counted = self._here.allocatable.get(memory, "0") != "0"
         return not self._trouble() and (counted or self._serving is ServedBy.CLAIMS)
 
     async def _end_unallocated(self) -> None:
-        """Evicts pods that kubelet runs without having allocated their devices: they have no
-        limit."""
+        """Evicts pods that run without their devices: they have no limit."""
         first_seen: dict[str, float] = {}
         while True:
             await asyncio.sleep(_EVICTION_LOOK_S)
@@ -374,8 +371,8 @@ class KubeletNode:
                 await self._evict(pod.identity, _UNALLOCATED)
 
     async def _empty_for_upgrade(self) -> None:
-        """Evicts the pods that an upgrade of the driver waits for, where the policy says so.
-        Disruption budgets hold, and a static pod stays."""
+        """Evicts the pods that an upgrade of the driver waits for, where the policy says so. A
+        static pod stays."""
         while True:
             await asyncio.sleep(_EVICTION_LOOK_S)
             if not self._here.is_upgrade_waiting or self._policy().driver_upgrade != "evict":
@@ -388,7 +385,7 @@ class KubeletNode:
                 await self._evict(pod, _UPGRADE)
 
     async def _evict(self, pod: PodName, why: str) -> None:
-        """Evicts a pod; where that fails, kubelet retries its start, which evicts it again."""
+        """Where it fails, kubelet retries the pod's start, which evicts it again."""
         try:
             await self._kube.evict(pod.name, pod.namespace, pod.uid)
         except KubeError as error:

@@ -17,7 +17,7 @@ from mpsd.platform.settings import settings
 
 _CREATED = 201
 _STOPPING = 410
-_ANSWER_GRACE_S = 30.0  # beyond --timeout: for an agent that is busy
+_ANSWER_GRACE_S = 30.0  # beyond --timeout
 
 
 @takes(
@@ -83,7 +83,7 @@ def run(
 
 
 def _readable(argument: str) -> str:
-    """An argument may hold any bytes; what is asked and shown is Unicode."""
+    """As Unicode, whatever bytes it holds."""
     return os.fsencode(argument).decode(errors="replace")
 
 
@@ -98,13 +98,13 @@ def _ask(socket: Path, asks: ProgramRequest) -> GrantAnswer | Refusal:
 
 
 def _become(command: list[str], answer: GrantAnswer) -> NoReturn:
-    """The grant, the signals and the exit code are the command's own from now on."""
+    """From now on grant, signals and exit code are the command's own."""
     environment = os.environ | answer.environment
     if answer.path_first:
         path = environment.get("PATH", os.defpath)
         environment["PATH"] = f"{answer.path_first}{os.pathsep}{path}"
     for signum in (signal.SIGPIPE, signal.SIGXFSZ):
-        # Python ignores these, and a program started from it would too
+        # Python ignores these, and so would the program
         signal.signal(signum, signal.SIG_DFL)
     sys.stdout.flush()
     try:

@@ -22,7 +22,7 @@ from mpsd.status.grant_options import (
 )
 
 _OK = 200
-_PATIENCE_S = 40.0  # the agent gives up earlier, and says why
+_PATIENCE_S = 40.0
 _NO_LIMIT = 100
 
 
@@ -89,7 +89,7 @@ def set(  # noqa: A001 - the verb's name
 
 
 def _uuid(ordinal: int | None, grant: GrantReport, node: NodeReport) -> str | None:
-    """Of the GPU that is meant; None for all of the grant's."""
+    """The UUID of the GPU that is meant; None for all of the grant's."""
     if ordinal is None:
         return None
     labels = {gpu.label: gpu.uuid for gpu in node.gpus if gpu.uuid in grant.gpus}

@@ -25,8 +25,8 @@ from mpsd.status.grant_options import (
 
 _OK = 200
 _LONGEST_GRACE_S = 3600.0
-_PATIENCE_S = 60.0  # beyond the grace: the agent gives up earlier, and says why
-_QUIET_S = 1.0  # before anything is said of who is waited for
+_PATIENCE_S = 60.0  # beyond the grace; the agent gives up earlier
+_QUIET_S = 1.0
 _SAID = {StopOutcome.TERMINATED: "ended by itself", StopOutcome.KILLED: "ended, some of it killed"}
 _IN_USE = (
     "; its GPU was still in use when its time was up (end_drain_s), so its neighbours may have been"
@@ -92,7 +92,7 @@ def stop(
 def _meant(
     there: Sequence[GrantReport], words: Sequence[str]
 ) -> tuple[dict[str, GrantReport], list[str]]:
-    """The grants that are meant, by id, and what is wrong with the other words."""
+    """The grants that are meant, by id, and what is wrong with other words."""
     wanted: dict[str, GrantReport] = {}
     problems = []
     for word in words:
@@ -125,7 +125,7 @@ def _ask(
 
 @contextmanager
 def _progress(count: int, grace_s: float) -> Iterator[None]:
-    """Says on a terminal what is waited for, where that takes long."""
+    """Says what is waited for, where that takes long."""
 
     def say() -> None:
         then = f"what is left after {grace_s:g} s is killed"

@@ -110,8 +110,8 @@ class Between:
             value = self.kind(text)
             if self.least <= value <= self.most and value != inf:
                 return value
-        wanted = "a whole number" if self.kind is int else "a number"
-        upto = "on" if self.most == inf else f"to {self.most:g}"
+        wanted = {int: "a whole number", float: "a number"}[self.kind]
+        upto = f"to {self.most:g}".replace("to inf", "on")
         raise ArgumentTypeError(f"is {text!r}; write {wanted} from {self.least:g} {upto}")
 
 

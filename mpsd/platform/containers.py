@@ -297,12 +297,13 @@ class _Crun(msgspec.Struct):
 def first_process(root: str, container: str) -> ProcessIdentity | None:
     """The first process, alive or not; None where the runtime knows no such container. root: where
     it keeps its states. StateUnknown."""
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        folder = _open_folder(root, container)
+        folder = os.open(f"{root}/{container}", flags)
     except OSError as error:
+        if error.errno in _NO_SUCH_PLACE:
+            return None
         raise StateUnknown(f"{root}/{container} cannot be opened: {error.strerror}") from None
-    if folder is None:
-        return None
     try:
         state = _read(folder, "state.json", _Runc, f"{root}/{container}")
         state = state or _read(folder, "status", _Crun, f"{root}/{container}")
@@ -312,24 +313,6 @@ def first_process(root: str, container: str) -> ProcessIdentity | None:
     if state is None or state.pid <= 0:
         return None
     return ProcessIdentity(state.pid, state.start_ticks, processes.boot_id())
-
-
-def _open_folder(root: str, container: str) -> int | None:
-    """None where there is none. OSError."""
-    top = None
-    absent = _NO_SUCH_PLACE | {errno.ENOTDIR, errno.ELOOP}
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-    try:
-        top = os.open(root, flags)
-        absent = _NO_SUCH_PLACE
-        return os.open(container, flags | os.O_NOFOLLOW, dir_fd=top)
-    except OSError as error:
-        if error.errno in absent:
-            return None
-        raise
-    finally:
-        if top is not None:
-            os.close(top)
 
 
 def _read(folder: int, name: str, kind: type[_Runc | _Crun], where: str) -> _Runc | _Crun | None:
