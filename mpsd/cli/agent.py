@@ -1,4 +1,4 @@
-"""`mpsd agent`, and `mpsd up`, which supervises the daemons too."""
+"""`mpsd agent`, and `mpsd up`."""
 
 import asyncio
 import platform
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mpsd.agent.agent import AgentRole
 from mpsd.cli import foreground
-from mpsd.grants.ledger import GrantableGpus, LocalGrants
+from mpsd.grants.ledger import GrantableGpus, Ledger, LocalGrants
 from mpsd.kubelet.settings import KUBELET_SETTINGS, KubeletSettings, kubelet_settings
 from mpsd.mps.records import NodeDomains
 from mpsd.platform import event_loop, logs
@@ -37,8 +37,8 @@ _OF_NODE = {name: NODE_SETTINGS[name] for name in ("simulate", "limits_directory
 
 
 class Parts:
-    """The agent of one node, and the supervision of its daemons where that is wanted. listen: where
-    readers are served beside the Unix socket. kubelet: None on a machine of its own."""
+    """An agent, and the supervision of its daemons where that is wanted. listen: where readers are
+    served beside the Unix socket. kubelet: None on a machine of its own."""
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class Parts:
         self._node = node = find_node(settings, self._files.facts)
         policy = self._files.policy_now
         self._control = self._cluster = self._ledger = None
+        ledger: Ledger
         self._wake = asyncio.Event()
         directory = settings.run_directory
         now = policy()
@@ -70,15 +71,15 @@ class Parts:
                 from mpsd.cli.kubelet_node import KubeletNode
 
             self._cluster = KubeletNode(kubelet, settings, node, policy, domains, self._wake.set)
+            ledger = self._cluster.ledger
         else:
             here = GrantableGpus(policy, domains)
-            self._ledger = LocalGrants(settings.grants, self._wake.set, logs.logger(), here)
-        ledger = self._cluster.ledger if self._cluster else self._ledger
-        assert ledger
+            ledger = LocalGrants(settings.grants, self._wake.set, logs.logger(), here)
+            self._ledger = ledger
         self._agent = AgentRole(settings, node, policy, ledger, domains, self._wake)
 
     async def run(self) -> int:
-        """Until a signal; then the daemons are drained and stopped, and the agent after them."""
+        """Until a signal; then the daemons are drained and stopped, then the agent."""
         stop = event_loop.until_signalled(self._control.hurry if self._control else lambda: None)
         cluster_stop = asyncio.Event()
         agent_stop = asyncio.Event()
@@ -96,7 +97,9 @@ class Parts:
                     serving = tasks.create_task(self._cluster.run(self._agent, cluster_stop))
                 else:
                     serving = tasks.create_task(cluster_stop.wait())
-                await (self._control.run(stop) if self._control else stop.wait())
+                if self._control:
+                    await self._control.run(stop)
+                await stop.wait()
                 cluster_stop.set()
                 await serving  # until then limits must be raised for what still comes
                 agent_stop.set()
@@ -109,7 +112,7 @@ class Parts:
     def _servers(
         self, stopping: Callable[[], bool]
     ) -> "Iterator[Listener | ReadersPort | PageApi]":
-        """Stopped in the opposite order: a stream ends before its server waits for answers."""
+        """Stopped in the opposite order: streams end before their server."""
         with lasting():
             from mpsd.agent.sources import AgentSources
             from mpsd.cli.agent_api import AgentApi
@@ -151,7 +154,7 @@ def _serve(
     *,
     with_control: bool,
 ) -> NoReturn:
-    """Runs until a signal; exits with 1 where it cannot."""
+    """Exits with 1 where it cannot run."""
     given: dict[str, Any] = {name: flags.get(name) for name in (*_OF_NODE, "log_format")}
     chosen = settings(**given)
 

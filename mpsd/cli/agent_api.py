@@ -1,7 +1,5 @@
-"""The agent's interface on its Unix socket: ask for a grant, look at the node.
-
-A grant goes to the process that asked, whose pid the kernel tells; nobody can ask for another.
-"""
+"""The agent's interface on its Unix socket. A grant goes to the process that asked, whose pid the
+kernel tells."""
 
 import os
 import time
@@ -27,7 +25,7 @@ from mpsd.model.node_report import NodeReport
 from mpsd.model.node_view import WaitingRequest
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem
-from mpsd.model.quantity import memory_unit, whole_units
+from mpsd.model.quantity import QuantityUnit, memory_unit, whole_units
 from mpsd.model.redaction import without_arguments
 from mpsd.model.request import (
     GPUS,
@@ -65,29 +63,30 @@ _GPUS = "--gpus"
 
 
 def read_program_request(asks: ProgramRequest, policy: Policy, facts: GpuFacts) -> Request:
-    """What `mpsd run` asks for, from the text of its command line: the same as in a pod, divided
-    evenly over several GPUs. InvalidInput with every problem."""
-    numbers = (
-        whole_units(asks.gpu_mem, _MEMORY, memory_unit(policy.resources.memory_unit_mib)),
-        None if asks.gpu_core is None else whole_units(asks.gpu_core, _PERCENT, PERCENT),
-        whole_units(asks.gpus, _GPUS, GPUS),
-    )
-    problems = [number for number in numbers if isinstance(number, Problem)]
-    memory_units, percent, gpus = numbers
-    if (
-        problems
-        or not (isinstance(memory_units, int) and isinstance(gpus, int))
-        or isinstance(percent, Problem)
-    ):
-        raise InvalidInput("mpsd run", problems)
+    """What `mpsd run` asks for, read as in a pod, divided evenly over several GPUs. InvalidInput
+    with every problem."""
+    problems: list[Problem] = []
+
+    def whole(text: str, option: str, unit: QuantityUnit) -> int:
+        number = whole_units(text, option, unit)
+        if isinstance(number, int):
+            return number
+        problems.append(number)
+        return 0
+
+    memory_units = whole(asks.gpu_mem, _MEMORY, memory_unit(policy.resources.memory_unit_mib))
+    percent = None
+    if asks.gpu_core is not None:
+        percent = whole(asks.gpu_core, _PERCENT, PERCENT)
+    gpus = whole(asks.gpus, _GPUS, GPUS)
     asked = GpuRequest(memory_units, percent, gpus, _MEMORY, _PERCENT)
-    if found := [*problems_with_asked(asked, policy, facts)]:
+    if found := problems or [*problems_with_asked(asked, policy, facts)]:
         raise InvalidInput("mpsd run", found)
     return Request(each_mib(asked, policy.resources), each_percent(asked), gpus)
 
 
 class AgentApi:
-    """Everything that is answered on the Unix socket, and of it what other ports answer too."""
+    """What is answered on the Unix socket, and of it on other ports."""
 
     def __init__(self, sources: AgentSources, metrics: MetricsApi, page: PageApi) -> None:
         self._sources = sources
@@ -106,15 +105,14 @@ class AgentApi:
                 **metrics.routes,
                 **page.routes,
             },
-            # Any user of this machine may ask for a grant, as any may use its GPUs.
+            # Any user may ask for a grant, as any may use the GPUs.
             UnixPath(sources.settings.socket, 0o666),
-            # Whoever hangs up waits in no queue any more.
             ListenerSettings(last_requests_s=2, cancels=True),
         )
 
     @property
     def readers_routes(self) -> Mapping[str, Handler]:
-        """What is served on the ports for readers too: it only looks."""
+        """For the ports for readers too: it only looks."""
         return {"GET /v1/node": self._node_for_readers, **self._metrics.routes, **self._page.routes}
 
     def _trouble(self) -> str:
@@ -128,16 +126,17 @@ class AgentApi:
         return json_answer(self._report())
 
     async def _node_for_readers(self, _request: web.Request) -> web.Response:
-        """Without the arguments of commands where pods are: only their machine's users see them."""
+        """Without arguments of commands where pods are: only their machine's users see them."""
         report = self._report()
-        return json_answer(without_arguments(report) if self._sources.ledger is None else report)
+        if self._sources.ledger is None:
+            report = without_arguments(report)
+        return json_answer(report)
 
     def _report(self) -> NodeReport:
         view = self._agent.look()
         violations = self._agent.watchdog.report()
         report = node_report(view, self._sources.policy, violations, mpsd.__version__)
-        unheard = self._sources.unheard()
-        unknown = (*report.unknown, *([unheard] if unheard else ()))
+        unknown = (*report.unknown, *filter(None, [self._sources.unheard()]))
         own = [one for one in self._agent.events.all() if not one.where]  # those of pods repeat it
         ends = tuple(one for one in own if one.what == Reason.DAEMON_DOWN)[-_MOST_ENDS:]
         folder = str(self._sources.limits.folder.absolute())
@@ -146,8 +145,8 @@ class AgentApi:
         return replace(report, unknown=unknown, limits_directory=folder, daemon_ends=ends)
 
     async def _grant(self, request: web.Request) -> web.Response:
-        """201 with the grant; 400 where it cannot be read or served; 409 without room; 410 while
-        mpsd stops."""
+        """201 with the grant; 400 where it can never be served; 409 without room; 410 while mpsd
+        stops."""
         try:
             return await self._granted(request)
         except InvalidInput as error:
@@ -165,28 +164,32 @@ class AgentApi:
         asks = await read(request, ProgramRequest)
         wanted = read_program_request(asks, sources.policy, sources.facts)
         asker = peer(request)
-        holder = processes.identity_of(asker.pid) if asker and asker.pid else None
+        holder = None
+        if asker and asker.pid:
+            holder = processes.identity_of(asker.pid)
         if holder is None:
-            why = (
-                "the kernel does not report which process asks; run mpsd in the same pid namespace"
-            )
-            raise Refused(400, why, for_ever=True)
-        deadline = time.time() + min(asks.wait_s, LONGEST_WAIT_S) if asks.wait_s > 0 else None
-        waiting = WaitingRequest(
-            uuid.uuid4().hex[:12], wanted, holder, True, asks.command[:200], deadline
-        )
+            why = "the kernel does not report which process asks"
+            raise Refused(400, f"{why}; run mpsd in the same pid namespace", for_ever=True)
+        deadline = None
+        if asks.wait_s > 0:
+            deadline = time.time() + min(asks.wait_s, LONGEST_WAIT_S)
+        waiting_id = uuid.uuid4().hex[:12]
+        waiting = WaitingRequest(waiting_id, wanted, holder, True, asks.command[:200], deadline)
         answer = await self._agent.granted(waiting)
         if isinstance(answer, Refuse):
-            raise Refused(400 if answer.for_ever else 409, answer.reason, for_ever=answer.for_ever)
+            status = 409
+            if answer.for_ever:
+                status = 400
+            raise Refused(status, answer.reason, for_ever=answer.for_ever)
         grant = answer.grant
         pipe_directory = str(sources.settings.domain(grant.domain).client)
         limit = ClientLimit(grant.memory_mib, grant.thread_percent)
         variables = environment(limit, pipe_directory)
         variables |= {CUDA_VISIBLE_DEVICES: ",".join(grant.gpus), GRANT: grant.id}
-        # A user's own mpsd may create none, and serves nobody else.
-        loose = os.geteuid() == 0 and not sources.ledger.has_cgroup(grant.id)
-        messages = (_NO_CGROUP,) if loose else ()
-        found = GrantAnswer(
-            grant.id, variables | sources.node.extra, sources.node.path_first, messages
-        )
+        messages = []
+        # A user's own mpsd may create none.
+        if os.geteuid() == 0 and not sources.ledger.has_cgroup(grant.id):
+            messages.append(_NO_CGROUP)
+        node = sources.node
+        found = GrantAnswer(grant.id, variables | node.extra, node.path_first, tuple(messages))
         return json_answer(found, status=201)

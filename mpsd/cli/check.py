@@ -45,15 +45,17 @@ def check(*, directory: str | None = None, output: Format = Format.TEXT) -> None
             _print(file, held)
     if any(isinstance(error, UnreadableFile) for error in wrong):
         sys.exit(ExitCode.MISUSE)
-    sys.exit(ExitCode.NO if wrong else ExitCode.YES)
+    sys.exit(ExitCode.unless(wrong))
 
 
 def _record(file: str, held: Policy | GpuFacts | InvalidInput) -> dict[str, object]:
     if isinstance(held, InvalidInput):
         problems = held.problems
         return {"file": file, "sound": False, "in_force": "", "problems": problems}
-    defaults = {"rules_by_default": _modes_by_default(held)} if isinstance(held, Policy) else {}
-    return {"file": file, "sound": True, "in_force": _in_force(held), "problems": [], **defaults}
+    record = {"file": file, "sound": True, "in_force": _in_force(held), "problems": []}
+    if isinstance(held, Policy):
+        record["rules_by_default"] = _modes_by_default(held)
+    return record
 
 
 def _print(file: str, held: Policy | GpuFacts | InvalidInput) -> None:
@@ -63,14 +65,12 @@ def _print(file: str, held: Policy | GpuFacts | InvalidInput) -> None:
     answers().print(f"{file}: {_in_force(held)}")
     if isinstance(held, Policy) and (modes := _modes_by_default(held)):
         listed = ", ".join(f"{rule}: {mode}" for rule, mode in modes.items())
-        answers().print(
-            f"  admission.rules does not name every rule; these have their shipped mode: {listed}"
-        )
+        why = "admission.rules does not name every rule; these have their shipped mode"
+        answers().print(f"  {why}: {listed}")
 
 
 def _modes_by_default(policy: Policy) -> dict[str, str]:
-    """The rules of admission that the file does not name, with the mode that they have
-    therefore."""
+    """The rules of admission that the file does not name."""
     rules = policy.admission.rules
     return {rule.value: rules[rule].value for rule in rules.by_default}
 
@@ -78,9 +78,8 @@ def _modes_by_default(policy: Policy) -> dict[str, str]:
 def _in_force(held: Policy | GpuFacts) -> str:
     if isinstance(held, GpuFacts):
         largest = held.largest_room
-        measured, tried = (
-            sum(row.measured for row in rows) for rows in (held.capabilities, held.cards)
-        )
+        measured = sum(row.measured for row in held.capabilities)
+        tried = sum(row.measured for row in held.cards)
         return (
             f"{len(held.capabilities)} compute capabilities ({measured} measured), "
             f"{len(held.cards)} cards ({tried} measured), "

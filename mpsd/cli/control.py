@@ -1,7 +1,6 @@
 """`mpsd control`: supervises the control daemons, and can put back what an earlier mpsd left.
 
-It is small and must seldom change, because programs end with their daemon. It stops daemons only
-when asked to, and not before the programs have ended or their time is over.
+It stops daemons only when asked to, since programs end with their daemon.
 """
 
 import asyncio
@@ -35,15 +34,15 @@ from mpsd.platform.nvml import NvmlFailed
 from mpsd.platform.settings import NODE_SETTINGS, Settings, settings
 from mpsd.simulator.machine import find_node, find_tools
 
-_LOOK_S = 1.0  # at what no file tells: a daemon that a signal has stopped, the policy
-_POLL_S = 0.25  # at files too, where their folders cannot be watched
-_CALM_S = 0.02  # after a change, for those that come with it
-_LAST_WORDS_S = 1  # what `quit` gives programs that are still there after the drain
+_LOOK_S = 1.0  # at what no file tells, such as a stopped daemon
+_POLL_S = 0.25  # where folders cannot be watched
+_CALM_S = 0.02
+_LAST_WORDS_S = 1  # for programs that are left after the drain
 
 
 class ControlRole:
-    """Every domain of this node, as `NodeDomains` has them: one whose GPUs are of others now, or
-    that an earlier mpsd left, is drained and ended, and those begin once it has."""
+    """Every domain of this node: one whose GPUs are of others now, or that an earlier mpsd left, is
+    drained and ended, and the others begin once it has."""
 
     def __init__(
         self, settings: Settings, domains: NodeDomains, node: Node, policy: Callable[[], Policy]
@@ -70,7 +69,7 @@ class ControlRole:
         self._running: dict[str, tuple[asyncio.Event, asyncio.Task[None]]] = {}
         self._supervisors: dict[str, DomainSupervisor] = {}
         self._leaving: dict[str, DomainSupervisor] = {}  # whose daemons are being ended
-        self._replaced: dict[str, DomainSupervisor] = {}  # ended, while their records are needed
+        self._replaced: dict[str, DomainSupervisor] = {}  # whose records are needed
         for _folder, record in of_this_boot(settings.run_directory):
             if isinstance(record, DomainRecord) and (record.domain, record.gpus) not in wanted:
                 known = {kind.value: kind for kind in DomainKind}
@@ -95,10 +94,9 @@ class ControlRole:
         self._running[name] = ended, tasks.create_task(self._supervisors[name].run(ended))
 
     async def run(self, stop: event_loop.Stop) -> None:
-        """Serves until `stop`, then drains, ends the daemons and puts everything back as it was
-        found."""
+        """Until `stop`; then it drains, and puts everything back as it was found."""
 
-        async def watch_files() -> None:  # for all domains, so that an idle node is seldom woken
+        async def watch_files() -> None:  # for all domains: an idle node is seldom woken
             with closing(FolderWatch()) as folders:
                 while True:
                     with self._shortages.survived("follow domains"):
@@ -108,7 +106,10 @@ class ControlRole:
                         for name in self._supervisors:
                             watched.update(self._settings.domain(name).written)
                         folders.follow(watched)
-                    if await folders.happened_within(_LOOK_S if folders.works else _POLL_S):
+                    longest_s = _LOOK_S
+                    if not folders.works:
+                        longest_s = _POLL_S
+                    if await folders.happened_within(longest_s):
                         await asyncio.sleep(_CALM_S)
                     for supervisor in self._supervisors.values():
                         with self._shortages.survived("look at files"):
@@ -131,8 +132,8 @@ class ControlRole:
         self._caps.end()
 
     def _follow_domains(self, tasks: asyncio.TaskGroup) -> None:
-        """Ends what is no domain any more once it is empty, and begins the others once their GPUs
-        and names are free: a MIG instance leaves its name to the next one with its ids."""
+        """Ends what is no domain any more once it is empty, and begins others once their GPUs and
+        names are free: a MIG instance leaves its name to the next with its ids."""
         self._node.look()
         self._domains.follow(self._node.gpus)
         self._domains.look()
@@ -148,10 +149,9 @@ class ControlRole:
                 tasks.create_task(self._end(name))
         for domain in wanted.values():
             every = {**self._supervisors, **self._leaving}
-            if domain.name not in every and all(
-                set(domain.gpus).isdisjoint(one.record.gpus) for one in every.values()
-            ):
-                own = set(domain.gpus)
+            own = set(domain.gpus)
+            free = all(own.isdisjoint(one.record.gpus) for one in every.values())
+            if free and domain.name not in every:
                 replaced = self._replaced.values()
                 earlier = [one for one in replaced if own.intersection(one.record.gpus)]
                 self._replaced.pop(domain.name, None)
@@ -167,38 +167,40 @@ class ControlRole:
                 self._replaced.pop(name).clear()
 
     def _tell_to_leave(self, wanted: Collection[tuple[str, tuple[str, ...]]]) -> None:
-        """wanted: the names and GPUs of the domains that are to be."""
+        """wanted: names and GPUs."""
         for name, supervisor in self._supervisors.items():
             gpus = supervisor.record.gpus
             others = [one.name for one in self._domains.now if not set(one.gpus).isdisjoint(gpus)]
-            reason = f"its GPUs become {' and '.join(others)}" if others else GONE
-            supervisor.leave("" if (name, gpus) in wanted else reason)
+            reason = GONE
+            if (name, gpus) in wanted:
+                reason = ""
+            elif others:
+                reason = f"its GPUs become {' and '.join(others)}"
+            supervisor.leave(reason)
 
     async def _end(self, name: str) -> None:
-        """Ends the daemon of a domain that leaves; again where it does not end."""
+        """Ends the daemon of a domain that leaves."""
         supervisor, (ended, loop) = self._leaving[name], self._running.pop(name)
         ended.set()
         supervisor.wake()
         await loop
-        gone = False
-        while not gone:
+        while True:
             with self._shortages.survived("end a domain"):
                 try:
                     await supervisor.end(_LAST_WORDS_S)
-                    gone = True
+                    break
                 except TimeoutError as error:
                     self._log.warning("daemon does not end", domain=name, reason=str(error))
-            await asyncio.sleep(0 if gone else _POLL_S)
+            await asyncio.sleep(_POLL_S)
         self._log.info("domain ended", domain=name)
         self._replaced[name] = self._leaving.pop(name)
 
     def hurry(self) -> None:
-        """Ends the drain that is under way: the programs that are left lose their GPU."""
+        """Ends the drain: the programs that are left lose their GPU."""
         self._hurry.set()
 
     async def _drain(self, signal: str) -> None:
-        """Waits until no domain has programs left, the policy's drain time is over, or somebody is
-        in a hurry."""
+        """Waits until no programs are left, their time is over, or somebody is in a hurry."""
         drain_s = self._policy().graces.drain_s
         for supervisor in self._supervisors.values():
             supervisor.drain()
@@ -216,8 +218,7 @@ class ControlRole:
             self._log.warning("programs lose their GPU", programs=left)
 
     def _is_drained(self) -> bool:
-        """A granted program counts as long as it lives: without mpsd it would come to its GPU
-        unlimited."""
+        """A granted program counts while it lives: without mpsd it would be unlimited."""
         is_empty = False
         with self._shortages.survived("look at grants"):
             domains = self._supervisors.values()
@@ -284,12 +285,12 @@ def _release(chosen: Settings, output: Format) -> NoReturn:
             if row.gpu:
                 words = f"compute mode {row.mode} {_WORDS[row.outcome]}"
             where = " ".join(filter(None, (row.domain, row.gpu)))
-            answers().print(f"{where}: {words}{row.reason and f': {row.reason}'}")
+            answers().print(": ".join(filter(None, (where, words, row.reason))))
         if not released:
             why = f"no record of this boot in {chosen.run_directory} has a compute mode"
             answers().print(f"nothing to restore: {why}")
     is_left = any(row.outcome is ReleaseOutcome.LEFT for row in released)
-    sys.exit(ExitCode.NO if is_left else ExitCode.YES)
+    sys.exit(ExitCode.unless(is_left))
 
 
 _WORDS = {

@@ -1,7 +1,6 @@
 """Runs `mpsd control`, `mpsd agent` and `mpsd up`, from the run directory's lock to the exit code.
 
-They end, with the reason, where somebody removes the run directory under them; daemons and programs
-are left as they are, as where mpsd is killed.
+Where somebody removes that directory, they end, and leave daemons and programs as they are.
 """
 
 import asyncio
@@ -23,14 +22,14 @@ _LOOK_S = 0.5
 
 
 class CannotServe(Exception):
-    """A part of the process cannot begin here; the message says why."""
+    """The message says why."""
 
 
 def serve(
     settings: Settings, run: Callable[[], Coroutine[None, None, int]], *, with_control: bool
 ) -> NoReturn:
-    """Runs until a signal; exits with 1 where that cannot be done here. with_control: this process
-    supervises the daemons, for which it must hold the run directory."""
+    """Exits with 1 where it cannot run. with_control: this process supervises the daemons, for
+    which it must hold the run directory."""
     logs.configure(settings.log_format)
     try:
         with run_directory.held(settings.run_directory) if with_control else nullcontext():
@@ -45,7 +44,7 @@ def serve(
 
 @asynccontextmanager
 async def watching(settings: Settings, files: LimitsFiles) -> AsyncIterator[None]:
-    """Follows the limits files; Vanished once the run directory is not there."""
+    """Follows the limits files; Vanished without the run directory."""
     with directory_in_sight(settings.run_directory) as directory:
 
         async def watch() -> None:
@@ -64,7 +63,7 @@ async def watching(settings: Settings, files: LimitsFiles) -> AsyncIterator[None
 
 @contextmanager
 def directory_in_sight(directory: Path) -> Iterator[DirectoryIdentity]:
-    """What fails within because the directory was removed is Vanished, and logged."""
+    """Vanished, and logged, where something fails because the directory was removed."""
     with run_directory.in_sight(directory) as identity:
         try:
             yield identity

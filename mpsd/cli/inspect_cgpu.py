@@ -1,8 +1,6 @@
-"""The program `kubectl-inspect-cgpu`, which kubectl runs as `kubectl inspect cgpu`: gpushare's
-table, of mpsd's ledger.
+"""`kubectl inspect cgpu`: gpushare's table, of mpsd's ledger.
 
-Standard output is the table and nothing else, as gpushare's own tool has it; whatever else is to be
-known of it goes to standard error.
+Standard output is the table and nothing else, as with gpushare's own tool.
 """
 
 import sys
@@ -66,17 +64,18 @@ def cgpu(
         ]
         print_json({"unit_mib": unit_mib, "nodes": with_gpus, "doubts": doubts})
     else:
-        text = detailed(found) if details else summary(found, unit_mib)
+        text = summary(found, unit_mib)
+        if details:
+            text = detailed(found)
         for line in text.splitlines():
             answers().print(one_line(line))
     for sentence in doubts:
         complaints().print(one_line(f"{_PROGRAM}: {sentence}"))
-    sys.exit(ExitCode.YES if any(node.gpus for node in found) else ExitCode.NO)
+    sys.exit(ExitCode.unless(not any(node.gpus for node in found)))
 
 
 async def _look(kube: Kube, names: Sequence[str]) -> tuple[int, Sequence[CgpuNode], Sequence[str]]:
-    """The unit in MiB, the nodes, and what keeps the numbers from being believed, a sentence
-    each."""
+    """The unit in MiB, the nodes, and what casts doubt on the numbers, a sentence each."""
     in_force = await policy_in_force(kube)
     unseen: list[str] = []
     context, pending = await look_for_room(kube, names, in_force, unseen)

@@ -1,8 +1,6 @@
-"""The program `kubectl-mps`, which kubectl runs as `kubectl mps`, and `kubectl_complete-mps`, which
-it asks at Tab.
+"""`kubectl mps`, and what kubectl asks at Tab.
 
-Options may stand before the command, and no command means status, as people are used to from
-kubectl.
+Options may stand before the command, and no command means status.
 """
 
 import sys
@@ -36,7 +34,7 @@ _VERBS = (
 
 
 def _first_word(words: Sequence[str]) -> int | None:
-    """Where the first word stands that is no option, nor the value of one."""
+    """Where the first word is that is no option, nor the value of one."""
     is_value = False
     for position, word in enumerate(words):
         if not is_value and not word.startswith("-"):

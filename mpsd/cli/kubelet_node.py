@@ -1,5 +1,5 @@
-"""The agent's part on a node of a cluster: its ledger, device plugins and reports. While kubelet or
-the API server is unavailable, the node's limits stay as they are."""
+"""The agent's part on a node of a cluster. While kubelet or the API server is unavailable, the
+node's limits stay."""
 
 import asyncio
 import time
@@ -39,7 +39,7 @@ from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.limits_files import PinnedResources
 from mpsd.platform.listener import Listener, ListenerSettings, health_routes
 from mpsd.platform.logs import logger
-from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
+from mpsd.platform.rules.kubernetes_objects import KubernetesNode, read_kubernetes_node
 from mpsd.platform.settings import CannotListen, ListenAddress, Settings
 from mpsd.status.page.node import PodsOfNode
 from mpsd.status.report import NodeReporter, ShutdownReport
@@ -47,7 +47,7 @@ from mpsd.status.rules.pods import PodAnnotations
 from mpsd.watchdog.watchdog import SCAN_S, ClusterReporter
 
 _LONGEST_BODY = 4096
-# between looks that changes of pods cause: the start of one pod changes it half a dozen times
+# the start of one pod changes it half a dozen times
 _LOOKS_APART_S = 1.0
 _EVICTION_LOOK_S = 10.0
 _CORDON_AGAIN_S = 1.0
@@ -56,10 +56,11 @@ _UNALLOCATED = (
     " device plugin was unavailable; it is evicted, so that it is recreated"
 )
 _UPGRADE = "the driver of its node is upgraded, and the policy has driver_upgrade: evict"
+_UNSEEN = read_kubernetes_node({})
 
 
 class HolderAnnotations:
-    """What is to be written on each pod that holds devices."""
+    """What is written on each pod that holds devices."""
 
     def __init__(self, gpus: Callable[[], Sequence[Gpu]], policy: Callable[[], Policy]) -> None:
         self._gpus = gpus
@@ -67,7 +68,6 @@ class HolderAnnotations:
         self._made_from: tuple[object, ...] = ()
         self._now: Sequence[PodAnnotations] = ()
         self._since_ns: dict[str, int] = {}  # by uid
-        self._of_pods: dict[str, tuple[NodePod, Held, PodAnnotations]] = {}  # by uid
 
     def of(self, pods: Sequence[NodePod], held: Held, now: float) -> Sequence[PodAnnotations]:
         """The very same as before where nothing has changed. now: seconds since 1970."""
@@ -75,28 +75,22 @@ class HolderAnnotations:
         gpus = self._gpus()
         if are_same((held, pods, policy, gpus), self._made_from):
             return self._now
-        known = self._of_pods if are_same((policy, gpus), self._made_from[2:]) else {}
+        self._made_from = held, pods, policy, gpus
         by_pod: dict[PodKey, list[ContainerDevices]] = {}
         for one in held:
             by_pod.setdefault(one.pod, []).append(one)
         holders = [pod for key, pod in by_name(pods).items() if key in by_pod]
         self._since_ns = {pod.uid: self._since_ns.get(pod.uid, int(now * 1e9)) for pod in holders}
-        self._of_pods = {}
+        self._now = found = []
         for pod in holders:
-            own = by_pod[pod.key]
-            before = known.get(pod.uid)
-            if before is None or before[0] is not pod or before[1] != own:
-                wants = annotations_for(pod, own, gpus, policy, self._since_ns[pod.uid])
-                before = pod, own, PodAnnotations(pod.identity, pod.annotations, wants)
-            self._of_pods[pod.uid] = before
-        self._made_from = held, pods, policy, gpus
-        self._now = [annotations for _pod, _held, annotations in self._of_pods.values()]
-        return self._now
+            wants = annotations_for(pod, by_pod[pod.key], gpus, policy, self._since_ns[pod.uid])
+            found.append(PodAnnotations(pod.identity, pod.annotations, wants))
+        return found
 
 
 class KubeletNode:
-    """One node of a cluster: owns the ledger of its agent, and acts on what that sees. wake: makes
-    the agent look. CannotServe where no way to the API server is configured."""
+    """Owns the ledger of its agent, and acts on what that sees. wake: makes the agent look.
+    CannotServe where no way to the API server is configured."""
 
     def __init__(
         self,
@@ -118,7 +112,7 @@ class KubeletNode:
         self._domains = domains
         self._cordoned: tuple[Domain, ...] = ()  # the domains whose cordons are written
         self._held: Sequence[HeldGrant] = ()
-        self._unevicted: dict[PodName, str] = {}  # why, of the pods that a budget protects
+        self._unevicted: dict[PodName, str] = {}  # why, of pods that a budget protects
         self._log = logger(role="kubelet node")
         self._shortages = Shortages(self._log)
         self._policy = policy = PinnedResources(policy_now, self._log)
@@ -159,6 +153,11 @@ class KubeletNode:
     def _selected(self, resource: Resource, field: str) -> Selection:
         return Selection(resource, query={"fieldSelector": f"{field}={self.name}"})
 
+    @property
+    def _here(self) -> KubernetesNode:
+        """This Node; without labels before it is seen."""
+        return next(iter(self._this_node.objects()), _UNSEEN)
+
     async def start(self) -> None:
         """CannotServe where another process has the port."""
         try:
@@ -168,7 +167,7 @@ class KubeletNode:
 
     async def run(self, agent: AgentRole, stop: asyncio.Event) -> None:
         """Until `stop`. The device plugins or the DRA driver register after the agent's first look;
-        what was given by the other way counts until its pods are gone."""
+        what was given the other way counts until its pods are gone."""
         kubelet = self._kubelet
         node = self._node
         devices = NodeDevices(node, self._domains, agent, self.ledger, self._policy)
@@ -193,9 +192,7 @@ class KubeletNode:
         seen = asyncio.Event()
 
         def on_view(view: NodeView) -> None:
-            devices.update(
-                view, is_left=any(node.driver_upgrade for node in self._this_node.objects())
-            )
+            devices.update(view, is_left=bool(self._here.driver_upgrade))
             self._decide()
             claims.update(view)
             self._held = view.grants
@@ -226,26 +223,28 @@ class KubeletNode:
             self._kube.close()
 
     def _decide(self) -> None:
-        """How the GPUs are served from now on: by the agent's flags, or by a label of the Node."""
-        driver = self._kubelet.dra_driver
-        by_label = self._policy().claim_nodes == "labelled"
-        serving = ServedBy.CLAIMS if driver else ServedBy.PLUGINS
-        if driver and by_label:
-            ledger = self.ledger
-            is_known = ledger.is_answered and not ledger.claims_unknown
-            held = any(one.memory for one in ledger.held_devices) if is_known else None
-            label = next(
-                (one.labels.get(CLAIMS_LABEL, "") for one in self._this_node.objects()), None
-            )
-            claims = any(not claim.left for claim in ledger.claims)
-            serving = next_serving(self._serving, WayKnown(label, claims, held))
+        """Decides how the GPUs are served: by the agent's flags, or by a label of the Node."""
+        serving = ServedBy.PLUGINS
+        if self._kubelet.dra_driver:
+            serving = ServedBy.CLAIMS
+            if self._policy().claim_nodes == "labelled":
+                serving = next_serving(self._serving, self._way_known())
         if serving is not self._serving:
             self._log.info("GPUs served", how=serving.value, before=self._serving.value)
             self._serving = serving
             self._serving_changed.set()
 
+    def _way_known(self) -> WayKnown:
+        ledger = self.ledger
+        held = label = None
+        if ledger.is_answered and not ledger.claims_unknown:
+            held = any(one.memory for one in ledger.held_devices)
+        if self._this_node.objects():
+            label = self._here.labels.get(CLAIMS_LABEL, "")
+        return WayKnown(label, any(not claim.left for claim in ledger.claims), held)
+
     async def _serve(self, claims: NodeClaims, seen: asyncio.Event) -> None:
-        """The device plugins or the DRA driver, and the other where that is decided."""
+        """Serves one way, and the other where that is decided."""
         await seen.wait()  # which GPUs serve is not known before
         while True:
             self._serving_changed.clear()
@@ -286,8 +285,7 @@ class KubeletNode:
             await self._shutdown.write()
 
     def unheard(self) -> str:
-        """What of the cluster is not heard of, and why; empty while the API server answers. Limits
-        do not depend on it."""
+        """What of the cluster is not heard of, and why; empty while the API server answers."""
         for mirror in (self._pods, self._cordons):
             if isinstance(mirror.trouble, Unavailable):
                 what = "new pods and cordons: the API server has not answered"
@@ -297,15 +295,15 @@ class KubeletNode:
         return ""
 
     def claims(self) -> tuple[str, str]:
-        """The driver of the resource claims that are served here, and why they cannot be now; both
-        empty where none are."""
+        """The driver of resource claims, and why they cannot be served now; both empty where none
+        are."""
         if self._serving is not ServedBy.CLAIMS:
             return "", ""
         return self._kubelet.dra_driver, self._claims.trouble if self._claims else ""
 
     def upgrade_state(self) -> str:
-        """How far an upgrade of the driver of this node is; empty without one."""
-        return next((node.upgrade_state for node in self._this_node.objects()), "")
+        """How far an upgrade of the node's driver is; empty without one."""
+        return self._here.upgrade_state
 
     def _trouble(self) -> str:
         missing = [service.resource for service in self._services if not service.registered]
@@ -323,16 +321,13 @@ class KubeletNode:
         self._ends.see(before, now)
 
     def _cordon(self) -> None:
-        """Asks `mpsd control` to drain what is cordoned, or every domain by a label of the Node,
-        and to serve the rest; again if it cannot be written."""
+        """Asks `mpsd control` to drain what is cordoned, or every domain by a label of the Node;
+        again if it cannot be written."""
         if not (self._cordons.synced and self._this_node.synced):
-            return  # what was asked by the agent before this one holds until both are known
+            return  # what an earlier agent asked holds until both are known
         cordoned = frozenset[str]().union(*self._cordons.objects())
         domains = self._domains.now
-        labels = next(
-            ((one.nvidia_mps, one.driver_upgrade) for one in self._this_node.objects()), ("", "")
-        )
-        asked = drains(cordoned, domains, *labels)
+        asked = drains(cordoned, domains, self._here.nvidia_mps, self._here.driver_upgrade)
         again = asyncio.get_running_loop().call_later(_CORDON_AGAIN_S, self._cordon)
         with self._shortages.survived("cordon"):
             for domain in domains:
@@ -348,22 +343,19 @@ class KubeletNode:
             self._report.add_event(None, Reason.CORDON_UNKNOWN, message)
 
     def _on_node(self) -> None:
-        """What others have changed of this Node, its taints and labels among it."""
         for node in self._this_node.objects():
             self._report.see(node)
         self._cordon()
 
     def _is_offered(self) -> bool:
-        """Whether pods that come now find the GPUs, which kubelet counts some time after a plugin
-        has registered."""
+        """Whether new pods find the GPUs, which kubelet counts some time after a plugin has
+        registered."""
         memory = self._policy().resources.memory
-        nodes = self._this_node.objects()
-        counted = any(node.allocatable.get(memory, "0") != "0" for node in nodes)
+        counted = self._here.allocatable.get(memory, "0") != "0"
         return not self._trouble() and (counted or self._serving is ServedBy.CLAIMS)
 
     async def _end_unallocated(self) -> None:
-        """Evicts pods that kubelet runs without having allocated their devices: they have no
-        limit."""
+        """Evicts pods that run without their devices: they have no limit."""
         first_seen: dict[str, float] = {}
         while True:
             await asyncio.sleep(_EVICTION_LOOK_S)
@@ -379,12 +371,11 @@ class KubeletNode:
                 await self._evict(pod.identity, _UNALLOCATED)
 
     async def _empty_for_upgrade(self) -> None:
-        """Evicts the pods that an upgrade of the driver waits for, where the policy says so.
-        Disruption budgets hold, and a static pod stays."""
+        """Evicts the pods that an upgrade of the driver waits for, where the policy says so. A
+        static pod stays."""
         while True:
             await asyncio.sleep(_EVICTION_LOOK_S)
-            asked = any(node.is_upgrade_waiting for node in self._this_node.objects())
-            if not asked or self._policy().driver_upgrade != "evict":
+            if not self._here.is_upgrade_waiting or self._policy().driver_upgrade != "evict":
                 continue
             seen = {pod.uid: pod for pod in self.ledger.pods_seen}
             stay = {uid for uid, pod in seen.items() if pod.terminating or pod.static_uid}
@@ -394,7 +385,7 @@ class KubeletNode:
                 await self._evict(pod, _UPGRADE)
 
     async def _evict(self, pod: PodName, why: str) -> None:
-        """Evicts a pod; where that fails, kubelet retries its start, which evicts it again."""
+        """Where it fails, kubelet retries the pod's start, which evicts it again."""
         try:
             await self._kube.evict(pod.name, pod.namespace, pod.uid)
         except KubeError as error:

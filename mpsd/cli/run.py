@@ -17,7 +17,7 @@ from mpsd.platform.settings import settings
 
 _CREATED = 201
 _STOPPING = 410
-_ANSWER_GRACE_S = 30.0  # beyond --timeout: for an agent that is busy
+_ANSWER_GRACE_S = 30.0  # beyond --timeout
 
 
 @takes(
@@ -55,10 +55,10 @@ def run(
     if not any(command[:1]):
         _give_up("there is no command; name a program after --", ExitCode.MISUSE)
     socket = settings(run_directory=run_dir).socket_to_ask
-    percent = None if gpu_core is None else _readable(gpu_core)
-    asks = ProgramRequest(
-        _readable(gpu_mem), percent, _readable(gpus), 0.0, _readable(shlex.join(command))
-    )
+    asked = _readable(shlex.join(command))
+    asks = ProgramRequest(_readable(gpu_mem), None, _readable(gpus), 0.0, asked)
+    if gpu_core is not None:
+        asks = replace(asks, gpu_core=_readable(gpu_core))
     try:
         answer = _ask(socket, asks)
         if isinstance(answer, Refusal) and wait and not answer.for_ever:
@@ -71,17 +71,19 @@ def run(
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     if isinstance(answer, Refusal):
-        after = f"gave up after {timeout:g} s: " if wait and not answer.for_ever else ""
-        remedy = "" if answer.for_ever or wait else "; use --wait to join the queue"
         reasons = "\n".join(answer.reasons)
-        _give_up(f"{after}{reasons}{remedy}", ExitCode.MISUSE if answer.for_ever else ExitCode.NO)
+        if wait and not answer.for_ever:
+            reasons = f"gave up after {timeout:g} s: {reasons}"
+        elif not answer.for_ever:
+            reasons += "; use --wait to join the queue"
+        _give_up(reasons, ExitCode.of_refusal(for_ever=answer.for_ever))
     for message in answer.messages:
         complaints().print(f"mpsd run: {message}")
     _become(command, answer)
 
 
 def _readable(argument: str) -> str:
-    """An argument may hold any bytes; what is asked and shown is Unicode."""
+    """As Unicode, whatever bytes it holds."""
     return os.fsencode(argument).decode(errors="replace")
 
 
@@ -96,13 +98,13 @@ def _ask(socket: Path, asks: ProgramRequest) -> GrantAnswer | Refusal:
 
 
 def _become(command: list[str], answer: GrantAnswer) -> NoReturn:
-    """The grant, the signals and the exit code are the command's own from now on."""
+    """From now on grant, signals and exit code are the command's own."""
     environment = os.environ | answer.environment
     if answer.path_first:
         path = environment.get("PATH", os.defpath)
         environment["PATH"] = f"{answer.path_first}{os.pathsep}{path}"
     for signum in (signal.SIGPIPE, signal.SIGXFSZ):
-        # Python ignores these, and a program started from it would too
+        # Python ignores these, and so would the program
         signal.signal(signum, signal.SIG_DFL)
     sys.stdout.flush()
     try:

@@ -62,7 +62,7 @@ class SchedulerRole:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serves until `stop`, then drains. CannotListen where it cannot listen."""
-        # else a third of reading the lists is to look for garbage in what they brought
+        # else a third of reading the lists is to look for garbage
         event_loop.expect_long_life()
         for server in self._servers:
             await server.start()
@@ -71,18 +71,17 @@ class SchedulerRole:
         loops = [self._ledger.run(), self._listener.keep(), self._watch_ledger(), limits, ended]
         tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
         try:
-            await event_loop.until_one_ends(tasks)  # a loop ends only by what it cannot go on after
+            await event_loop.until_one_ends(tasks)
             await self._shutdown.drain(self._listener.ask_to_go)
         finally:
             await self._listener.close()  # the last binds count on the ledger
             for task in tasks:
                 task.cancel()
-            # a stream ends before its server waits for answers under way
             for server in reversed(self._servers):
                 await server.stop()
 
     async def _watch_ledger(self) -> None:
-        """Notes since when the ledger is usable, and logs each change."""
+        """Notes since when the ledger is usable."""
         was_usable: bool | None = None  # None before the first look
         has_been = False
         while True:

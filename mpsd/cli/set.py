@@ -4,7 +4,7 @@ import sys
 
 import msgspec
 
-from mpsd.grants.rules.messages import GrantChanged, GrantChangeRequest, GrantLimits, Refusal
+from mpsd.grants.rules.messages import GrantChanged, GrantChangeRequest, GrantLimits
 from mpsd.model.node_report import GrantReport, NodeReport
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.quantity import written_mib
@@ -12,10 +12,17 @@ from mpsd.platform import local_api
 from mpsd.platform.command_line import OUTPUT, RUN_DIR, flag, option, takes
 from mpsd.platform.console import ExitCode, Format, answers, one_line, print_json
 from mpsd.platform.settings import settings
-from mpsd.status.grant_options import give_up, holders, known_as, named, the_one
+from mpsd.status.grant_options import (
+    give_up,
+    give_up_refused,
+    holders,
+    known_as,
+    named,
+    the_one,
+)
 
 _OK = 200
-_PATIENCE_S = 40.0  # the agent gives up earlier, and says why
+_PATIENCE_S = 40.0
 _NO_LIMIT = 100
 
 
@@ -61,7 +68,9 @@ def set(  # noqa: A001 - the verb's name
     """
     chosen = settings(run_directory=run_dir)
     socket = chosen.socket_to_ask
-    memory_mib = None if mem is None else written_mib(mem, "--mem")
+    memory_mib = None
+    if mem is not None:
+        memory_mib = written_mib(mem, "--mem")
     if isinstance(memory_mib, Problem):
         raise InvalidInput("mpsd set", [memory_mib])
     try:
@@ -74,16 +83,13 @@ def set(  # noqa: A001 - the verb's name
     except (local_api.NotRunning, TimeoutError) as error:
         give_up(f"mpsd set: {error}", ExitCode.NO)
     if code != _OK:
-        refusal = local_api.read(body, Refusal)
-        reasons = one_line("; ".join(refusal.reasons))
-        exit_code = ExitCode.MISUSE if refusal.for_ever else ExitCode.NO
-        give_up(f"mpsd set: {known_as(grant)}: {reasons}", exit_code)
+        give_up_refused(f"mpsd set: {known_as(grant)}", body)
     _show(grant, local_api.read(body, GrantChanged), body, output)
     sys.exit(ExitCode.YES)
 
 
 def _uuid(ordinal: int | None, grant: GrantReport, node: NodeReport) -> str | None:
-    """Of the GPU that is meant; None for all of the grant's."""
+    """The UUID of the GPU that is meant; None for all of the grant's."""
     if ordinal is None:
         return None
     labels = {gpu.label: gpu.uuid for gpu in node.gpus if gpu.uuid in grant.gpus}
@@ -100,7 +106,10 @@ def _show(grant: GrantReport, changed: GrantChanged, body: bytes, output: Format
         print_json(msgspec.json.decode(body) | who | {"command": grant.command})
         return
     to = answers()
-    to.print(one_line(f"{known_as(grant)}{' would become' if changed.dry_run else ''}:"))
+    heading = known_as(grant)
+    if changed.dry_run:
+        heading += " would become"
+    to.print(one_line(f"{heading}:"))
     for old, new in zip(changed.before.cards, changed.after.cards, strict=True):
         amounts = [
             _became("memory", f"{old.memory_mib} MiB", f"{new.memory_mib} MiB"),
@@ -115,8 +124,12 @@ def _show(grant: GrantReport, changed: GrantChanged, body: bytes, output: Format
 
 
 def _limit(limits: GrantLimits) -> str:
-    return "none" if limits.thread_percent == _NO_LIMIT else f"{limits.thread_percent} %"
+    if limits.thread_percent == _NO_LIMIT:
+        return "none"
+    return f"{limits.thread_percent} %"
 
 
 def _became(what: str, old: str, new: str) -> str:
-    return f"{what} {old} -> {new}" if old != new else f"{what} {new} as before"
+    if old == new:
+        return f"{what} {new} as before"
+    return f"{what} {old} -> {new}"

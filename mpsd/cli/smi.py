@@ -99,7 +99,10 @@ def _parts(report: NodeReport) -> Iterator[RenderableType]:
     rows = []
     for grant in report.grants or ():
         rows += [_Row(grant, card, labels.get(card.gpu, card.gpu)) for card in grant.cards]
-    yield table(_GRANTS, rows) if rows else "No container or program holds a share of a GPU."
+    if rows:
+        yield table(_GRANTS, rows)
+    else:
+        yield "No container or program holds a share of a GPU."
     yield table(_GPUS, report.gpus)
     yield from (f"unknown: {what}" for what in report.unknown)
 
@@ -112,15 +115,21 @@ def _name(grant: GrantReport) -> str:
 
 def _policy(gpu: GpuReport) -> str:
     number = gpu.compute_policy
-    return "?" if number is None else f"{number} {POLICIES[number].name}"
+    if number is None:
+        return "?"
+    return f"{number} {POLICIES[number].name}"
 
 
 def _limit(grant: GrantReport) -> str:
-    return "-" if grant.thread_percent == _NO_LIMIT else f"{grant.thread_percent} %"
+    if grant.thread_percent == _NO_LIMIT:
+        return "-"
+    return f"{grant.thread_percent} %"
 
 
 def _free_weight(gpu: GpuReport) -> str:
-    return "-" if gpu.max_inst is None else known(gpu.free_weight)
+    if gpu.max_inst is None:
+        return "-"
+    return known(gpu.free_weight)
 
 
 def _or_none(number: int | None) -> str:

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from mpsd.grants.rules.messages import ProgramStopped, ProgramsToStop, Refusal, StopOutcome
+from mpsd.grants.rules.messages import ProgramStopped, ProgramsToStop, StopOutcome
 from mpsd.model.node_report import GrantReport, NodeReport
 from mpsd.model.node_view import Queue
 from mpsd.platform import local_api
@@ -13,12 +13,20 @@ from mpsd.platform.command_line import OUTPUT, RUN_DIR, Between, option, takes
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
 from mpsd.platform.imports import INTERRUPTED
 from mpsd.platform.settings import Settings, settings
-from mpsd.status.grant_options import give_up, known_as, meant, named, programs, why_not_one
+from mpsd.status.grant_options import (
+    give_up,
+    give_up_refused,
+    known_as,
+    meant,
+    named,
+    programs,
+    why_not_one,
+)
 
 _OK = 200
 _LONGEST_GRACE_S = 3600.0
-_PATIENCE_S = 60.0  # beyond the grace: the agent gives up earlier, and says why
-_QUIET_S = 1.0  # before anything is said of who is waited for
+_PATIENCE_S = 60.0  # beyond the grace; the agent gives up earlier
+_QUIET_S = 1.0
 _SAID = {StopOutcome.TERMINATED: "ended by itself", StopOutcome.KILLED: "ended, some of it killed"}
 _IN_USE = (
     "; its GPU was still in use when its time was up (end_drain_s), so its neighbours may have been"
@@ -67,7 +75,7 @@ def stop(
         _code, body = local_api.ask(chosen.socket_to_ask, "GET", "/v1/node")
         there = named(local_api.read(body, NodeReport).grants or (), chosen)
         wanted, problems = _meant(there, grants)
-        stopped = _ask(chosen, wanted, grace) if wanted else []
+        stopped = _ask(chosen, wanted, grace)
     except (local_api.NotRunning, TimeoutError) as error:
         give_up(f"mpsd stop: {error}", ExitCode.NO)
     if output is Format.JSON:
@@ -78,13 +86,13 @@ def stop(
         problems += [f"{known_as(wanted[one.grant])}: {reason}" for reason in one.reasons]
     for problem in problems:
         complaints().print(one_line(f"mpsd stop: {problem}"))
-    sys.exit(ExitCode.NO if problems else ExitCode.YES)
+    sys.exit(ExitCode.unless(problems))
 
 
 def _meant(
     there: Sequence[GrantReport], words: Sequence[str]
 ) -> tuple[dict[str, GrantReport], list[str]]:
-    """The grants that are meant, by id, and what is wrong with the other words."""
+    """The grants that are meant, by id, and what is wrong with other words."""
     wanted: dict[str, GrantReport] = {}
     problems = []
     for word in words:
@@ -100,30 +108,28 @@ def _ask(
     chosen: Settings, wanted: Mapping[str, GrantReport], grace_s: float
 ) -> Sequence[ProgramStopped]:
     """NotRunning, TimeoutError. Ends the program where nothing can be stopped here."""
+    if not wanted:
+        return ()
     asks = ProgramsToStop(tuple(wanted), grace_s)
+    where = (chosen.socket_to_ask, "POST", "/v1/programs/stop")
     try:
         with _progress(len(wanted), grace_s):
-            socket = chosen.socket_to_ask
-            longest_s = grace_s + _PATIENCE_S
-            code, body = local_api.ask(socket, "POST", "/v1/programs/stop", asks, longest_s)
+            code, body = local_api.ask(*where, asks, grace_s + _PATIENCE_S)
     except KeyboardInterrupt:
         why = "what has begun goes on in mpsd; `mpsd status` shows what is left"
         give_up(f"mpsd stop: {why}", INTERRUPTED)
     if code != _OK:
-        refusal = local_api.read(body, Refusal)
-        reasons = one_line("; ".join(refusal.reasons))
-        give_up(f"mpsd stop: {reasons}", ExitCode.MISUSE if refusal.for_ever else ExitCode.NO)
+        give_up_refused("mpsd stop", body)
     return local_api.read(body, list[ProgramStopped])
 
 
 @contextmanager
 def _progress(count: int, grace_s: float) -> Iterator[None]:
-    """Says on a terminal what is waited for, where that takes long."""
+    """Says what is waited for, where that takes long."""
 
     def say() -> None:
-        whom = "1 program" if count == 1 else f"{count} programs"
         then = f"what is left after {grace_s:g} s is killed"
-        complaints().print(f"mpsd stop: waiting for {whom} to end; {then}")
+        complaints().print(f"mpsd stop: waiting for {_counted(count, 'program')} to end; {then}")
 
     timer = threading.Timer(_QUIET_S, say)
     timer.daemon = True
@@ -135,10 +141,18 @@ def _progress(count: int, grace_s: float) -> Iterator[None]:
         timer.cancel()
 
 
+def _counted(count: int, thing: str, ending: str = "s") -> str:
+    if count == 1:
+        return f"1 {thing}"
+    return f"{count} {thing}{ending}"
+
+
 def _show(stopped: Sequence[ProgramStopped], wanted: Mapping[str, GrantReport]) -> None:
     for one in stopped:
         if said := _SAID.get(one.outcome):
-            processes = "1 process" if one.processes == 1 else f"{one.processes} processes"
-            struck = _IN_USE if one.queue is Queue.IN_USE else ""
             name = known_as(wanted[one.grant])
-            answers().print(one_line(f"{name}: {said}, {processes}, {one.took_s:.1f} s{struck}"))
+            processes = _counted(one.processes, "process", "es")
+            line = f"{name}: {said}, {processes}, {one.took_s:.1f} s"
+            if one.queue is Queue.IN_USE:
+                line += _IN_USE
+            answers().print(one_line(line))

@@ -47,6 +47,11 @@ _WORDS: Mapping[type, tuple[str, str]] = {
 }
 
 
+def as_mapping(value: object) -> dict[str, Any]:
+    """The value, or an empty mapping where it is none."""
+    return value if isinstance(value, dict) else {}
+
+
 def at(path: str, *keys: str) -> str:
     """The path of a field below `path`, in the way Kubernetes writes paths:
     `spec.limits[aliyun.com/gpu-mem]`."""

@@ -1,4 +1,4 @@
-"""Makes, reads and loads certificates. A private key is never in a log or in a file with a name."""
+"""Certificates. A private key is never in a log or in a file with a name."""
 
 import ipaddress
 import os
@@ -19,27 +19,27 @@ from mpsd.platform.rules.certificates import Authority, Serving, Validity
 # what cert-manager makes
 _PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 
-_SKEW = timedelta(hours=1)  # clocks that are behind ours by less than this take our certificates
+_SKEW = timedelta(hours=1)  # for clocks that are behind ours
 _LONGEST_COMMON_NAME = 64
 _OTHER_USES = ["content_commitment", "key_encipherment", "data_encipherment", "key_agreement"]
 _OTHER_USES += ["encipher_only", "decipher_only"]
 
 
 class UnusableCertificate(Exception):
-    """A certificate or key that cannot be read, or two that do not belong together."""
+    """What is unreadable, or two that do not belong together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate (for a serving one: its chain) and its key, both PEM. The key stays out of
-    every `repr`."""
+    """A certificate, a serving one with its chain, and its key, PEM. The key stays out of every
+    `repr`."""
 
     certificate: bytes
     key: bytes = field(repr=False)
 
 
 def new_authority(name: str, now: float, life_s: float) -> Pair:
-    """A certificate that signs serving certificates and nothing else. now: seconds since 1970."""
+    """An authority for serving certificates. now: seconds since 1970."""
     constraints = x509.BasicConstraints(ca=True, path_length=0)
     return _signed(name, None, now, now + life_s, [(constraints, True)])
 
@@ -133,12 +133,12 @@ def validity(certificate: bytes) -> Validity:
 
 
 def fingerprint(certificate: bytes) -> str:
-    """Of the first certificate of a chain, which is a server's own. UnusableCertificate."""
+    """The SHA-256 of the first of a chain, a server's own. UnusableCertificate."""
     return _fingerprint(_certificate(certificate))
 
 
 def fingerprints(bundle: bytes) -> frozenset[str]:
-    """The certificates of a PEM bundle; none where it cannot be read."""
+    """Those in a PEM bundle; none where it cannot be read."""
     try:
         return frozenset(map(_fingerprint, x509.load_pem_x509_certificates(bundle)))
     except ValueError:
@@ -146,10 +146,9 @@ def fingerprints(bundle: bytes) -> frozenset[str]:
 
 
 def load_into(context: ssl.SSLContext, pair: Pair) -> None:
-    """Shows this certificate to whoever connects from now on; connections that are open go on.
+    """Shows this certificate to new connections. UnusableCertificate leaves the context as it was.
 
-    UnusableCertificate leaves the context as it was. OpenSSL reads files only, so the pair goes
-    through one without a name, in memory.
+    OpenSSL reads files only, so the pair goes through one without a name, in memory.
     """
     try:
         # a failure half way would leave the pair mixed
@@ -207,8 +206,6 @@ def _is_signed_by(certificate: x509.Certificate, signer: x509.Certificate) -> bo
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """What to serve with, and what verifies it."""
-
     serving: Pair
     authorities: bytes | None  # PEM for both configurations; None: somebody else writes it there
     #: When each certificate ends, by its part, in seconds since 1970.
@@ -216,7 +213,7 @@ class Certificates:
 
 
 class FolderCertificates:
-    """tls.crt and tls.key of a folder, as a mounted Secret of type kubernetes.io/tls has them."""
+    """A mounted Secret of type kubernetes.io/tls."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,7 +1,7 @@
-"""The command lines of mpsd's programs: commands with their options, read by argparse.
+"""The command lines of mpsd's programs, read by argparse.
 
-A command is a function whose keywords are its options (`takes`) and whose docstring is its help.
-Its module is imported when it is used, so that a command costs what it needs and no more.
+A command is a function whose keywords are its options (`takes`) and whose docstring is its help;
+its module is imported when it is used.
 """
 
 import shutil
@@ -56,7 +56,7 @@ def flag(*names: str, help: str, **how: Any) -> Option:  # noqa: A002 - argparse
 
 
 def setting_option(name: str, setting: Setting) -> Option:
-    """The option of a setting; its help has the variable and the default too."""
+    """The option of a setting, whose help names the variable and the default."""
     default = setting.default or setting.otherwise
     otherwise = f"; {default}" if default else ""
     text = f"{setting.help} ({setting.variable}{otherwise})."
@@ -66,9 +66,9 @@ def setting_option(name: str, setting: Setting) -> Option:
 def takes(
     *options: Option, settings: Mapping[str, Setting] | None = None
 ) -> Callable[[CommandT], CommandT]:
-    """The options of a command. One that is not given has the default of the command's keyword.
+    """The options of a command; one that is not given has the default of the command's keyword.
 
-    settings: the command takes these as `**flags` too, without those that are not given.
+    settings: the command takes these as `**flags`, without those that are not given.
     """
     every = [*options, *(setting_option(name, one) for name, one in (settings or {}).items())]
 
@@ -110,13 +110,13 @@ class Between:
             value = self.kind(text)
             if self.least <= value <= self.most and value != inf:
                 return value
-        wanted = "a whole number" if self.kind is int else "a number"
-        upto = "on" if self.most == inf else f"to {self.most:g}"
+        wanted = {int: "a whole number", float: "a number"}[self.kind]
+        upto = f"to {self.most:g}".replace("to inf", "on")
         raise ArgumentTypeError(f"is {text!r}; write {wanted} from {self.least:g} {upto}")
 
 
 def choices_of(one: Option) -> Sequence[str]:
-    """The values that an option has, where it is known which they are."""
+    """The values of an option, where they are known."""
     read = one.how.get("type")
     if isinstance(read, OneOf):
         return read.values
@@ -139,7 +139,7 @@ VERSION = option(
 
 
 class _Help(HelpFormatter):
-    """A docstring for a terminal: paragraphs filled, indented blocks as they are."""
+    """Fills paragraphs, and leaves indented blocks as they are."""
 
     def __init__(self, prog: str) -> None:
         columns = shutil.get_terminal_size().columns
@@ -169,14 +169,13 @@ def _parser(program: str, about: str) -> _Parser:
 
 
 def parser_of(program: str, command: Command, *, for_tab: bool = False) -> ArgumentParser:
-    """Reads the options of a command. program: with the command's name. for_tab: nothing is needed
-    yet."""
+    """program: with the command's name. for_tab: nothing is needed yet."""
     parser = _parser(program, command.__doc__ or "")
     defaults: Mapping[str, object] = command.__kwdefaults__ or {}
     for one in vars(command)["options"]:
         how = dict(one.how)
         if for_tab and one.is_argument:
-            how.pop("type", None)  # argparse would read the default of one that is not there
+            how.pop("type", None)  # else argparse reads the default of one that is not there
             how["nargs"] = "*" if how.get("nargs") in {"*", "+", "..."} else "?"
         made = parser.add_argument(*one.names, **how)
         if for_tab:
@@ -188,7 +187,7 @@ def parser_of(program: str, command: Command, *, for_tab: bool = False) -> Argum
 
 
 def read(program: str, command: Command, words: Sequence[str]) -> dict[str, Any]:
-    """The keywords of the command that a line gives. Ends the program where the line is wrong."""
+    """The keywords for the command. Ends the program where the line is wrong."""
     parser = parser_of(program, command)
     has_rest = any(one.how.get("nargs") == "..." for one in vars(command)["options"])
     parse = parser.parse_args if has_rest else parser.parse_intermixed_args
@@ -204,7 +203,7 @@ def run_command(program: str, command: Command, words: Sequence[str]) -> None:
 
 
 class Verb(NamedTuple):
-    """A command by its name. module: has a function of this name."""
+    """module: has a function of this name."""
 
     name: str
     module: str
@@ -214,7 +213,7 @@ class Verb(NamedTuple):
 
 
 class Program:
-    """about: its help, above the commands."""
+    """about: above the commands."""
 
     extra = "agent"  # what pip installs its commands with
 
@@ -224,7 +223,6 @@ class Program:
         self.verbs = {verb.name: verb for verb in verbs}
 
     def arranged(self, words: Sequence[str]) -> Sequence[str]:
-        """The words with the command as the first."""
         return words
 
     def may_name_verb(self, before: Sequence[str]) -> bool:
@@ -239,7 +237,7 @@ class Program:
         return command
 
     def parser(self) -> ArgumentParser:
-        """What comes before a command: help and the program's own options."""
+        """Help and the program's own options."""
         parser = _parser(self.name, self.about)
         parser.add_argument(*VERSION.names, **VERSION.how)
         show = "Show what makes a shell complete it: source <(mpsd --show-completion bash)."
@@ -250,7 +248,7 @@ class Program:
         return parser
 
     def run(self, words: Sequence[str]) -> None:
-        """Runs the command that the line names, or answers the program's own options."""
+        """Runs the command, or answers the program's own options."""
         with ending(self.name):
             name, *rest = self.arranged(words) or [""]
             if words[:1] == [TAB]:

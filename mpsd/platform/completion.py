@@ -1,7 +1,7 @@
-"""What a shell offers at Tab: commands, options, and values that a command's options name.
+"""What a shell offers at Tab.
 
 bash, zsh and fish run `PROGRAM __complete WORDS…`; kubectl runs `kubectl_complete-mps WORDS…`. The
-last word is the one that is begun. A shell waits for the answer and shows no complaints.
+last word is the one that is begun.
 """
 
 import io
@@ -41,7 +41,6 @@ complete --command PROGRAM --arguments "(_NAME_offers)"
 
 
 def script(program: str, shell: str) -> str:
-    """What makes a shell of SHELLS complete a program."""
     text = _SCRIPTS[shell]
     name = program.replace("-", "_")
     return text.replace("PROGRAM", program).replace("NAME", name).replace("TAB", TAB)
@@ -51,7 +50,7 @@ def script(program: str, shell: str) -> str:
 
 
 def offered(program: Program, words: Sequence[str]) -> Iterator[str]:
-    """What may stand for the last word, one a line, with what it is behind a tab."""
+    """The offers, one a line, with what each is behind a tab."""
     *before, begun = words or [""]
     offers: list[Offer] = []
     if program.may_name_verb(before):
@@ -71,7 +70,7 @@ def lines(offers: Sequence[Offer], begun: str) -> Iterator[str]:
 
 
 def after(command: Command, before: Sequence[str], begun: str) -> list[Offer]:
-    """What may follow these words of a command. Nothing where that cannot be found out."""
+    """Nothing where that cannot be found out."""
     options: Sequence[Option] = vars(command)["options"]
     awaiting = [one for one in options if one.has_value and before and before[-1] in one.names]
     with suppress(Exception, SystemExit):  # whoever presses Tab is not to see a traceback

@@ -1,7 +1,4 @@
-"""Exit codes, problems for people, JSON for machines, and how a program ends without an answer.
-
-Answers go to standard output, complaints to standard error, and colours only to a terminal.
-"""
+"""Exit codes, answers for people and machines, and how a program ends without one."""
 
 import io
 import json
@@ -16,17 +13,29 @@ from typing import TYPE_CHECKING, Any
 from mpsd.model.problem import InvalidInput, Problem, printable
 from mpsd.platform.imports import INTERRUPTED
 
-if TYPE_CHECKING:  # a tenth of the start of `mpsd run`, which mostly says nothing
+if TYPE_CHECKING:  # a tenth of the start of `mpsd run`
     from rich.console import Console
     from rich.text import Text
 
-LONGEST_LINE = 2000  # characters, after which something is wrong with it
+LONGEST_LINE = 2000  # characters
 
 
 class ExitCode(IntEnum):
     YES = 0
     NO = 1
     MISUSE = 2
+
+    @classmethod
+    def unless(cls, wrong: object) -> "ExitCode":
+        """NO where something is wrong."""
+        return cls(bool(wrong))
+
+    @classmethod
+    def of_refusal(cls, *, for_ever: bool) -> "ExitCode":
+        """MISUSE where to ask again is of no use."""
+        if for_ever:
+            return cls.MISUSE
+        return cls.NO
 
 
 class Format(StrEnum):
@@ -42,7 +51,7 @@ class StatusFormat(StrEnum):
 
 
 def answers() -> "Console":
-    """Standard output for people; long lines stay whole when nobody's terminal folds them."""
+    """Standard output; long lines stay whole when nobody's terminal folds them."""
     return _console(soft_wrap=True)
 
 
@@ -57,19 +66,19 @@ def _console(**options: Any) -> "Console":
 
 
 def one_line(text: str) -> str:
-    """For one line of an answer: printable and bounded, whoever wrote it."""
+    """The text made printable and bounded, whoever wrote it."""
     return printable(text, LONGEST_LINE)
 
 
 def print_json(answer: object) -> None:
     """answer: dataclasses and structs too, by their fields."""
-    import msgspec  # a verb that only shows its help does without
+    import msgspec  # a verb's help does without
 
     sys.stdout.write(json.dumps(msgspec.to_builtins(answer), indent=2) + "\n")
 
 
 def print_invalid(error: InvalidInput) -> None:
-    """On standard error, one line a problem."""
+    """Prints one line a problem."""
     from rich.text import Text
 
     to = complaints()
@@ -95,7 +104,7 @@ def counted(problems: Sequence[Problem], style: str) -> "Text":
 
 @contextmanager
 def extra_needed(command: str, extra: str) -> Iterator[None]:
-    """Ends the program with what to install, where a module of other projects is not there."""
+    """Says what to install, where a module of other projects is missing."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -108,10 +117,9 @@ def extra_needed(command: str, extra: str) -> Iterator[None]:
 
 @contextmanager
 def ending(program: str) -> Iterator[None]:
-    """Ends a program with every problem of input that it cannot use, and at Ctrl-C, without a
-    traceback."""
+    """Ends a program without a traceback where its input cannot be used, and at Ctrl-C."""
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # the shell closed it: who wants no answer is given none
+        if getattr(sys, name) is None:  # the shell closed it
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - as long as the program
         stream = getattr(sys, name)
         if isinstance(stream, io.TextIOWrapper):
@@ -124,6 +132,6 @@ def ending(program: str) -> Iterator[None]:
         sys.exit(ExitCode.MISUSE)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except OSError as error:  # such as a full disk under standard output: no answer is not "no"
+    except OSError as error:  # such as a full disk
         complaints().print(f"{program}: {error}")
         os._exit(ExitCode.MISUSE)

@@ -1,8 +1,7 @@
 """Which pod, container or program's cgroup a process of this machine is in, by the kernel's word.
 
-A pod is known by its cgroup, another container by the cgroups that it has to itself; without such a
-cgroup by its pid namespace; without one of its own either, by descent from its first process. What
-a process carries or claims counts for nothing.
+A pod is known by its cgroup; another container by the cgroups that it has to itself, else by its
+pid namespace, else by descent from its first process.
 """
 
 import errno
@@ -35,15 +34,13 @@ _MEMBERS = "cgroup.procs"
 def own_cgroups(first: ProcessIdentity) -> tuple[Cgroup, ...]:
     """The cgroups that the container with this first process has to itself; none if gone."""
     text = _cgroup(first.pid)
-    return (
-        alone_in(text, _older(first, alone_in(text, ())))
-        if text and processes.is_alive(first)
-        else ()
-    )
+    if text and processes.is_alive(first):
+        return alone_in(text, _older(first, alone_in(text, ())))
+    return ()
 
 
 class ContainerProcesses:
-    """settle: called when a process is in no known container, so that those just made are."""
+    """settle: called when a process is in no known container, which may be just made."""
 
     def __init__(self, settle: Callable[[], None]) -> None:
         self._settle = settle
@@ -53,7 +50,7 @@ class ContainerProcesses:
         self._own_pids = pid_namespace("self")
 
     def put(self, grant: str, first: ProcessIdentity, cgroups: Collection[Cgroup]) -> None:
-        """From now on the container, or the program, that holds this grant is known by these."""
+        """From now on the holder of this grant is known by these."""
         self._pids[grant] = pid_namespace(first.pid)
         if cgroups:
             self._homes[grant] = cgroups
@@ -65,7 +62,7 @@ class ContainerProcesses:
             known.pop(grant, None)
 
     def owner_of(self, pid: int) -> str | None:
-        """The grant in whose container or cgroup the process is; None where none is known."""
+        """None where none is known."""
         if not (text := _cgroup(pid)):
             return None
         if found := self._find(pid, text):
@@ -85,10 +82,10 @@ class ContainerProcesses:
     # Of those without a cgroup to themselves:
 
     def _by_namespace(self, namespace: int) -> str | None:
-        known = namespace not in {0, self._own_pids}
-        return next(
-            (grant for grant in self._without if known and self._pids[grant] == namespace), None
-        )
+        for grant in self._without:
+            if self._pids[grant] == namespace and namespace not in {0, self._own_pids}:
+                return grant
+        return None
 
     def _by_line(self, pid: int) -> str | None:
         for one in processes.line_of(pid):
@@ -101,15 +98,19 @@ class ContainerProcesses:
 
 
 def _older(first: ProcessIdentity, cgroups: Collection[Cgroup]) -> Iterator[str]:
-    """The texts of /proc/PID/cgroup of processes that started before it and may be in one of these.
-    Whoever ends meanwhile is left out."""
+    """The texts of /proc/PID/cgroup of processes that started before it and may be in one of
+    these."""
     paths = {f":{cgroup.path}" for cgroup in cgroups}
-    for pid in filter(str.isdecimal, os.listdir(_PROC)):  # noqa: PTH208
-        theirs = _cgroup(int(pid))
+    for pid in _pids():
+        theirs = _cgroup(pid)
         if any(path in theirs for path in paths):
-            found = processes.identity_of(int(pid))
+            found = processes.identity_of(pid)
             if found and found.start_ticks < first.start_ticks:
                 yield theirs
+
+
+def _pids() -> Iterator[int]:
+    return map(int, filter(str.isdecimal, os.listdir(_PROC)))  # noqa: PTH208
 
 
 def _cgroup(pid: int) -> str:
@@ -121,7 +122,7 @@ def _cgroup(pid: int) -> str:
 
 
 def pid_namespace(pid: int | str) -> int:
-    """Its number; 0 where it is gone, or not ours to see."""
+    """0 where it is gone, or not ours to see."""
     try:
         return (_PROC / str(pid) / "ns/pid").stat().st_ino
     except OSError:
@@ -132,7 +133,7 @@ _TREE = Path("/sys/fs/cgroup")
 
 
 def is_frozen(pid: int) -> bool:
-    """Whether its cgroup keeps it from running, as of a paused container. False if unreadable."""
+    """Whether it is in a paused container. False if unreadable."""
     v2 = v2_tree(_TREE)
     for cgroup in cgroups_in(_cgroup(pid)):
         path = cgroup.path.lstrip("/")
@@ -150,19 +151,19 @@ def is_frozen(pid: int) -> bool:
 
 def v2_tree(tree: Path) -> Path | None:
     """Where cgroup v2 is mounted: there, or beside v1; None where it is not."""
-    return next(
-        (one for one in (tree, tree / "unified") if (one / "cgroup.controllers").exists()), None
-    )
+    for one in (tree, tree / "unified"):
+        if (one / "cgroup.controllers").exists():
+            return one
+    return None
 
 
 def let_count(root: Path, folder: Path) -> None:
     """Has the kernel count device memory in a cgroup of mpsd's own, where it can (dmem, 6.14), so
     that it can have a limit."""
-    for above in [
-        each for each in reversed(folder.parents) if each == root or root in each.parents
-    ]:
+    for above in reversed(folder.parents):
         with suppress(OSError):
-            if "dmem" in (above / "cgroup.controllers").read_text().split():
+            is_below = above.is_relative_to(root)
+            if is_below and "dmem" in (above / "cgroup.controllers").read_text().split():
                 (above / "cgroup.subtree_control").write_text("+dmem")
 
 
@@ -172,37 +173,42 @@ class ProgramCgroups:
     processes). why_not: why there can be none; empty where there can. tree: their mount."""
 
     def __init__(self, tree: Path = _TREE) -> None:
-        self._folders = {"": tree if (tree / _MEMBERS).exists() else tree / "unified"}
-        self._folders |= {name: tree / name for name in ("pids", "memory")}
-        usable = (
-            name for name, folder in self._folders.items() if os.access(folder / _MEMBERS, os.W_OK)
-        )
-        self._hierarchy = next(usable, None) if os.geteuid() == 0 else None
-        self.why_not = (
-            "" if self._hierarchy is not None else f"mpsd may not create cgroups in {tree}"
-        )
+        self._folders = {"": tree, "pids": tree / "pids", "memory": tree / "memory"}
+        if not (tree / _MEMBERS).exists():
+            self._folders[""] = tree / "unified"
+        self.why_not = f"mpsd may not create cgroups in {tree}"
+        self._hierarchy: str | None = None  # None: there can be none
+        for name, folder in self._folders.items():
+            if os.geteuid() == 0 and os.access(folder / _MEMBERS, os.W_OK):
+                self._hierarchy = name
+                self.why_not = ""
+                return
 
     def place_for(self, program: ProcessIdentity, grant: str) -> Cgroup | None:
-        """The cgroup to make for it; None where there can be none."""
+        """None where there can be none."""
         if self._hierarchy is None:
             return None
         return program_cgroup(_cgroup(program.pid), self._hierarchy, grant, self._is_roots)
 
     def grant_of(self, one: ProcessIdentity) -> str | None:
-        """The grant in whose program's cgroup it is, or that it was started with where there can be
-        no cgroups. Names that others give to theirs count for nothing."""
+        """The grant by its program's cgroup, or by its environment where there can be none. Names
+        that others give to their cgroups count for nothing."""
         if self._hierarchy is None:
             return (processes.environment_of(one.pid) or {}).get(GRANT)
         named = re.search("/mpsd-([0-9a-f]{12})(?![^/\n])", _cgroup(one.pid))
-        return named[1] if named and self.found_again(one, named[1]) else None
+        if named and self.found_again(one, named[1]):
+            return named[1]
+        return None
 
     def found_again(self, program: ProcessIdentity, grant: str) -> tuple[Cgroup, ...]:
         """The cgroup that was made for it, where the program is in there, or below."""
         made = self.place_for(program, grant)
-        return (made,) if made and any(map(made.holds, cgroups_in(_cgroup(program.pid)))) else ()
+        if made and _is_in(program.pid, made):
+            return (made,)
+        return ()
 
     def take_in(self, program: ProcessIdentity, made: Cgroup) -> str:
-        """Makes the cgroup and moves this very process into it; why not, empty where it is in."""
+        """Moves it into a new cgroup. Why it is not in there; empty where it is."""
         folder = self._folder(made)
         try:
             folder.mkdir(mode=0o755)
@@ -212,8 +218,9 @@ class ProgramCgroups:
                 (folder / _MEMBERS).write_text(str(program.pid))
         except OSError as error:
             return f"{folder}: {error.strerror}"
-        is_in = made in cgroups_in(_cgroup(program.pid)) and processes.is_alive(program)
-        return "" if is_in else f"{program} did not enter {folder}"
+        if made in cgroups_in(_cgroup(program.pid)) and processes.is_alive(program):
+            return ""
+        return f"{program} did not enter {folder}"
 
     def has_processes(self, made: Cgroup) -> bool:
         """Whether any process is in it or below it."""
@@ -221,26 +228,23 @@ class ProgramCgroups:
         try:
             if not made.hierarchy:
                 return "populated 1" in (folder / "cgroup.events").read_text()
-            return any(
-                (Path(below) / _MEMBERS).read_text() for below, _folders, _files in os.walk(folder)
-            )
+            return any((Path(below) / _MEMBERS).read_text() for below, *_inside in os.walk(folder))
         except OSError as error:
             # these are removed, of others nothing is known
             return error.errno not in {errno.ENOENT, errno.ENODEV}
 
     def processes_in(self, made: Cgroup) -> Iterator[ProcessIdentity]:
         """Those that are in it or below it, by the kernel's word of each."""
-        for below, _folders, _files in os.walk(self._folder(made)):
+        for below, *_inside in os.walk(self._folder(made)):
             with suppress(OSError):
-                for pid in (Path(below) / _MEMBERS).read_text().split():
-                    found = processes.identity_of(int(pid))
-                    is_in = any(map(made.holds, cgroups_in(_cgroup(int(pid)))))
-                    if found and is_in and processes.is_alive(found):
+                for pid in map(int, (Path(below) / _MEMBERS).read_text().split()):
+                    found = processes.identity_of(pid)
+                    if found and _is_in(pid, made) and processes.is_alive(found):
                         yield found
 
     def remove(self, made: Cgroup) -> None:
-        """Removes it, with those made below it; the kernel keeps one with a process."""
-        for below, _folders, _files in os.walk(self._folder(made), topdown=False):
+        """Removes also those below it; the kernel keeps one with a process."""
+        for below, *_inside in os.walk(self._folder(made), topdown=False):
             with suppress(OSError):
                 Path(below).rmdir()
 
@@ -251,12 +255,17 @@ class ProgramCgroups:
     def _is_roots(self, path: str) -> bool:
         folder = self._folders[self._hierarchy or ""] / path.lstrip("/")
         try:
-            found = [folder.stat(), (folder / _MEMBERS).stat()]
+            for one in (folder.stat(), (folder / _MEMBERS).stat()):
+                if one.st_uid or one.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                    return False
         except OSError:
             return False
-        return all(
-            one.st_uid == 0 and not one.st_mode & (stat.S_IWGRP | stat.S_IWOTH) for one in found
-        )
+        return True
+
+
+def _is_in(pid: int, made: Cgroup) -> bool:
+    """Whether it is in this cgroup, or below."""
+    return any(map(made.holds, cgroups_in(_cgroup(pid))))
 
 
 # -- the states that runc and crun keep, which name a container's first process ------------------
@@ -268,7 +277,7 @@ _NO_SUCH_PLACE = frozenset({errno.ENOENT, errno.ENAMETOOLONG})
 
 
 class StateUnknown(Exception):
-    """Nobody can say whether the container is there; the message says why."""
+    """The message says why."""
 
 
 class _Runc(msgspec.Struct):
@@ -286,50 +295,30 @@ class _Crun(msgspec.Struct):
 
 
 def first_process(root: str, container: str) -> ProcessIdentity | None:
-    """The first process that a runtime's state names, alive or not; None where it knows no such
-    container. root: where the runtime keeps its states. StateUnknown."""
+    """The first process, alive or not; None where the runtime knows no such container. root: where
+    it keeps its states. StateUnknown."""
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        folder = _open_folder(root, container)
+        folder = os.open(f"{root}/{container}", flags)
     except OSError as error:
+        if error.errno in _NO_SUCH_PLACE:
+            return None
         raise StateUnknown(f"{root}/{container} cannot be opened: {error.strerror}") from None
-    if folder is None:
-        return None
     try:
         state = _read(folder, "state.json", _Runc, f"{root}/{container}")
         state = state or _read(folder, "status", _Crun, f"{root}/{container}")
     finally:
         os.close(folder)
     # No pid stands there before the first process is made, and after it was waited for.
-    return (
-        ProcessIdentity(state.pid, state.start_ticks, processes.boot_id())
-        if state and state.pid > 0
-        else None
-    )
-
-
-def _open_folder(root: str, container: str) -> int | None:
-    """None where there is none. OSError. Links on the way to the root are the machine's own."""
-    top = None
-    absent = _NO_SUCH_PLACE | {errno.ENOTDIR, errno.ELOOP}
-    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
-    try:
-        top = os.open(root, flags)
-        absent = _NO_SUCH_PLACE
-        return os.open(container, flags | os.O_NOFOLLOW, dir_fd=top)
-    except OSError as error:
-        if error.errno in absent:
-            return None
-        raise
-    finally:
-        if top is not None:
-            os.close(top)
+    if state is None or state.pid <= 0:
+        return None
+    return ProcessIdentity(state.pid, state.start_ticks, processes.boot_id())
 
 
 def _read(folder: int, name: str, kind: type[_Runc | _Crun], where: str) -> _Runc | _Crun | None:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        file = os.open(
-            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder
-        )
+        file = os.open(name, flags, dir_fd=folder)
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -355,21 +344,22 @@ class PodProcesses:
         self._node = node_cgroup((_PROC / "self/cgroup").read_text())
 
     def owner_of(self, pid: int) -> str | None:
-        """The uid of its pod, in which it stays; None for a process of the host, one that nobody
-        can place, and one that is gone."""
+        """The uid of its pod; None for a process of the host, and one that is gone."""
         return pod_of_cgroup(_cgroup(pid), self._node)
 
     def cgroups_of(self, pid: int) -> str:
-        """Its cgroups, as /proc/PID/cgroup has them; empty when it is gone."""
+        """The text of /proc/PID/cgroup."""
         return _cgroup(pid)
 
     def living(self, pods: Collection[str]) -> frozenset[str]:
-        """Those of these pods, by uid, in which processes live. Looks at all processes."""
-        pids = filter(str.isdecimal, os.listdir(_PROC)) if pods else ()  # noqa: PTH208  # as above
-        found = ((int(pid), self.owner_of(int(pid))) for pid in pids)
-        return frozenset(
-            pod for pid, pod in found if pod in pods and pod and processes.identity_of(pid)
-        )
+        """Those, by uid, in which processes live. Looks at all processes."""
+        found = set()
+        if pods:
+            for pid in _pids():
+                pod = self.owner_of(pid)
+                if pod and pod in pods and processes.identity_of(pid):
+                    found.add(pod)
+        return frozenset(found)
 
 
 Whereabouts = ContainerProcesses | PodProcesses  # on a machine of its own; beside a kubelet

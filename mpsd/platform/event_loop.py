@@ -1,4 +1,4 @@
-"""The event loop that every long-running process of mpsd runs in."""
+"""The event loop of every long-running process of mpsd."""
 
 import asyncio
 import ctypes
@@ -19,7 +19,7 @@ from mpsd.platform.logs import Logger
 
 
 def run(main: Coroutine[Any, Any, int]) -> int:
-    """The result of `main`. Children are awaited by pidfd, which costs no thread each."""
+    """Children are awaited by pidfd, which costs no thread each."""
     processes.raise_file_limit()
     with asyncio.Runner() as runner:
         if sys.version_info < (3, 12):
@@ -30,8 +30,8 @@ def run(main: Coroutine[Any, Any, int]) -> int:
 
 
 def expect_long_life() -> None:
-    """For a server that has started: the garbage collector passes over what is there now, and looks
-    less often. A full look over a started webhook took 26 ms; requests leave no cycles."""
+    """For a server that has started: the garbage collector looks at less, and less often. A full
+    look over a started webhook took 26 ms; requests leave no cycles."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
@@ -59,7 +59,7 @@ def until_signalled(again: Callable[[], None]) -> Stop:
 
 
 async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Waits for the first of them to end; raises what it ended by, where that was an error."""
+    """Waits for the first to end, and raises its error."""
     done, _going_on = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()
@@ -75,8 +75,8 @@ _TELL_S = 60.0
 
 
 class Shortages:
-    """Lets a loop outlive a step that failed for want of descriptors, memory, space or processes:
-    that is logged, with the remedy, once a minute at most."""
+    """Lets a loop outlive a step that failed for want of descriptors, memory, space or processes;
+    logged once a minute at most."""
 
     def __init__(self, log: Logger) -> None:
         self._log = log
@@ -105,10 +105,10 @@ _HOLD_AGAIN_S = 1.0
 
 
 class DeathWatch:
-    """Calls back, once, when a process ends: by pidfd, whoever its parent is. While there is no
-    descriptor for it, it counts as alive, and is looked at every second.
+    """Calls back, once, when a process ends: by pidfd. While there is no descriptor for it, it
+    counts as alive, and is looked at every second.
 
-    status: how it ended, as `processes.exit_status` has it; None before, and where nobody says.
+    status: of `processes.exit_status`; None before, and where nobody says.
     """
 
     def __init__(self, process: ProcessIdentity, on_end: Callable[[], None]) -> None:
@@ -156,10 +156,9 @@ class DeathWatch:
 
 
 class FolderWatch:
-    """Says when something in one of these folders has come, gone or been written to, by inotify(7).
+    """Says when something in a folder has come, gone or been written to, by inotify(7).
 
-    Where there can be no watch, as for want of instances, `works` is False and whoever waits must
-    look. To be used in one event loop.
+    works: False where there can be no watch, as for want of instances; whoever waits must look.
     """
 
     # of linux/inotify.h: MODIFY … MOVED … DELETE_SELF
@@ -180,7 +179,7 @@ class FolderWatch:
         return self._descriptor >= 0 and not self._failed
 
     def follow(self, folders: set[Path]) -> None:
-        """These and no others. A folder that was replaced is followed from the next call on."""
+        """Follows these alone. A folder that was replaced is followed from the next call on."""
         if self._descriptor < 0:
             return
         for folder in self._watched.keys() - folders:
@@ -215,8 +214,7 @@ Value = TypeVar("Value")
 
 
 class Watchable(Generic[Value]):
-    """A value that tasks of one event loop follow: each sees it as it is now, then the newest one
-    after each change."""
+    """A value that tasks follow: each sees it as it is now, then the newest after each change."""
 
     def __init__(self, value: Value) -> None:
         self._value = value
@@ -229,7 +227,7 @@ class Watchable(Generic[Value]):
             self._replaced = asyncio.Event()
 
     async def follow(self, again_s: float | None = None) -> AsyncIterator[Value]:
-        """again_s: after so many seconds without a change the value comes again; None for never."""
+        """again_s: the value comes again without a change; None for never."""
         while True:
             replaced = self._replaced
             yield self._value
@@ -239,8 +237,7 @@ class Watchable(Generic[Value]):
 
 
 class Throttle:
-    """Calls `act` at most `apart_s` seconds after it is asked to, and never twice within that
-    time. To be used in one event loop."""
+    """Calls `act` soon after it is asked to, and never twice within `apart_s`."""
 
     def __init__(self, act: Callable[[], None], apart_s: float) -> None:
         self._act = act
@@ -262,7 +259,7 @@ class Throttle:
 async def until(
     condition: Callable[[], object], deadline_s: float, what: str, look_again_s: float = 0.002
 ) -> None:
-    """Returns once `condition()` is true; TimeoutError saying `what` after `deadline_s` seconds."""
+    """TimeoutError saying `what` after `deadline_s`."""
     try:
         async with asyncio.timeout(deadline_s):
             while not condition():  # noqa: ASYNC110 - whatever makes it true sets no event

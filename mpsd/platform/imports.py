@@ -1,5 +1,4 @@
-"""How a program starts and is stopped: its imports, which the garbage collector passes over, and
-its signals."""
+"""How a program starts, without the garbage collector, and is stopped."""
 
 import gc
 import os
@@ -8,20 +7,20 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# 128 and SIGINT, as shells and kubectl say of what Ctrl-C ended: neither yes nor no
+# 128 and SIGINT, as shells say of what Ctrl-C ended
 INTERRUPTED = 130
 
 
 @contextmanager
 def lasting() -> Iterator[None]:
-    """For imports: the garbage collector neither runs meanwhile nor looks at what they brought.
-    Those looks were a third of the time that `mpsd run` took to start."""
+    """For imports: the garbage collector passes over what they bring. Its looks were a third of the
+    time that `mpsd run` took to start."""
     known = len(sys.modules)
     gc.disable()
     try:
         yield
     finally:
-        # else what is there now is somebody's work, which may become garbage
+        # else it is somebody's work, which may become garbage
         if len(sys.modules) > known:
             gc.freeze()
         gc.enable()
@@ -29,8 +28,8 @@ def lasting() -> Iterator[None]:
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """The same of a program that has begun nothing yet: Ctrl-C ends it at once. To tear down a
-    module of which half was imported crashes some that are written in C."""
+    """The same of a program that has begun nothing: Ctrl-C ends it at once. To tear down half an
+    import crashes some modules in C."""
     try:
         with lasting():
             yield
@@ -40,8 +39,7 @@ def starting() -> Iterator[None]:
 
 @contextmanager
 def unswept() -> Iterator[None]:
-    """For a program that makes one answer and ends: half of its work would be to look for
-    garbage."""
+    """For a program that makes one answer and ends."""
     gc.disable()
     try:
         yield
@@ -50,9 +48,7 @@ def unswept() -> Iterator[None]:
 
 
 # -- signals that stop a verb with much to clean up ------------------------------------------------
-# One alone is raised, so that a second cannot cut the clean-up.
 
-# a closed terminal, too, leaves nothing behind
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -63,7 +59,7 @@ class Stopped(BaseException):
 
 @contextmanager
 def first_signal_stops() -> Iterator[None]:
-    """Stopped in this block at the first signal; later ones, and those after it, do nothing."""
+    """Raises Stopped at the first signal; later ones do nothing."""
     listening = True
 
     def stop(signum: int, _frame: object) -> None:
@@ -82,7 +78,7 @@ def first_signal_stops() -> Iterator[None]:
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """With what a shell expects of a program that a signal ends, once it has cleared away."""
+    """Exits as shells expect of a program that a signal ends, once it has cleared away."""
     try:
         with first_signal_stops():
             yield

@@ -1,7 +1,4 @@
-"""The Kubernetes API over HTTP: plain objects in and out, each call with a deadline.
-
-What comes back is what the API server wrote, or one of the errors below, which name the request.
-"""
+"""The Kubernetes API over HTTP: plain objects in and out, each call with a deadline."""
 
 import asyncio
 import time
@@ -17,6 +14,7 @@ import msgspec
 import urllib3
 from msgspec.json import encode
 
+from mpsd.model.fields import as_mapping
 from mpsd.model.mpsnode import API
 
 Object = dict[str, Any]
@@ -45,7 +43,7 @@ class NotFound(KubeError):
 
 
 class Conflict(KubeError):
-    """Somebody else was first: the object exists already, or has changed since it was read."""
+    """The object exists already, or has changed since it was read."""
 
 
 class Forbidden(KubeError):
@@ -53,7 +51,7 @@ class Forbidden(KubeError):
 
 
 class Rejected(KubeError):
-    """The API server, or an admission webhook, finds something wrong with what was sent."""
+    """The API server, or an admission webhook, refuses what was sent."""
 
 
 class Expired(KubeError):
@@ -69,7 +67,7 @@ _ERRORS = {404: NotFound, 409: Conflict, 410: Expired, 429: Unavailable}
 
 
 class PatchKind(StrEnum):
-    """How a patch is meant. The value is its content type."""
+    """How a patch is meant; the value is its content type."""
 
     MERGE = "application/merge-patch+json"
     STRATEGIC = "application/strategic-merge-patch+json"
@@ -78,15 +76,16 @@ class PatchKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object."""
-
     api: str  # group and version; `v1` for the core group
     plural: str
 
     def path(self, name: str = "", namespace: str = "", subresource: str = "") -> str:
-        inside = ("namespaces", quote(namespace, safe="")) if namespace else ()
-        root = "apis" if "/" in self.api else "api"
-        parts = (root, self.api, *inside, self.plural, quote(name, safe=""), subresource)
+        parts = ["api", self.api]
+        if "/" in self.api:
+            parts[0] = "apis"
+        if namespace:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts += [self.plural, quote(name, safe=""), subresource]
         return "/" + "/".join(filter(None, parts))
 
 
@@ -115,23 +114,23 @@ class Ask:
     place: str = ""  # a path that is about no object, such as /apis; empty: that of the resource
 
     def __str__(self) -> str:
-        if self.place:
-            return f"{self.verb} {self.place}"
-        plural = self.resource.plural + (f"/{self.subresource}" if self.subresource else "")
-        name = f" {self.name}" if self.name else ""
-        return f"{self.verb} {plural}{name}" + (f" in {self.namespace}" if self.namespace else "")
+        kind = "/".join(filter(None, (self.resource.plural, self.subresource)))
+        words = [self.verb, self.place or kind, self.name]
+        if self.namespace:
+            words += ["in", self.namespace]
+        return " ".join(filter(None, words))
 
     @property
     def path(self) -> str:
-        name = "" if self.verb == "create" and not self.subresource else self.name
-        query = f"?{urlencode(self.query)}" if self.query else ""
-        return (self.place or self.resource.path(name, self.namespace, self.subresource)) + query
+        name = self.name
+        if self.verb == "create" and not self.subresource:
+            name = ""  # what is to be named so goes to the collection
+        path = self.place or self.resource.path(name, self.namespace, self.subresource)
+        return f"{path}?{urlencode(self.query or {})}".removesuffix("?")
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How an API server is reached."""
-
     host: str  # with the scheme and no slash at its end
     pool: urllib3.PoolManager
     authorization: Callable[[], Mapping[str, str]]  # the headers that let us in, as they are now
@@ -158,43 +157,45 @@ class Access:
 
 
 def _read_answer(ask: Ask, response: urllib3.BaseHTTPResponse, kind: Any = object) -> Object:
-    """The object in an answer; raises what a refusal is called. kind: as for `decoded`."""
-    answer = decoded(response.data, kind if response.status == 200 else object)
+    """The object in an answer, or what a refusal is called. kind: as for `decoded`."""
     if not 200 <= response.status < 300:
-        raise refusal(ask, response.status, answer)
+        raise refusal(ask, response.status, decoded(response.data))
+    answer = decoded(response.data, kind)
     if isinstance(answer, dict):
         return answer
     raise Unavailable(f"{ask}: the answer is not a JSON object")
 
 
 def refusal(ask: Ask, status: int, answer: object) -> KubeError:
-    """answer: the Status object that came with it, if one did."""
-    why = answer.get("message", "") if isinstance(answer, dict) else ""
+    """answer: the Status object, if one came."""
+    why = as_mapping(answer).get("message", "")
     if status == 401:
         return Forbidden(f"the API server does not know mpsd's credentials: {why}")
+    said = f"{ask}: {why or f'HTTP {status}'}"
     if status == 403 and why.startswith("admission webhook "):
-        return Rejected(f"{ask}: {why}")
+        return Rejected(said)
+    if status == 403 and "is being terminated" in why:  # a namespace, which takes nothing new
+        return Forbidden(said)
     if status == 403:
-        is_ending = "is being terminated" in why  # a namespace, which takes nothing new
-        return Forbidden(f"{ask}: {why}" if is_ending else f"mpsd lacks the right to {ask}: {why}")
+        return Forbidden(f"mpsd lacks the right to {ask}: {why}")
     # this server's cache lags behind
     if status == 504 and "ResourceVersionTooLarge" in str(answer):
-        return Expired(f"{ask}: {why}")
-    error = _ERRORS.get(status, Unavailable if status >= 500 else Rejected)
-    if error is Rejected and _changes_uid(answer):
-        error = Conflict
-    return error(f"{ask}: {why or f'HTTP {status}'}")
+        return Expired(said)
+    if status in _ERRORS:
+        return _ERRORS[status](said)
+    if status >= 500:
+        return Unavailable(said)
+    return Conflict(said) if _changes_uid(as_mapping(answer)) else Rejected(said)
 
 
-def _changes_uid(answer: object) -> bool:
+def _changes_uid(answer: Object) -> bool:
     """What servers call it where a patch names a uid and another object has the name by now."""
-    details = answer.get("details") if isinstance(answer, dict) else None
-    causes = details.get("causes") if isinstance(details, dict) else None
-    return any(isinstance(one, dict) and one.get("field") == "metadata.uid" for one in causes or ())
+    causes = as_mapping(answer.get("details")).get("causes") or ()
+    return any(as_mapping(one).get("field") == "metadata.uid" for one in causes)
 
 
 def decoded(body: bytes, kind: Any = object) -> object:
-    """None for what is no JSON. kind: what is wanted; all comes of a body that does not fit it."""
+    """None for what is no JSON. kind: of what is wanted; another shape is decoded whole."""
     for one in dict.fromkeys((kind, object)):
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return msgspec.json.decode(body, type=one)
@@ -221,14 +222,12 @@ async def within(deadline_s: float, ask: Ask) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Objects, and the resourceVersion of which a watch may start."""
-
     items: Sequence[Object]
     version: str
 
 
 class Kube:
-    """A connection to one API server, whose calls run in threads of their own."""
+    """A connection to one API server. Calls run in threads."""
 
     def __init__(self, access: Access, *, deadline_s: float = 5.0) -> None:
         self.access = access
@@ -237,37 +236,41 @@ class Kube:
         self._eviction = _EVICTIONS[0]
         self.heard_at = time.monotonic()  # when anything came last, in a call or in a watch
 
+    @property
+    def silent_s(self) -> float:
+        return time.monotonic() - self.heard_at
+
     async def get(
         self, resource: Resource, name: str, namespace: str = "", deadline_s: float | None = None
     ) -> Object:
         return await self._object(Ask("get", resource, name, namespace), deadline_s)
 
     async def read(self, path: str) -> Object:
-        """What stands at a path that is about no object, such as /apis."""
+        """What is at a path that is about no object, such as /apis."""
         return await self._object(Ask("get", PODS, place=path))
 
     async def date(self, deadline_s: float | None = None) -> str:
-        """The API server's clock, as HTTP writes it; empty where the answer does not say."""
+        """The API server's clock, as HTTP writes it; empty where it does not say."""
         answer = await self._send(Ask("get", PODS, place="/version"), deadline_s or self.deadline_s)
         return str(answer.headers.get("Date", ""))
 
     async def log(
         self, pod: str, namespace: str, container: str, *, previous: bool, most_bytes: int
     ) -> str:
-        """The end of a container's log. previous: of the one before its last restart."""
+        """The end of a log. previous: of the container before its last restart."""
         query = {"tailLines": str(_LOG_LINES), "limitBytes": str(_LOG_BYTES)}
         query |= {"container": container, "previous": str(previous).lower()}
         found = await self._bytes(Ask("get", PODS, pod, namespace, "log", query=query))
         return found[-most_bytes:].decode(errors="replace")
 
     async def kubelet_metrics(self, node: str) -> bytes:
-        """As its kubelet has them for Prometheus. Needs the right to get nodes/proxy."""
+        """What Prometheus gets. Needs the right to get nodes/proxy."""
         return await self._bytes(Ask("get", NODES, node, subresource="proxy/metrics"))
 
     async def list(
         self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None
     ) -> Sequence[Object]:
-        """All objects of this kind. query: such as `{"labelSelector": "a=b"}`. Expired."""
+        """query: such as `{"labelSelector": "a=b"}`. Expired."""
         return [one async for page in self.pages(resource, namespace, query) for one in page.items]
 
     async def pages(
@@ -278,23 +281,25 @@ class Kube:
         fields: type[Any] | None = None,
     ) -> AsyncIterator[Listing]:
         """As `list`, piece by piece. fields: a TypedDict or struct of what is wanted of each
-        object; None: everything. The last page's version is the one to watch from. Expired where
-        the server cannot go on with many pages, or lacks the version asked for."""
+        object; None: everything. A watch starts from the last page's version. Expired where the
+        server cannot go on with many pages, or lacks the version asked for."""
         asked = {**(query or {}), "limit": str(_PAGE)}
-        kind = cast("Any", _Page)[fields] if fields else object
-        coming = asyncio.create_task(
-            self._object(Ask("list", resource, "", namespace, query=asked), kind=kind)
-        )
+        kind = cast("Any", _Page)[fields or Any]
+
+        def begun() -> asyncio.Task[Object]:
+            ask = Ask("list", resource, "", namespace, query={**asked})
+            return asyncio.create_task(self._object(ask, kind=kind))
+
+        coming = begun()
         try:
             while True:
                 answer = await coming
                 metadata = answer.get("metadata") or {}
                 if more := metadata.get("continue"):  # asked for while this piece is read
-                    asked = {**asked, "continue": more}
+                    asked["continue"] = more
                     asked.pop("resourceVersion", None)  # in the token; servers refuse both
                     asked.pop("resourceVersionMatch", None)
-                    ask = Ask("list", resource, "", namespace, query=asked)
-                    coming = asyncio.create_task(self._object(ask, kind=kind))
+                    coming = begun()
                 yield Listing(answer.get("items") or [], str(metadata.get("resourceVersion", "")))
                 if not more:
                     return
@@ -312,17 +317,19 @@ class Kube:
     ) -> Object:
         """Conflict where it exists. dry_run: admission judges it, and nothing is stored."""
         name = value["metadata"].get("name", "")
-        query = {"dryRun": "All"} if dry_run else None
+        query = {}
+        deadline_s = self.deadline_s
+        if dry_run:
+            query["dryRun"] = "All"
+            deadline_s = _DRY_RUN_S
         ask = Ask("create", resource, name, namespace, subresource, query, encode(value))
-        return await self._object(ask, _DRY_RUN_S if dry_run else None)
+        return await self._object(ask, deadline_s)
 
-    async def replace(
-        self, resource: Resource, value: Object, namespace: str = "", subresource: str = ""
-    ) -> Object:
-        """Conflict where the object has changed since the resourceVersion in `value`."""
+    async def replace(self, resource: Resource, value: Object, namespace: str = "") -> Object:
+        """Conflict where it has changed since the resourceVersion in `value`."""
         name = value["metadata"]["name"]
-        body = encode(value)
-        return await self._object(Ask("update", resource, name, namespace, subresource, body=body))
+        ask = Ask("update", resource, name, namespace, body=encode(value))
+        return await self._object(ask)
 
     async def patch(
         self,
@@ -333,27 +340,25 @@ class Kube:
         namespace: str = "",
         subresource: str = "",
     ) -> Object:
-        """Conflict where the patch names a resourceVersion or a uid and the object has another."""
-        body = encode(patch)
-        ask = Ask("patch", resource, name, namespace, subresource, None, body, kind.value)
+        """Conflict where the patch names another resourceVersion or uid than the object has."""
+        ask = Ask("patch", resource, name, namespace, subresource, None, encode(patch), kind.value)
         return await self._object(ask)
 
     async def delete(
         self, resource: Resource, name: str, namespace: str = "", **meant: str
     ) -> Object:
-        """With what belongs to it. meant: the `uid` of the one that is, and its `resourceVersion`
-        where it may not have changed; Conflict where another is there by now."""
+        """Deletes also what belongs to it. meant: its `uid`, and its `resourceVersion` where it may
+        not have changed; Conflict where another is there by now."""
         options: Object = {"kind": "DeleteOptions", "apiVersion": "v1"}
         options["propagationPolicy"] = "Background"
-        wanted = {key: value for key, value in meant.items() if value}
-        options |= {"preconditions": wanted} if wanted else {}
+        options["preconditions"] = {key: value for key, value in meant.items() if value}
         return await self._object(Ask("delete", resource, name, namespace, body=encode(options)))
 
     async def evict(self, name: str, namespace: str, uid: str = "") -> None:
-        """Asks for the end of a pod as a drain does. Unavailable while a disruption budget forbids
-        it."""
+        """Evicts as a drain does. Unavailable while a disruption budget forbids it."""
         eviction: Object = {"kind": "Eviction", "metadata": {"name": name, "namespace": namespace}}
-        eviction["deleteOptions"] = {"preconditions": {"uid": uid}} if uid else {}
+        if uid:
+            eviction["deleteOptions"] = {"preconditions": {"uid": uid}}
         for api in _EVICTIONS[_EVICTIONS.index(self._eviction) :]:
             body = encode({"apiVersion": api, **eviction})
             ask = Ask("create", PODS, name, namespace, "eviction", body=body)
@@ -407,8 +412,7 @@ class ResourceKind:
 
 
 async def deletable_kinds(kube: Kube) -> tuple[Sequence[ResourceKind], Sequence[str]]:
-    """The kinds, and why groups are missing, a sentence each: an API service behind the server may
-    be down."""
+    """The kinds, and why groups are missing, a sentence each: an API service may be down."""
     groups = (await kube.read("/apis")).get("groups") or []
     places = ["/api/v1"]
     places += [f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups]

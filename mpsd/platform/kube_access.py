@@ -1,9 +1,7 @@
 """Connects to an API server: its address, the authority to trust, and the credentials.
 
-A service account, and a kubeconfig that has a token, are read here; everything else by the package
-`kubernetes`, which takes 10 MiB and a third of a second to load. For the programs of people the
-files and the context are those that kubectl takes: --kubeconfig, KUBECONFIG, ~/.kube/config, else
-the service account; the first file that names a current context says which.
+A service account, and a kubeconfig with a token, are read here; the rest by the package
+`kubernetes`, which takes 10 MiB and a third of a second to load.
 """
 
 import os
@@ -27,7 +25,7 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _HOST = "KUBERNETES_SERVICE_HOST"
 _READ_AGAIN_S = 60.0  # kubelet replaces a token well before it expires
 _CONNECTIONS = 24  # that are kept: those of all calls at once, and of watches
-_USER_DEADLINE_S = 15.0  # of a call: people ask from far away, and of thousands of nodes at once
+_USER_DEADLINE_S = 15.0  # of a call: people ask from far away, of thousands of nodes
 _KNOWN_OF_CLUSTER = {
     "server",
     "certificate-authority",
@@ -41,17 +39,17 @@ class NotPlain(Exception):
 
 
 def open_kube(kubeconfig: Path | None) -> Kube:
-    """With a kubeconfig file, or None for the service account of the pod this runs in. Unavailable
-    where neither can be read; no request is made yet."""
-    return Kube(_access((kubeconfig,) if kubeconfig else (), "", os.environ))
+    """kubeconfig: None for the service account of the pod this runs in. Unavailable where it cannot
+    be read; no request is made yet."""
+    return Kube(_access([*filter(None, [kubeconfig])], "", os.environ))
 
 
 def open_kube_of_user(
     kubeconfig: str | None, context: str | None, environment: Mapping[str, str] = os.environ
 ) -> Kube:
     """To the cluster that kubectl would ask. kubeconfig: a path, or several with colons between
-    them; None: as kubectl finds it. InvalidInput where there is no such file or no such context; no
-    request is made yet."""
+    them; None: as kubectl finds it: KUBECONFIG, ~/.kube/config, else the service account.
+    InvalidInput where there is no such file or context; no request is made yet."""
     chosen = _chosen(kubeconfig, context, environment)
     return Kube(_access(chosen.files, chosen.context, environment), deadline_s=_USER_DEADLINE_S)
 
@@ -59,25 +57,22 @@ def open_kube_of_user(
 def _access(files: Sequence[Path], context: str, environment: Mapping[str, str]) -> Access:
     """files: none for the service account. context: empty for the files' current one."""
     with suppress(NotPlain):
-        if len(files) < 2:
-            return (
-                of_kubeconfig(files[0], environment, context=context)
-                if files
-                else of_service_account()
-            )
+        if not files:
+            return of_service_account()
+        if len(files) == 1:
+            return of_kubeconfig(files[0], environment, context=context)
     from kubernetes import config  # it knows the rest, or says best what is wrong
 
     if not files:
         return _by_package(config.load_incluster_config)
-    return _by_package(
-        partial(config.load_kube_config, os.pathsep.join(map(str, files)), context or None)
-    )
+    paths = os.pathsep.join(map(str, files))
+    return _by_package(partial(config.load_kube_config, paths, context or None))
 
 
 def namespace_of_user(
     kubeconfig: str | None, context: str | None, environment: Mapping[str, str] = os.environ
 ) -> str:
-    """That of the context, or of the pod this runs in. InvalidInput as for a connection."""
+    """The context's, or that of the pod this runs in. InvalidInput as for a connection."""
     chosen = _chosen(kubeconfig, context, environment)
     if chosen.files:
         return chosen.namespace or "default"
@@ -90,7 +85,7 @@ def namespace_of_user(
 
 
 class TokenFile:
-    """The token in a file, as of a minute ago at most; while it cannot be read, the last one."""
+    """The token in a file, a minute old at most; while it cannot be read, the last one."""
 
     def __init__(self, file: Path) -> None:
         """OSError where it cannot be read at all, NotPlain where it is empty."""
@@ -111,17 +106,17 @@ class TokenFile:
 def of_service_account(
     folder: Path = SERVICE_ACCOUNT, environment: Mapping[str, str] = os.environ
 ) -> Access:
-    """That of the pod this runs in. NotPlain where it is in none, or behind a proxy."""
+    """The pod's own. NotPlain in no pod, or behind a proxy."""
     _without_proxy(environment)
     address, port = (environment.get(name, "") for name in (_HOST, "KUBERNETES_SERVICE_PORT"))
     authority = folder / "ca.crt"
     if not address or not port or not authority.is_file():
         raise NotPlain("no service account")
-    host = f"[{address}]" if ":" in address else address
+    if ":" in address:
+        address = f"[{address}]"
     try:
-        return Access(
-            f"https://{host}:{port}", _pool(ca_certs=str(authority)), TokenFile(folder / "token")
-        )
+        token = TokenFile(folder / "token")
+        return Access(f"https://{address}:{port}", _pool(ca_certs=str(authority)), token)
     except OSError as error:
         raise NotPlain(str(error)) from None
 
@@ -129,7 +124,7 @@ def of_service_account(
 def of_kubeconfig(
     file: Path, environment: Mapping[str, str] = os.environ, *, context: str = ""
 ) -> Access:
-    """context: empty for the file's current one. NotPlain where there is more in it, or less."""
+    """context: empty for the file's current one. NotPlain where more, or less, is in it."""
     _without_proxy(environment)
     try:
         read = yaml.safe_load(file.read_text())
@@ -148,11 +143,9 @@ def _named(read: Any, kind: str, name: str) -> dict[str, Any]:
 
 
 def _without_proxy(environment: Mapping[str, str]) -> None:
-    if any(
-        name.lower() in {"http_proxy", "https_proxy", "all_proxy"} and value
-        for name, value in environment.items()
-    ):
-        raise NotPlain("behind a proxy")
+    for name, value in environment.items():
+        if value and name.lower() in {"http_proxy", "https_proxy", "all_proxy"}:
+            raise NotPlain("behind a proxy")
 
 
 def _authorization(user: Mapping[str, Any], beside: Path) -> Callable[[], Mapping[str, str]]:
@@ -166,15 +159,13 @@ def _authorization(user: Mapping[str, Any], beside: Path) -> Callable[[], Mappin
 
 
 def _trusting(cluster: Mapping[str, Any], beside: Path) -> urllib3.PoolManager:
-    """By the cluster's entry, else the machine. Data go before a file, as in client-go."""
+    """Data go before a file, as in client-go."""
     if cluster.get("insecure-skip-tls-verify"):
-        # it was chosen, once for all requests
+        # chosen in the kubeconfig
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
         return _pool(cert_reqs="CERT_NONE", assert_hostname=False)
-    if "certificate-authority-data" in cluster:
-        return _pool(
-            ca_cert_data=b64decode(cluster["certificate-authority-data"], validate=True).decode()
-        )
+    if data := cluster.get("certificate-authority-data"):
+        return _pool(ca_cert_data=b64decode(data, validate=True).decode())
     if "certificate-authority" in cluster:
         return _pool(ca_certs=str(beside / cluster["certificate-authority"]))
     return _pool()
@@ -188,7 +179,7 @@ def _pool(cert_reqs: str = "CERT_REQUIRED", **how: Any) -> urllib3.PoolManager:
 
 
 def _by_package(load: Callable[..., Any]) -> Access:
-    """load: fills its keyword argument `client_configuration`. Unavailable where it fails."""
+    """Unavailable where it fails."""
     from kubernetes.client.api_client import ApiClient
     from kubernetes.client.configuration import Configuration
 
@@ -198,17 +189,16 @@ def _by_package(load: Callable[..., Any]) -> Access:
     # the package lets through whatever a file that is no kubeconfig makes it stumble over
     except Exception as error:
         raise Unavailable(f"the Kubernetes API cannot be reached: {error}") from error
-    # chosen in the kubeconfig, and not to be said anew at every request
+    # chosen in the kubeconfig
     if not configuration.verify_ssl:
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
 
     def authorization() -> Mapping[str, str]:
-        settings = configuration.auth_settings().values()
-        return {
-            entry["key"]: entry["value"]
-            for entry in settings
-            if entry["in"] == "header" and entry["value"]
-        }
+        found = {}
+        for entry in configuration.auth_settings().values():
+            if entry["in"] == "header" and entry["value"]:
+                found[entry["key"]] = entry["value"]
+        return found
 
     pool = ApiClient(configuration).rest_client.pool_manager
     return Access(configuration.host, pool, authorization)
@@ -226,13 +216,10 @@ class _Chosen:
 
 def _chosen(kubeconfig: str | None, context: str | None, environment: Mapping[str, str]) -> _Chosen:
     variable = environment.get("KUBECONFIG")
-    where = "--kubeconfig" if kubeconfig else "KUBECONFIG" if variable else "the kubeconfig"
-    named = kubeconfig or variable or "~/.kube/config"
-    files = [
-        path
-        for part in named.split(os.pathsep)
-        if part and (path := Path(part).expanduser()).is_file()
-    ]
+    ways = {"--kubeconfig": kubeconfig, "KUBECONFIG": variable, "the kubeconfig": "~/.kube/config"}
+    where, named = next((where, paths) for where, paths in ways.items() if paths)
+    paths = map(Path, filter(None, named.split(os.pathsep)))
+    files = [*filter(Path.is_file, map(Path.expanduser, paths))]
     if not files:
         if not kubeconfig and not variable and _HOST in environment:
             return _Chosen()
@@ -240,18 +227,16 @@ def _chosen(kubeconfig: str | None, context: str | None, environment: Mapping[st
     contexts, current = _contexts(where, files)
     wanted = context or current
     if wanted not in contexts:
-        what = (
-            ("--context", wanted, "is in no kubeconfig")
-            if context
-            else (where, named, "names no current context")
-        )
-        raise _wrong(*what, f"name one with --context: {', '.join(contexts) or 'there is none'}")
+        remedy = f"name one with --context: {', '.join(contexts) or 'there is none'}"
+        if context:
+            raise _wrong("--context", context, "is in no kubeconfig", remedy)
+        raise _wrong(where, named, "names no current context", remedy)
     return _Chosen(files, wanted, contexts[wanted])
 
 
 def _contexts(where: str, files: Sequence[Path]) -> tuple[dict[str, str], str]:
-    """The contexts with their namespaces, and the current one; each empty where none is named. Of a
-    name that is there twice the first counts."""
+    """The contexts with their namespaces, and the current one; empty where none is named. The first
+    of a name counts, as with kubectl."""
     contexts: dict[str, str] = {}
     current, shape = "", FieldReader()  # its problems are left to whatever connects
     for file in files:
@@ -268,10 +253,9 @@ def _read(where: str, file: Path) -> dict[str, Any]:
     try:
         read = yaml.safe_load(file.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        why = " ".join(str(error).split())
-        raise _wrong(
-            where, str(file), f"cannot be read: {why}", "see whether `kubectl config view` can"
-        ) from None
+        why = f"cannot be read: {' '.join(str(error).split())}"
+        remedy = "see whether `kubectl config view` can"
+        raise _wrong(where, str(file), why, remedy) from None
     if not isinstance(read, dict):
         raise _wrong(where, str(file), "is no kubeconfig", "check it with `kubectl config view`")
     return read

@@ -1,5 +1,5 @@
-"""Watches objects of the Kubernetes API, and keeps a copy of some: what the server sent last, with
-how long it has been out of sync. It never becomes empty because the server is away."""
+"""Watches objects of the Kubernetes API, and keeps a copy of some, which does not become empty
+because the server is away."""
 
 import asyncio
 import math
@@ -18,7 +18,6 @@ import msgspec
 import urllib3
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from mpsd.platform import kube as api
 from mpsd.platform.kube import (
     UNREACHED,
     Ask,
@@ -28,14 +27,17 @@ from mpsd.platform.kube import (
     Object,
     Resource,
     Unavailable,
+    decoded,
+    refusal,
+    within,
 )
 from mpsd.platform.logs import logger
 
 T = TypeVar("T")
 
-_WATCH_S = (240, 300)  # what a watch is asked to last: not all alike, or all would return together
+_WATCH_S = (240, 300)  # what a watch is asked to last; not all are to return together
 _SILENCE_S = 90.0  # servers send a bookmark about once a minute
-_QUIET_S = 10.0  # then the server is asked for a word: one that hangs keeps its connections open
+_QUIET_S = 10.0  # then the server is asked something: one that hangs keeps connections
 _ANSWER_S = 5.0
 _PIECE = 1 << 16  # bytes that are read at once
 _ANY_VERSION = "0"  # whatever the server has in memory, which costs it least
@@ -70,37 +72,36 @@ class WatchEvent:
 
     @property
     def version(self) -> str:
-        """The resourceVersion to go on from after this change."""
         return str(self.object["metadata"]["resourceVersion"])
 
 
 class _Watch:
-    """One watch under way: an answer that goes on for minutes, a line a change. It is read in a
-    daemon thread, so that neither a stop of the process nor `close` waits for the server."""
+    """An answer that goes on for minutes, a line a change. It is read in a daemon thread, so that
+    neither a stop of the process nor `close` waits for the server."""
 
     def __init__(self, kube: Kube, ask: Ask, silence_s: float) -> None:
         self._kube = kube
         self._ask = ask
         self._silence_s = silence_s
-        # for the thread; None: it ends
+        # None: the thread ends
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._call: Future[Any] = Future()  # the last one, of which there is one at a time
+        self._call: Future[Any] = Future()
         self._is_closed = False
         self._answer: urllib3.BaseHTTPResponse | None = None  # None until its head has come
 
     async def open(self) -> None:
-        """Returns once the server has agreed to it. Raises what a refusal is called."""
+        """Raises what a refusal is called."""
         try:
             name = f"kube-watch-{self._ask.resource.plural}"
             Thread(target=self._call_each, name=name, daemon=True).start()
         except RuntimeError as error:  # for want of processes or memory
             raise Unavailable(f"{self._ask}: {error}") from None
-        async with api.within(self._kube.deadline_s, self._ask):
+        async with within(self._kube.deadline_s, self._ask):
             await self._in_thread(self._open)
         self._kube.heard_at = time.monotonic()
 
     async def changes(self) -> AsyncIterator[WatchEvent]:
-        """Until the server ends them. Expired; Unavailable."""
+        """Expired; Unavailable."""
         assert self._answer, "it is open"
         pieces = self._read(self._answer)
         while (piece := await self._next(pieces)) is not None:
@@ -109,13 +110,13 @@ class _Watch:
                 yield change
 
     async def _next(self, pieces: Iterator[list[WatchEvent]]) -> list[WatchEvent] | None:
-        """None at the end. Unavailable as soon as the server answers nothing at all."""
+        """None at the end. Unavailable once the server answers nothing at all."""
         if self._is_closed:
             return None
         reading = self._in_thread(lambda: next(pieces, None))
         try:
             while not (await asyncio.wait({reading}, timeout=_QUIET_S))[0]:
-                if silent_s(self._kube) >= _QUIET_S:
+                if self._kube.silent_s >= _QUIET_S:
                     asking = asyncio.create_task(self._kube.date(_ANSWER_S))
                     both: tuple[asyncio.Future[Any], ...] = (reading, asking)
                     await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -130,7 +131,7 @@ class _Watch:
         """Wakes the thread out of whatever it waits for, so that it ends."""
         self._is_closed = True
         if self._answer:
-            # it may have ended by itself just now
+            # it has ended by itself
             with suppress(*UNREACHED, ValueError, RuntimeError):
                 self._answer.shutdown()
         self._call.add_done_callback(self._release)
@@ -138,7 +139,7 @@ class _Watch:
 
     def _in_thread(self, act: Callable[[], T]) -> asyncio.Future[T]:
         self._call = call = Future[T]()
-        # so that one whose caller is cancelled goes on to its end
+        # one whose caller is cancelled goes on to its end
         call.set_running_or_notify_cancel()
 
         def run() -> None:
@@ -161,10 +162,9 @@ class _Watch:
             self._ask, self._kube.deadline_s, streaming=True
         )
         if answer.status != 200:
-            raise api.refusal(self._ask, answer.status, api.decoded(answer.data))
+            raise refusal(self._ask, answer.status, decoded(answer.data))
         # None where the whole answer has come already
-        socket = getattr(answer.connection, "sock", None)
-        if socket is not None:
+        if socket := getattr(answer.connection, "sock", None):
             socket.settimeout(self._silence_s)
 
     def _read(self, answer: urllib3.BaseHTTPResponse) -> Iterator[list[WatchEvent]]:
@@ -174,32 +174,27 @@ class _Watch:
                 *lines, rest = (rest + piece).split(b"\n")
                 yield [change for line in lines if line and (change := self._change(line))]
         except UNREACHED as error:
-            late = isinstance(error, urllib3.exceptions.ReadTimeoutError)
-            why = f"nothing came for {self._silence_s:g} s" if late else str(error)
+            why = str(error)
+            if isinstance(error, urllib3.exceptions.ReadTimeoutError):
+                why = f"nothing came for {self._silence_s:g} s"
             raise Unavailable(f"{self._ask}: the connection is lost: {why}") from None
 
     def _change(self, line: bytes) -> WatchEvent | None:
-        """None for a kind of change that this version of mpsd does not know."""
+        """None for an unknown kind of change."""
         try:
             entry = msgspec.json.decode(line)
             kind = entry["type"]
             found = entry["object"]
         except (msgspec.DecodeError, KeyError, TypeError) as error:
-            raise Unavailable(
-                f"{self._ask}: a line of the answer cannot be read: {error}"
-            ) from None
+            why = f"a line of the answer cannot be read: {error}"
+            raise Unavailable(f"{self._ask}: {why}") from None
         if kind == "ERROR":
-            raise api.refusal(self._ask, int(found.get("code") or 500), found)
+            raise refusal(self._ask, int(found.get("code") or 500), found)
         return WatchEvent(ChangeKind(kind), found) if kind in ChangeKind.__members__ else None
 
     def _release(self, _call: Future[Any]) -> None:
         if self._answer:
             self._answer.close()
-
-
-def silent_s(kube: Kube) -> float:
-    """For how long nothing has come from the server."""
-    return time.monotonic() - kube.heard_at
 
 
 @asynccontextmanager
@@ -209,16 +204,10 @@ async def watch(
     """The changes after the resourceVersion `since`, once the server has agreed to send them, until
     it ends them. Expired: list again; Unavailable: nothing came for `silence_s`, or it broke."""
     lasting_s = str(random.randint(*_WATCH_S))  # noqa: S311 - no secret
-    wanted = {
-        "watch": "1",
-        "allowWatchBookmarks": "true",
-        "timeoutSeconds": lasting_s,
-        "resourceVersion": since,
-    }
-    query = {**selection.query, **wanted}
-    under_way = _Watch(
-        kube, Ask("watch", selection.resource, "", selection.namespace, query=query), silence_s
-    )
+    query = {**selection.query, "watch": "1", "allowWatchBookmarks": "true"}
+    query |= {"timeoutSeconds": lasting_s, "resourceVersion": since}
+    ask = Ask("watch", selection.resource, "", selection.namespace, query=query)
+    under_way = _Watch(kube, ask, silence_s)
     try:
         await under_way.open()
         yield under_way.changes()
@@ -230,11 +219,11 @@ async def watch(
 
 
 class Mirror(Generic[T]):
-    """A copy of a selection, each object as `read` makes it.
+    """A copy of a selection, each object as `read` makes it (None: not wanted).
 
-    read: None for an object that is not wanted. on_change: called in the loop when an object has
-    come, changed or gone, unless it is quiet, and when the copy is first in sync. each: called
-    before that for every one, quiet ones too, with what it was and is (None: not there).
+    on_change: called in the loop when an object that is not quiet has come, changed or gone, and
+    when the copy is first in sync. each: called before that, also for quiet ones, with what the
+    object was and is (None: not there).
     """
 
     def __init__(
@@ -256,16 +245,15 @@ class Mirror(Generic[T]):
         self._in_order: tuple[T, ...] | None = ()  # None: to be made anew
         self._version = _ANY_VERSION
         self._listed = False  # whether `_version` is one to go on watching from
-        self.plural = selection.resource.plural  # what is mirrored, such as `pods`
+        self.plural = selection.resource.plural
         self._log = logger(watched=self.plural)
         self.synced = False
         self.out_of_sync_since: float | None = time.time()
-        # what the last attempt came to; None while it is in sync
+        # None while it is in sync
         self.trouble: KubeError | None = None
 
     def objects(self) -> tuple[T, ...]:
-        """As last seen, in the order of namespace and name; empty until `synced`. The very same
-        tuple as before where nothing has changed."""
+        """By namespace and name; empty until `synced`; the very same tuple while none changes."""
         if self._in_order is None:
             self._in_order = tuple(self._objects[name] for name in sorted(self._objects))
         return self._in_order
@@ -295,7 +283,7 @@ class Mirror(Generic[T]):
             trouble = error
         if isinstance(trouble, Expired):
             self._listed = False
-        if time.monotonic() - began < _SHORTEST_S or silent_s(self._kube) >= _QUIET_S:
+        if time.monotonic() - began < _SHORTEST_S or self._kube.silent_s >= _QUIET_S:
             raise trouble  # else the next one goes on from where it broke, at once
 
     async def _list(self) -> None:
@@ -305,13 +293,12 @@ class Mirror(Generic[T]):
             query["resourceVersionMatch"] = "NotOlderThan"
         objects: dict[tuple[str, str], T] = {}
         version = ""
+        selected = (self._selection.resource, self._selection.namespace)
         try:
-            selected = self._selection
-            async for page in self._kube.pages(
-                selected.resource, selected.namespace, query, selected.fields
-            ):
-                read = ((_name(found), self._read(found)) for found in page.items)
-                objects |= {name: value for name, value in read if value is not None}
+            async for page in self._kube.pages(*selected, query, self._selection.fields):
+                for found in page.items:
+                    if (value := self._read(found)) is not None:
+                        objects[_name(found)] = value
                 version = page.version
         except Expired:
             self._version = ""  # the newest, whatever that costs the server
@@ -335,7 +322,9 @@ class Mirror(Generic[T]):
         if change.kind is ChangeKind.BOOKMARK:
             return
         name = _name(change.object)
-        value = None if change.kind is ChangeKind.DELETED else self._read(change.object)
+        value = None
+        if change.kind is not ChangeKind.DELETED:
+            value = self._read(change.object)
         before = self._objects.get(name)
         if value == before:
             return
@@ -352,18 +341,20 @@ class Mirror(Generic[T]):
         return {name: value for name, value in objects.items() if not self._is_quiet(value)}
 
     def _note_away(self, attempt: RetryCallState) -> None:
-        why = attempt.outcome.exception() if attempt.outcome else None
-        self.trouble = why if isinstance(why, KubeError) else None
+        assert attempt.outcome
+        why = attempt.outcome.exception()
+        assert isinstance(why, KubeError), "others are not tried again"
+        self.trouble = why
         if self.out_of_sync_since is not None and attempt.attempt_number > 1:
             return
-        silence_s = silent_s(self._kube)
-        since = time.time() - (silence_s if silence_s >= _QUIET_S else 0.0)
+        since = time.time()
+        if self._kube.silent_s >= _QUIET_S:
+            since -= self._kube.silent_s
         self.out_of_sync_since = self.out_of_sync_since or since
         self._log.warning("out of sync", reason=str(why))
 
 
 def _name(found: Any) -> tuple[str, str]:
-    """found: an object, or the struct of `Selection.fields`."""
     if isinstance(found, msgspec.Struct):
         return found.metadata.namespace, found.metadata.name  # type: ignore[attr-defined]
     metadata = found["metadata"]

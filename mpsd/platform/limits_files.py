@@ -1,7 +1,6 @@
-"""The two limits files, read at start and again whenever they change.
+"""The two limits files, read at start and whenever they change.
 
-At start a bad file is fatal; later the last good pair stays in force, and what is wrong is reported
-once.
+At start a bad file is fatal; later the last good pair stays in force.
 """
 
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.platform.yaml_files import UnreadableFile, read_yaml
 
-if TYPE_CHECKING:  # who only reads the files once writes no log
+if TYPE_CHECKING:
     from mpsd.platform.logs import Logger
 
 POLICY_FILE = "policy.yaml"
@@ -29,16 +28,12 @@ Held = TypeVar("Held", Policy, GpuFacts)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A pair of files that were both good."""
-
     policy: Policy
     facts: GpuFacts
 
 
 @dataclass(frozen=True, slots=True)
 class LimitsReading:
-    """What each file holds, or everything that is wrong with it."""
-
     policy: Policy | InvalidInput
     facts: GpuFacts | InvalidInput
 
@@ -61,7 +56,7 @@ class LimitsReading:
 
 
 def shipped_folder() -> Path:
-    """The limits that came with mpsd: inside a wheel, else beside the package in a checkout."""
+    """The limits inside a wheel, or beside the package in a checkout."""
     package = Path(mpsd.__file__).parent
     packaged = package / "_limits"
     return packaged if packaged.is_dir() else package.parent / "limits"
@@ -73,17 +68,17 @@ def read_limits(folder: Path) -> LimitsReading:
 
 
 def load_limits(folder: Path | None) -> Limits:
-    """Those in a folder, None for those shipped; InvalidInput with every fault of both files."""
+    """None for those shipped. InvalidInput with every fault of both files."""
     return read_limits(folder or shipped_folder()).limits()
 
 
 class LimitsFiles:
-    """The limits in force. `policy` and `facts` are always a pair that was good together."""
+    """`policy` and `facts` are always a pair that was good together."""
 
     def __init__(self, folder: Path | None = None) -> None:
-        """InvalidInput where the files cannot be used. folder None: the limits shipped."""
+        """InvalidInput. folder None: the limits shipped."""
         self.folder = folder or shipped_folder()
-        # why the files as they are now are not in force; None while they are
+        # None while the files are in force
         self.wrong: InvalidInput | None = None
         self._seen = self._stamps()
         self._limits = load_limits(self.folder)
@@ -100,8 +95,8 @@ class LimitsFiles:
         return self._limits.facts
 
     def read_again(self) -> InvalidInput | None:
-        """Takes changed files into force, or says what keeps them out: once a change, None at every
-        other call. Files that were only touched leave the very same policy and facts in force."""
+        """What keeps changed files out of force: once a change, None at every other call. Files
+        that were only touched leave the very same policy and facts."""
         stamps = self._stamps()
         if stamps == self._seen:
             return None
@@ -115,14 +110,14 @@ class LimitsFiles:
                 self._limits = found
         except InvalidInput as error:
             self.wrong = error
-            # as for want of descriptors: it may be readable without a change
+            # it may become readable without a change
             if isinstance(error, UnreadableFile):
                 self._seen = ()
                 return None if str(error) == str(before) else error
         return self.wrong
 
     def _stamps(self) -> tuple[tuple[object, ...], ...]:
-        """What changes with each file, as the inode of a ConfigMap's; empty while there is none."""
+        """What changes with each file; empty while there is none."""
         stamps = []
         for name in (POLICY_FILE, GPU_FACTS_FILE):
             stamp: tuple[object, ...] = ()
@@ -149,7 +144,7 @@ def _read(path: Path, read: Callable[[object, str], Held]) -> Held | InvalidInpu
 async def watch_limits(
     files: LimitsFiles, log: "Logger", looked: Callable[[], None] = lambda: None
 ) -> None:
-    """Reads changed files until it is cancelled. looked: called after every look."""
+    """looked: called after every look."""
     from asyncio import sleep  # `mpsd check` and `explain` read these files without an event loop
 
     while True:
@@ -161,11 +156,11 @@ async def watch_limits(
 
 
 class PinnedResources:
-    """The policy in force, with the resources that this process began with: the very same object as
-    before while nothing has changed.
+    """The policy in force, with the resources that this process began with; the very same object
+    while nothing has changed.
 
-    What kubelet was offered under a name and in a unit is worth the same for as long as this
-    process runs: counted anew, all pods that hold it could be over their grants at once.
+    What kubelet was offered under a name and in a unit keeps its worth: counted anew, all pods that
+    hold it could be over their grants.
     """
 
     def __init__(self, policy: Callable[[], Policy], log: "Logger") -> None:
@@ -189,7 +184,7 @@ _SHIPPED = "the shipped file (`env -u MPSD_LIMITS mpsd check` prints its path)"
 
 
 def read_policy(data: object, subject: str) -> Policy:
-    """data: what a YAML file holds. InvalidInput naming `subject` with every problem."""
+    """data: of a YAML file. InvalidInput naming `subject`, with every problem."""
     return _held(Policy, data, subject)
 
 

@@ -1,7 +1,7 @@
-"""HTTP listeners on Unix sockets and TCP ports, with TLS or without.
+"""HTTP servers on Unix sockets and TCP ports, with TLS or without.
 
-Connections are bounded in all and for each peer, from the first packet on. Each peer has a deadline
-for its first request and an idle time after each; a stop loses no request that was accepted.
+Connections are bounded in all and for each peer, and have deadlines; a stop loses no request that
+was accepted.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -28,23 +29,23 @@ from mpsd.platform.run_directory import Peer, peer_of
 from mpsd.platform.settings import CannotListen, ListenAddress
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-USER = web.RequestKey("USER", str)  # whose token came with a request
+USER = web.RequestKey("USER", str)  # whose token came
 
-# aiohttp would log a traceback for every peer that speaks no HTTP, which is answered 400
+# else a traceback for every peer that speaks no HTTP
 _SILENT = logging.Logger("aiohttp", logging.CRITICAL + 1)
 _TLS_BUFFER = 32 * 1024  # bytes of each connection; asyncio takes 256 KiB
 _HANDSHAKE_S = 10.0
 _FIRST_REQUEST_S = 10.0
-_IDLE_S = 120.0  # longer than Go's client keeps one (90 s), or a request could be on its way
+_IDLE_S = 120.0  # longer than Go's client keeps one (90 s)
 _LONGEST_FIELD = 8190  # bytes of a header's line; aiohttp answers 400 to more
-_REST_OF_BODY_S = 2.0  # a body that is refused is read on, so that its sender sees the answer
+_REST_OF_BODY_S = 2.0  # of a refused body, so that its sender sees the answer
 _JSON = "application/json"
-_CLOSED = -1  # the file descriptor of a socket that was closed, by whomever
+_CLOSED = -1  # the file descriptor of a closed socket
 _LAST_HANDSHAKES_S = 1.0
-_RETRY_ACCEPT_S = 1.0  # while no connection can be had, for want of file descriptors
+_RETRY_ACCEPT_S = 1.0  # for want of file descriptors
 _BACKLOG = 1024
 _RESERVED = 32  # connections to a Unix socket
-_ACCEPTED_AT_ONCE = 64  # before those who are served have their turn
+_ACCEPTED_AT_ONCE = 64  # then those who are served have their turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +58,11 @@ class UnixPath:
 class ListenerSettings:
     """most, most_of_peer: connections at a time, handshakes among them, in all and of one address,
     or of one user on a Unix socket; at most a quarter and an eighth of the files that this process
-    may open. More are closed at once, but that an address takes the place of one with more. On a
-    Unix socket some more are for root and mpsd's own user."""
+    may open. More are closed at once, but that an address takes the place of one with more."""
 
     longest_body: int = 1024**2  # bytes
-    last_requests_s: float = 10.0  # for requests under way, once nobody can connect any more
-    cancels: bool = False  # a request ends when its peer hangs up: where answers wait or are long
+    last_requests_s: float = 10.0  # for requests under way
+    cancels: bool = False  # a request ends with its connection: where answers wait or are long
     most: int = 1024
     most_of_peer: int = 512
     context: ssl.SSLContext | None = None  # None: HTTP without TLS
@@ -86,7 +86,7 @@ class Listener:
         # address or uid; also of some that were closed meanwhile
         self._peers: dict[socket.socket, str | int] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
-        # of peers that have not asked anything yet; gone when they ask, or connections would stay
+        # of peers that have asked nothing yet
         self._silent: dict[asyncio.BaseProtocol, asyncio.TimerHandle] = {}
         app = web.Application(
             client_max_size=settings.longest_body, middlewares=[self._note_and_close]
@@ -109,7 +109,9 @@ class Listener:
     @property
     def port(self) -> int:
         """The TCP port in use, by the kernel's choice for 0; 0 while it does not listen."""
-        return int(self._socket.getsockname()[1]) if self._socket else 0
+        if self._socket is None:
+            return 0
+        return int(self._socket.getsockname()[1])
 
     async def start(self) -> None:
         """CannotListen where the address is taken, or another process answers on the path."""
@@ -128,11 +130,11 @@ class Listener:
         self._listen(listening)
 
     def ask_to_go(self) -> None:
-        """From now on each answer asks its peer to connect anew; new peers are served too."""
+        """Each answer from now on asks its peer to connect anew."""
         self._closing = True
 
     async def stop(self) -> None:
-        """Accepts nobody any more, finishes what is under way, then closes every connection."""
+        """Finishes what is under way, then closes every connection."""
         was_open = self._socket
         self._socket = None
         if was_open:
@@ -149,7 +151,7 @@ class Listener:
     # -- connections ------------------------------------------------------------------------------
 
     def _listen(self, listening: socket.socket) -> None:
-        if listening is self._socket:  # else it was closed before the retry
+        if listening is self._socket:
             asyncio.get_running_loop().add_reader(listening, self._accept, listening)
 
     def _accept(self, listening: socket.socket) -> None:
@@ -160,45 +162,54 @@ class Listener:
             # there is none, or it has gone again
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
-            except OSError as error:  # which stays so: the loop would call again at once, for ever
+            except OSError as error:  # which stays so, and the loop would call again at once
                 self._shortages.tell("accept a connection", error)
                 loop.remove_reader(listening)
                 loop.call_later(_RETRY_ACCEPT_S, self._listen, listening)
                 return
             found.setblocking(False)
-            peer = peer_of(found).uid if isinstance(self._where, UnixPath) else address[0]
-            for other in [other for other in self._peers if other.fileno() == _CLOSED]:
-                del self._peers[other]
-            counts = Counter(self._peers.values())
-            reserved = _RESERVED if peer in {0, os.geteuid()} else 0  # an address is no number
-            if len(self._peers) >= self._most and isinstance(peer, str):
-                self._make_room(counts[peer])
-            if len(self._peers) < self._most + reserved and counts[peer] < self._most_of_peer:
-                self._peers[found] = peer
+            if self._has_place(found, address):
                 task = loop.create_task(self._take(found))
                 self._handshakes.add(task)
                 task.add_done_callback(self._handshakes.discard)
             else:
                 found.close()
 
-    def _make_room(self, own: int) -> None:
-        """For an address with `own` connections: the one with the most loses its oldest."""
-        ((address, most),) = Counter(self._peers.values()).most_common(1)
-        if most > own + 1:
+    def _has_place(self, found: socket.socket, address: Any) -> bool:
+        for other in [other for other in self._peers if other.fileno() == _CLOSED]:
+            del self._peers[other]
+        counts = Counter(self._peers.values())
+        most = self._most
+        peer: str | int
+        if isinstance(self._where, UnixPath):
+            peer = peer_of(found).uid
+            if peer in {0, os.geteuid()}:
+                most += _RESERVED
+        else:
+            peer = address[0]
+            if len(self._peers) >= most:
+                self._make_room(counts, peer)
+        has_place = len(self._peers) < most and counts[peer] < self._most_of_peer
+        if has_place:
+            self._peers[found] = peer
+        return has_place
+
+    def _make_room(self, counts: Counter[str | int], peer: str | int) -> None:
+        """The address with the most loses its oldest."""
+        ((address, most),) = counts.most_common(1)
+        if most > counts[peer] + 1:
             oldest = next(other for other, one in self._peers.items() if one == address)
             del self._peers[oldest]
             with suppress(OSError):  # it has gone by itself
                 oldest.shutdown(socket.SHUT_RDWR)
 
     async def _take(self, found: socket.socket) -> None:
-        context = self._settings.context
+        tls: dict[str, Any] = {}
+        if context := self._settings.context:
+            tls = {"ssl": context, "ssl_handshake_timeout": _HANDSHAKE_S}
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.get_running_loop().connect_accepted_socket(
-                self._protocol,
-                found,
-                ssl=context,
-                ssl_handshake_timeout=_HANDSHAKE_S if context else None,
-            )
+            await loop.connect_accepted_socket(self._protocol, found, **tls)
         except OSError:  # no TLS, or none in time; ssl.SSLError is one
             found.close()
 
@@ -222,11 +233,12 @@ class Listener:
         try:
             answer = await handler(request)
         except web.HTTPException as error:  # 404 and 405, which aiohttp answers from here
-            allowed = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-            answer = web.Response(status=error.status, text=f"{error.reason}\n", headers=allowed)
-            # who has asked for nothing that is here keeps no connection, which others may need
+            answer = web.Response(status=error.status, text=f"{error.reason}\n")
+            if "Allow" in error.headers:
+                answer.headers["Allow"] = error.headers["Allow"]
+            # so that others may have the connection
             answer.force_close()
-        except Exception as error:  # a fault of ours, which may cost this request and no other
+        except Exception as error:  # a fault of ours
             if is_shortage(error):
                 self._shortages.tell(f"answer {request.path}", error)
                 text = f"mpsd cannot answer now: {error}; see its log\n"
@@ -245,14 +257,15 @@ def _bound_port(where: ListenAddress) -> socket.socket:
     try:
         return socket.create_server((where.address, where.port), family=family, backlog=_BACKLOG)
     except OSError as error:
-        # Python adds words of its own, with the address once more
-        why = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else str(error)
+        why = str(error)
+        if error.errno and error.errno > 0:  # else Python adds the address once more
+            why = os.strerror(error.errno).lower()
         what = f"cannot listen on {where.address}:{where.port}: {why}"
         raise CannotListen(f"{what}; choose another address or port") from error
 
 
 def _bound_path(where: UnixPath) -> socket.socket:
-    """A socket that nobody listens on is replaced."""
+    """A new socket in place of one that nobody listens on."""
     where.path.parent.mkdir(parents=True, exist_ok=True)
     with socket.socket(socket.AF_UNIX) as probe, suppress(OSError):
         probe.settimeout(1)
@@ -271,7 +284,7 @@ def _bound_path(where: UnixPath) -> socket.socket:
 
 
 class Shutdown:
-    """How a server ends: not ready at once, and serving on for `drain_s` or until a second
+    """A server that ends is not ready at once, and serves on for `drain_s` or until a second
     signal."""
 
     def __init__(self, drain_s: float, log: Logger) -> None:
@@ -284,7 +297,7 @@ class Shutdown:
         self._hurry.set()
 
     async def drain(self, ask_to_go: Callable[[], None]) -> None:
-        """ask_to_go: has each answer from now on ask its peer to come elsewhere."""
+        """ask_to_go: asks peers to come elsewhere."""
         self.has_begun = True
         ask_to_go()
         self._log.info("going", drain_s=self._drain_s, again="a second signal ends the drain")
@@ -294,9 +307,9 @@ class Shutdown:
 
 
 def tls_context(client_authorities: str = "") -> ssl.SSLContext:
-    """A context without a certificate yet; `certificates.load_into` gives it one, now and later, in
-    the loop's thread. client_authorities: PEM of those that must have signed a client's
-    certificate; empty: none is asked for. ssl.SSLError where nothing of it can be read."""
+    """A context without a certificate yet; `certificates.load_into` gives it one, in the loop's
+    thread. client_authorities: PEM of those that must have signed a client's certificate; empty:
+    none is asked for. ssl.SSLError where nothing of it can be read."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.set_alpn_protocols(["http/1.1"])
@@ -311,20 +324,23 @@ def tls_context(client_authorities: str = "") -> ssl.SSLContext:
 
 def peer(request: web.Request) -> Peer | None:
     """Who asks on a Unix socket, by the kernel's word; None where the connection is gone."""
-    connection = request.get_extra_info("socket")
-    return None if connection is None else peer_of(connection)
+    if connection := request.get_extra_info("socket"):
+        return peer_of(connection)
+    return None
 
 
 def asker(request: web.Request) -> str:
-    """Who asks: whose token came, else the user at the other end of a Unix socket, else the
-    address. All loopback addresses are one."""
+    """Whose token came, else the user at the other end of a Unix socket, else the address. All
+    loopback addresses are one."""
     if user := request.get(USER):
         return f"user {user}"
     connection = request.get_extra_info("socket")
     if connection is not None and connection.family == socket.AF_UNIX:
         return f"user {peer_of(connection).uid} of this machine"
     address = ipaddress.ip_address((request.remote or "::").partition("%")[0])
-    return "this machine" if address.is_loopback else f"address {address}"
+    if address.is_loopback:
+        return "this machine"
+    return f"address {address}"
 
 
 def health_routes(trouble: Callable[[], str]) -> Mapping[str, Handler]:
@@ -334,8 +350,9 @@ def health_routes(trouble: Callable[[], str]) -> Mapping[str, Handler]:
         return web.Response(text="ok\n")
 
     async def readiness(_request: web.Request) -> web.Response:
-        reason = trouble()
-        return web.Response(text=f"{reason or 'ok'}\n", status=503 if reason else 200)
+        if reason := trouble():
+            return web.Response(text=f"{reason}\n", status=503)
+        return await health(_request)
 
     return {"GET /healthz": health, "GET /readyz": readiness}
 
@@ -345,7 +362,7 @@ def json_answer(value: object, status: int = 200) -> web.Response:
 
 
 class BodyRefused(Exception):
-    """A body that is not taken. status: of HTTP."""
+    """status: of HTTP."""
 
     def __init__(self, status: int, reason: str) -> None:
         self.status = status
@@ -353,14 +370,14 @@ class BodyRefused(Exception):
 
 
 async def read_json(request: web.Request, deadline_s: float) -> bytes:
-    """The whole body. BodyRefused: 415 for another type, 413 too long, 408 too slow."""
+    """BodyRefused: 415 for another type, 413 too long, 408 too slow."""
     if request.content_type != _JSON:
         raise BodyRefused(415, f"the content type is {request.content_type}; send {_JSON}")
     too_long = BodyRefused(413, f"the body is longer than {request.client_max_size} bytes")
     if (request.content_length or 0) > request.client_max_size:
         raise too_long
     try:
-        # all of it is here, mostly, and a deadline costs as much as to read it
+        # mostly so, and a deadline costs as much as to read it
         if request.content.is_eof():
             return await request.read()
         async with asyncio.timeout(deadline_s):
@@ -374,9 +391,9 @@ async def read_json(request: web.Request, deadline_s: float) -> bytes:
 async def trouble_reaching(
     address: str, port: int, name: str, bundle: str, deadline_s: float
 ) -> str:
-    """Asks this server whether it is ready, as an API server would; empty where it is, else why
-    not. name: what its certificate must be good for. bundle: PEM of the authorities to trust, empty
-    for the system's."""
+    """Why this server is not ready, asked as an API server would; empty where it is. name: what its
+    certificate must be good for. bundle: PEM of the authorities to trust, empty for the system's.
+    """
     try:
         context = ssl.create_default_context(cadata=bundle or None)
         async with asyncio.timeout(deadline_s):
@@ -391,4 +408,6 @@ async def trouble_reaching(
         return f"this server did not answer itself within {deadline_s:g} s"
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         return f"this server cannot reach itself: {error}"
-    return "" if b" 200 " in status else "this server is not ready"
+    if b" 200 " in status:
+        return ""
+    return "this server is not ready"

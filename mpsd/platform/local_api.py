@@ -15,11 +15,11 @@ Value = TypeVar("Value")
 
 
 class NotRunning(Exception):
-    """No agent answers on the socket; the message has the remedy."""
+    """The message has the remedy."""
 
 
 def read(body: bytes, kind: type[Value]) -> Value:
-    """What an answer holds; NotRunning where it is not of the form that this version knows."""
+    """What an answer holds; NotRunning where it has another form."""
     try:
         return msgspec.json.decode(body, type=kind)
     except msgspec.MsgspecError:
@@ -45,11 +45,14 @@ class _UnixConnection(http.client.HTTPConnection):
 def ask(
     path: Path, method: str, url: str, body: object = None, timeout_s: float = 10.0
 ) -> tuple[int, bytes]:
-    """The status and body of the answer. NotRunning; TimeoutError after `timeout_s`, or where it
-    takes no more requests; each with a sentence for a person."""
+    """The status and body. NotRunning; TimeoutError after `timeout_s`, or where it takes no more
+    requests; each with a sentence for a person."""
     connection = _UnixConnection(path, timeout_s)
+    sent = None
+    if body is not None:
+        sent = msgspec.json.encode(body)
     try:
-        connection.request(method, url, body=None if body is None else msgspec.json.encode(body))
+        connection.request(method, url, body=sent)
         answer = connection.getresponse()
         found = answer.read()
     except (FileNotFoundError, ConnectionRefusedError):

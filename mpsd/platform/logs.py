@@ -1,7 +1,5 @@
-"""Logging: one line an event, with fields; JSON for machines, plain text for a terminal.
-
-The entry point of a process configures it once; everything else takes a logger and formats nothing.
-"""
+"""Logging: one line an event, with fields; JSON for machines, text for a terminal. Configured once,
+by a process's entry point."""
 
 import json
 import sys
@@ -10,18 +8,18 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 
-# the fields of a logger and of one call, then `event`, `level` and `timestamp`
+# of a logger and a call, then `event`, `level` and `timestamp`
 Line = Mapping[str, object]
 Take = Callable[[Line], None]
 
-_EVENT_WIDTH = 30  # in a terminal, so that the fields of lines stand below each other
+_EVENT_WIDTH = 30  # so that fields stand below each other
 _COLOURS = {"info": "32", "warning": "33", "error": "31"}
 _APART = ("event", "level", "timestamp", "exception")
 _QUOTED = frozenset(" =\"'")
 
 
 class Logger:
-    """Tells what happens. The fields it was made with stand in each of its lines."""
+    """A logger whose fields stand in each of its lines."""
 
     def __init__(self, fields: Line) -> None:
         self._fields = fields
@@ -33,7 +31,7 @@ class Logger:
         self._tell("warning", event, fields)
 
     def error(self, event: str, *, exc_info: BaseException | None = None, **fields: object) -> None:
-        """exc_info: told with its traceback, in the field `exception`."""
+        """exc_info: with its traceback."""
         self._tell("error", event, fields, exc_info)
 
     def _tell(
@@ -51,8 +49,7 @@ def logger(**fields: object) -> Logger:
 
 
 def configure(log_format: str) -> None:
-    """log_format: `json`, `console`, or `auto`: console on a terminal. Lines go to standard
-    error."""
+    """log_format: `json`, `console`, or `auto`: console on a terminal."""
     is_terminal = sys.stderr.isatty()
     render: Callable[[Line], str] = as_json
     if log_format == "console" or (log_format == "auto" and is_terminal):
@@ -61,12 +58,12 @@ def configure(log_format: str) -> None:
 
 
 def be_silent() -> None:
-    """For a program whose whole output is its answer, and which says itself what goes wrong."""
+    """For a program whose output is its answer."""
     take_by(lambda _line: None)
 
 
 def take_by(take: Take) -> Take:
-    """From now on this process gives each line to `take`. Returns what has taken them until now."""
+    """Gives each line to `take`. Returns what took them until now."""
     global _take
     before = _take
     _take = take
@@ -78,8 +75,8 @@ def as_json(line: Line) -> str:
 
 
 def as_text(line: Line, *, coloured: bool = False) -> str:
-    """One line, and a traceback below it. A value that a terminal would not show as it is stands in
-    quotes, escaped: it may be a tenant's."""
+    """One line, and a traceback below it. What a terminal would not show as it is stands in quotes,
+    escaped: it may be a tenant's."""
     event, level, timestamp, exception = (str(line.get(name, "")) for name in _APART)
     shown = f"[\x1b[{_COLOURS[level]}m{level:7}\x1b[0m]" if coloured else f"[{level:7}]"
     fields = (f"{name}={_shown(str(value))}" for name, value in line.items() if name not in _APART)

@@ -1,7 +1,5 @@
-"""Processes of this machine: their identity, state and environment, and signals to them.
-
-Nothing is signalled without proof of identity (pid, start time, boot id), held by a pidfd.
-"""
+"""Processes of this machine, which are known by pid, start time and boot id, and signalled by
+pidfd."""
 
 import errno
 import fcntl
@@ -26,9 +24,8 @@ _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQU
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether this failed for want of descriptors, memory, space or processes (fork's EAGAIN)."""
-    number = error.errno if isinstance(error, OSError) else None
-    return isinstance(error, MemoryError) or number in _SHORTAGES
+    """Whether it failed for want of descriptors, memory, space or processes (fork's EAGAIN)."""
+    return isinstance(error, MemoryError) or getattr(error, "errno", None) in _SHORTAGES
 
 
 _MOST_FILES = 65_536
@@ -36,7 +33,7 @@ _files_at_start: int | None = None  # the soft limit; None where it was not rais
 
 
 def raise_file_limit() -> None:
-    """Raises the soft limit of this process to its hard one, or to 65 536."""
+    """Raises the soft limit to the hard one, or to 65 536."""
     global _files_at_start
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < (wanted := min(hard, _MOST_FILES)):
@@ -45,7 +42,7 @@ def raise_file_limit() -> None:
 
 
 def restore_file_limit(pid: int) -> None:
-    """Gives a child the soft limit that it would have without mpsd: select(2) takes 1024 files."""
+    """Restores what a child would have without mpsd: select(2) takes 1024 files."""
     if _files_at_start is not None:
         with suppress(OSError):  # it has ended
             _soft, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
@@ -63,7 +60,7 @@ def boot_time_s() -> float:
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:
-    """Who has this pid now; None when nobody. A process lives by its other threads too."""
+    """None when nobody has this pid. A process lives by its other threads too."""
     fields = _stat_fields(pid)
     if fields is None or (fields[0] in b"ZXx" and int(fields[17]) < 2):
         return None
@@ -72,12 +69,21 @@ def identity_of(pid: int) -> ProcessIdentity | None:
 
 def _stat_fields(pid: int) -> list[bytes] | None:
     """/proc/PID/stat from field 3 (state, behind the name in brackets) to 22, then the rest."""
-    stat = _read_start(pid, "stat")
-    return stat[stat.rindex(b")") + 2 :].split(None, 20) if stat else None
+    if stat := _read_start(pid, "stat"):
+        return stat[stat.rindex(b")") + 2 :].split(None, 20)
+    return None
+
+
+def _own_fields(identity: ProcessIdentity) -> list[bytes] | None:
+    """The same of this very process."""
+    fields = _stat_fields(identity.pid)
+    if fields and int(fields[19]) == identity.start_ticks:
+        return fields
+    return None
 
 
 def _read_start(pid: int | str, name: str, size: int = 4096) -> bytes:
-    """The first bytes of a file in /proc/PID, or of a thread; none when it is gone or hidden."""
+    """Of a file in /proc/PID, or of a thread; empty when it is gone or hidden."""
     try:  # not by Path or `open`: this is read for every client at every look
         descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
     except (FileNotFoundError, PermissionError):
@@ -100,8 +106,8 @@ _EXITING = 0x4  # PF_EXITING of linux/sched.h
 
 def is_ending(identity: ProcessIdentity) -> bool:
     """Whether this very process is killed or exits, by fields 9 and 31 of stat, proc(5)."""
-    fields = _stat_fields(identity.pid)
-    if fields is None or int(fields[19]) != identity.start_ticks:
+    fields = _own_fields(identity)
+    if fields is None:
         return True
     is_killed = int(fields[-1].split()[8]) & 1 << (signal.SIGKILL - 1)
     return bool(int(fields[6]) & _EXITING or is_killed)
@@ -113,18 +119,19 @@ def open_pidfd(identity: ProcessIdentity) -> int | None:
         descriptor = os.pidfd_open(identity.pid)
     except ProcessLookupError:
         return None
-    alive = False
     try:
-        # asked while the pidfd holds the pid, so that it cannot change hands in between
-        alive = is_alive(identity)
-    finally:
-        if not alive:
-            os.close(descriptor)
-    return descriptor if alive else None
+        # the pidfd holds the pid, which cannot change hands meanwhile
+        if is_alive(identity):
+            return descriptor
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
 
 
 def send_signal(identity: ProcessIdentity, signum: signal.Signals) -> bool:
-    """Signals this very process; False when it is gone, and then nobody is signalled."""
+    """False when this very process is gone."""
     if (descriptor := open_pidfd(identity)) is None:
         return False
     try:
@@ -134,7 +141,7 @@ def send_signal(identity: ProcessIdentity, signum: signal.Signals) -> bool:
 
 
 def has_ended(descriptor: int) -> bool:
-    """Whether the process of a pidfd has ended, to its last thread."""
+    """Whether it has, to its last thread."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
@@ -148,51 +155,42 @@ _INFO = struct.Struct("=Q52xi")  # mask, then exit_code, the last of its first v
 def exit_status(descriptor: int, identity: ProcessIdentity) -> int | None:
     """How the process of a pidfd has ended, as wait(2) encodes it; None where nobody says: /proc
     does until it is reaped, and from Linux 6.15 on its pidfd afterwards."""
-    status = _zombie_status(identity)
-    return _reaped_status(descriptor) if status is None else status
-
-
-def _zombie_status(identity: ProcessIdentity) -> int | None:
-    """proc(5): field 52 of stat, exit_code, which is 0 for whoever may not trace the process."""
-    fields = _stat_fields(identity.pid)
-    if fields is None or fields[0] != b"Z" or int(fields[19]) != identity.start_ticks:
-        return None
-    status = int(fields[-1].split()[29])
-    return status if status or _may_trace(identity.pid) else None
+    fields = _own_fields(identity)
+    if fields and fields[0] == b"Z":
+        # proc(5): field 52, exit_code, is 0 for whoever may not trace the process
+        status = int(fields[-1].split()[29])
+        if status or _may_trace(identity.pid):
+            return status
+    info = bytearray(_INFO.pack(_INFO_EXIT, 0))
+    with suppress(OSError):  # an older kernel
+        fcntl.ioctl(descriptor, _GET_INFO, info)
+        mask, status = _INFO.unpack(info)
+        if mask & _INFO_EXIT:
+            return int(status)
+    return None
 
 
 def _may_trace(pid: int) -> bool:
-    """Whether /proc hides nothing of it from us: `personality` is as secret as its exit code."""
-    with (
-        suppress(OSError),
-        open(f"/proc/{pid}/personality", "rb") as file,  # noqa: PTH123 (as `_read_start`)
-    ):
-        return bool(file.read())
+    """Whether /proc hides nothing of it: `personality` is as secret as its exit code."""
+    with suppress(OSError):
+        return bool(_read_start(pid, "personality"))
     return False
 
 
-def _reaped_status(descriptor: int) -> int | None:
-    info = bytearray(_INFO.pack(_INFO_EXIT, 0))
-    try:
-        fcntl.ioctl(descriptor, _GET_INFO, info)
-    except OSError:  # an older kernel
-        return None
-    mask, status = _INFO.unpack(info)
-    return int(status) if mask & _INFO_EXIT else None
-
-
 def how_ended(status: int | None) -> str:
-    """A status as `exit_status` has it in words, such as `killed by SIGKILL` or `exit code 1`."""
+    """In words, such as `killed by SIGKILL` or `exit code 1`. status: of `exit_status`."""
     if status is None:
         return END_UNKNOWN
     if not (signum := os.WTERMSIG(status)):
         return f"exit code {os.WEXITSTATUS(status)}"
-    known = [one.name for one in signal.Signals if one == signum]
-    return killed_by(known[0] if known else f"signal {signum}")
+    try:
+        return killed_by(signal.Signals(signum).name)
+    except ValueError:
+        return killed_by(f"signal {signum}")
 
 
 def signal_held(descriptor: int, signum: signal.Signals) -> bool:
-    """Signals the process of a pidfd; False when it has ended. PermissionError."""
+    """False when it has ended. PermissionError."""
     try:
         signal.pidfd_send_signal(descriptor, signum)
     except ProcessLookupError:
@@ -202,8 +200,7 @@ def signal_held(descriptor: int, signum: signal.Signals) -> bool:
 
 def environment_of(pid: int) -> dict[str, str] | None:
     """What the process was started with; None when it is gone or not ours to read, empty in the
-    middle of an exec. Of a variable that is there twice the first counts, as for getenv(3). OSError
-    for a shortage alone."""
+    middle of an exec. The first of a name counts, as for getenv(3). OSError for a shortage."""
     block: bytes | None
     try:
         block = (_PROC / str(pid) / "environ").read_bytes()
@@ -224,33 +221,35 @@ def environment_of(pid: int) -> dict[str, str] | None:
 
 
 def _environment_in_memory(pid: int) -> bytes | None:
-    """The same bytes by process_vm_readv(2), for which CAP_SYS_PTRACE suffices; None without it.
-    proc(5): fields 50 and 51 of stat, env_start and env_end, 0 for who may not trace it."""
+    """The block by process_vm_readv(2), for which CAP_SYS_PTRACE suffices. proc(5): fields 50 and
+    51 of stat, env_start and env_end, 0 for who may not trace it."""
     import ctypes  # a tool on a laptop reads no other user's
 
-    fields = _stat_fields(pid)
-    start, end = map(int, fields[-1].split()[27:29]) if fields else (0, 0)
+    if not (fields := _stat_fields(pid)):
+        return None
+    start, end = map(int, fields[-1].split()[27:29])
     if not start or end < start:
         return None
     read = ctypes.create_string_buffer(end - start)
-    pieces = (
-        (ctypes.c_size_t * 2)(ctypes.addressof(read), end - start),
-        (ctypes.c_size_t * 2)(start, end - start),
-    )
-    count = ctypes.CDLL(None, use_errno=True).process_vm_readv(
-        pid, pieces[0], 1, pieces[1], 1, ctypes.c_ulong(0)
-    )
-    return read.raw[:count] if count >= 0 else None
+    piece = ctypes.c_size_t * 2
+    here = piece(ctypes.addressof(read), end - start)
+    there = piece(start, end - start)
+    copy = ctypes.CDLL(None, use_errno=True).process_vm_readv
+    count = copy(pid, here, 1, there, 1, ctypes.c_ulong(0))
+    if count < 0:
+        return None
+    return read.raw[:count]
 
 
 def address_space_pages(pid: int) -> int | None:
-    """The size of its address space, which changes with what it maps; None when it is gone."""
-    pages = _read_start(pid, "statm").partition(b" ")[0]
-    return int(pages) if pages else None
+    """Changes with what it maps; None when it is gone."""
+    if pages := _read_start(pid, "statm").partition(b" ")[0]:
+        return int(pages)
+    return None
 
 
 def mappings(pid: int) -> Iterator[bytes]:
-    """The lines of /proc/PID/maps, by address; none when it is gone or not ours to read."""
+    """None when it is gone or not ours to read."""
     with (
         suppress(OSError),
         open(f"/proc/{pid}/maps", "rb", buffering=4096) as file,  # noqa: PTH123 (as `_read_start`)
@@ -259,32 +258,34 @@ def mappings(pid: int) -> Iterator[bytes]:
 
 
 def mapped_bytes(pid: int, device: bytes) -> int | None:
-    """How much it maps of files whose names begin so; None when it is gone or not ours to read."""
+    """How much it maps of such files; None when it is gone or not ours to read."""
     try:
         maps = (_PROC / str(pid) / "maps").read_bytes()
     except OSError:
         return None
-    ranges = (
-        line.partition(b" ")[0].split(b"-") for line in maps.splitlines() if b"/" + device in line
-    )
-    return sum(int(end, 16) - int(start, 16) for start, end in ranges)
+    total = 0
+    for line in maps.splitlines():
+        if b"/" + device in line:
+            start, end = line.partition(b" ")[0].split(b"-")
+            total += int(end, 16) - int(start, 16)
+    return total
 
 
 def command_of(pid: int) -> str:
-    """The command line, or the kernel's name for it; empty when it is gone; valid Unicode."""
+    """Its words, or the kernel's name for it; empty when it is gone."""
     words = _read_start(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ")
     words = words or _read_start(pid, "comm").rstrip(b"\n")
     return words.decode(errors="replace")
 
 
 def parent_of(pid: int) -> int:
-    """The pid of the process's parent; 0 when it has none, or is gone."""
-    fields = _stat_fields(pid)
-    return int(fields[1]) if fields else 0
+    """0 when it has none, or is gone."""
+    fields = _stat_fields(pid) or [b"", b"0"]
+    return int(fields[1])
 
 
 def line_of(pid: int) -> Iterator[int]:
-    """The process and those that it descends from, as far as the first of its pid namespace."""
+    """It, and those that it descends from, in its pid namespace."""
     for _generation in range(64):
         if pid <= 1:
             return
@@ -294,27 +295,29 @@ def line_of(pid: int) -> Iterator[int]:
 
 def state_of(identity: ProcessIdentity) -> str:
     """The kernel's letter for its state (D waits for a device, Z is dead); empty when gone."""
-    fields = _stat_fields(identity.pid)
-    return fields[0].decode() if fields and int(fields[19]) == identity.start_ticks else ""
+    fields = _own_fields(identity) or [b""]
+    return fields[0].decode()
 
 
 def user_of(pid: int) -> int | None:
-    """The user who runs the process (its real uid); None when it is gone."""
-    uids = _status(str(pid)).get("Uid", "").split()
-    return int(uids[0]) if uids else None
+    """Its real uid; None when it is gone."""
+    if uids := _status(str(pid)).get("Uid", "").split():
+        return int(uids[0])
+    return None
 
 
 def pid_inside(pid: int) -> int:
     """Its pid in the pid namespace of its container; 0 when it is gone."""
-    status = _status(str(pid))
-    return int(status.get("NSpid", str(pid)).split()[-1]) if status else 0
+    if status := _status(str(pid)):
+        return int(status.get("NSpid", str(pid)).split()[-1])
+    return 0
 
 
 _STATUS_BYTES = 64 * 1024  # thousands of groups may be listed before the signals
 
 
 def _status(path: str) -> dict[str, str]:
-    """/proc/PATH/status by its fields; none when it is gone. A line break in a name is \\n."""
+    """/proc/PATH/status by its fields; empty when it is gone. A line break in a name is \\n."""
     found: dict[str, str] = {}
     for line in _read_start(path, "status", _STATUS_BYTES).decode(errors="replace").split("\n"):
         name, colon, value = line.partition(":")
@@ -337,7 +340,7 @@ def _tasks(pid: int) -> list[str]:
 
 
 def is_stopped(identity: ProcessIdentity) -> bool:
-    """Whether each thread of this very process is stopped (not frozen) or has ended."""
+    """Whether each of its threads is stopped (not frozen) or has ended."""
     stats = [_read_start(task, "stat") for task in _tasks(identity.pid)]
     states = {stat[stat.rindex(b")") + 2 :][:1] for stat in stats if stat}
     return bool(states & {b"T", b"t"}) and states <= {b"T", b"t", b"Z", b"X"} and is_alive(identity)
@@ -345,8 +348,8 @@ def is_stopped(identity: ProcessIdentity) -> bool:
 
 def dies_of(identity: ProcessIdentity, signum: int) -> bool:
     """Whether this signal would end this very process at once: it neither handles, ignores nor
-    blocks it, and is not the first of its pid namespace (pid_namespaces(7)). False when it is gone;
-    True where the kernel does not say."""
+    blocks it, and is not the first of its pid namespace (pid_namespaces(7)). True where the kernel
+    does not say."""
     if signum in _HARMLESS | _STOPPING:
         return False
     status = _status(str(identity.pid))
@@ -359,18 +362,17 @@ def dies_of(identity: ProcessIdentity, signum: int) -> bool:
 
 
 def handles(identity: ProcessIdentity, signum: int) -> bool:
-    """Whether this very process has a handler for this signal, or each of its threads blocks it or
-    waits for it. False when it is gone, or the kernel does not say."""
+    """Whether this very process handles this signal, or each of its threads blocks it or waits for
+    it. False where the kernel does not say."""
     status = _status(str(identity.pid))
     return _handles(identity.pid, status, 1 << (signum - 1)) and is_alive(identity)
 
 
 def _handles(pid: int, status: Mapping[str, str], bit: int) -> bool:
-    """bit: of the signal, in the masks of /proc/PID/status."""
     if _mask(status, "SigCgt") & bit:
         return True
     is_known = False
-    for task in _tasks(pid):  # mostly the first one takes it, and the others need not be read
+    for task in _tasks(pid):  # mostly the first takes it
         if found := _status(task):
             is_known = True
             if not (_mask(found, "SigBlk") | _awaited(task)) & bit:
@@ -400,7 +402,7 @@ def _mask(status: Mapping[str, str], name: str) -> int:
 
 
 def descendants_of(pid: int) -> tuple[int, ...]:
-    """The processes that it has started, and theirs; empty when it is gone."""
+    """Its children and theirs; none when it is gone."""
     import psutil  # what runs on a laptop does without it
 
     try:
@@ -410,17 +412,17 @@ def descendants_of(pid: int) -> tuple[int, ...]:
 
 
 class ProcessSet:
-    """Those of many processes, each by a pidfd, that lived when `ask` was called last."""
+    """Those of many processes, by pidfds, that lived when `ask` was called last."""
 
     def __init__(self) -> None:
-        # poll(2) takes no more than the soft limit of files, which may be lowered
+        # poll(2) takes no more than the soft limit of files
         self._epoll = select.epoll()
         self._pids: dict[int, int] = {}  # by pidfd
         self._pidfds: dict[int, int] = {}  # by pid
         weakref.finalize(self, lambda pidfds: [*map(os.close, pidfds)], self._pids)
 
     def add(self, process: ProcessIdentity) -> None:
-        """Not where it is gone, or no pidfds are left."""
+        """Adds it, unless it is gone or no pidfds are left."""
         try:
             if process.pid not in self._pidfds and (pidfd := open_pidfd(process)) is not None:
                 self._pids[pidfd], self._pidfds[process.pid] = process.pid, pidfd
@@ -432,15 +434,16 @@ class ProcessSet:
         return pid in self._pidfds
 
     def ask(self) -> set[int]:
-        """The pids of those that have ended, which are in here no more."""
+        """Those that have ended, which are in here no more."""
         ended = {self._pids[pidfd] for pidfd, _events in self._epoll.poll(0)}
         for pid in ended:
             self._remove(pid)
         return ended
 
     def keep_only(self, pids: Container[int]) -> None:
-        for pid in [pid for pid in self._pidfds if pid not in pids]:
-            self._remove(pid)
+        for pid in list(self._pidfds):
+            if pid not in pids:
+                self._remove(pid)
 
     def _remove(self, pid: int) -> None:
         pidfd = self._pidfds.pop(pid)

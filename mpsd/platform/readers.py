@@ -1,8 +1,7 @@
 """The TCP ports on which readers (Prometheus, a browser) are served.
 
-On a loopback address whoever is on this machine may read; on any other nobody is served without TLS
-and a Kubernetes token whose owner may get the path, by TokenReview and SubjectAccessReview. A token
-goes to the API server and nowhere else: into no log, no answer and no message of an error.
+On a loopback address anybody of this machine may read; on any other, over TLS, who has a token of
+Kubernetes and may get the path. A token goes to the API server and into no log, answer or error.
 """
 
 import asyncio
@@ -32,26 +31,27 @@ _TOKENS = Resource("authentication.k8s.io/v1", "tokenreviews")
 _ACCESS = Resource("authorization.k8s.io/v1", "subjectaccessreviews")
 _MOST_AT_ONCE = 8  # who makes tokens up costs the API server no more than this
 _PATIENCE_S = 5.0  # for one's turn: half of what Prometheus waits for a scrape
-_LIFE_S = 3650 * DAY_S  # of a certificate that is made: as long as a process may live
-_LOOK_S = 10.0  # between two looks at the folder of a certificate
+_LIFE_S = 3650 * DAY_S  # of a certificate that is made
+_LOOK_S = 10.0
 _LONGEST_BODY = 4096
-_LAST_REQUESTS_S = 1.0  # a scrape that is cut is made again, and a stream has no end to wait for
-_CONNECTIONS = 128  # at a time on each port; each takes some 100 KiB, and an agent has 256 MiB
-_OF_ONE_ADDRESS = 48  # not of a loopback one: several readers may share an address (NAT)
+_LAST_REQUESTS_S = 1.0  # of scrapes, which are made again, and streams
+_CONNECTIONS = 128  # on each port; each takes some 100 KiB
+_OF_ONE_ADDRESS = 48  # not a loopback one; several readers may share it (NAT)
 _LONGEST_ANSWER_S = 600.0  # of a stream; who asks anew is looked at anew
 
 
 class TokenReviewer:
-    """Has a connection of its own, so that many tokens hold up none of mpsd's other requests.
+    """Reviews tokens by a connection of its own, so that they hold up no other request.
 
-    kubeconfig None: the service account of this pod. Unavailable where neither can be read."""
+    kubeconfig None: the service account of this pod. Unavailable where neither can be read.
+    """
 
     def __init__(self, kubeconfig: Path | None) -> None:
         self._kube = open_kube(kubeconfig)
         self._turns = asyncio.Semaphore(_MOST_AT_ONCE)  # who came first is asked about first
 
     async def review(self, token: str, path: str) -> ReaderVerdict:
-        """Whether who has this token may get this path; a 503 where the API server cannot say."""
+        """Whether the token's owner may; a 503 where the API server cannot say."""
         try:
             async with asyncio.timeout(_PATIENCE_S):
                 await self._turns.acquire()
@@ -73,11 +73,11 @@ class TokenReviewer:
 
 
 class ReadersPort:
-    """The same routes on each of these addresses, from `GET /path` to handler.
+    """The same routes, from `GET /path` to handler, on each of these addresses.
 
     reviewer: None where every address is a loopback one. certificate: the folder of tls.crt and
-    tls.key for the others, where one that cannot be used leaves the last good one in force; None:
-    one is made at start, whose key is in memory alone.
+    tls.key for the others; the last good pair stays in force. None: one is made at start, in memory
+    alone.
     """
 
     def __init__(
@@ -102,19 +102,20 @@ class ReadersPort:
         self._log = logger(role="readers' port")
 
     async def start(self) -> None:
-        """CannotListen where a port is taken or the certificate cannot be used; nothing is open
-        then."""
+        """CannotListen where a port is taken or the certificate cannot be used."""
         try:
             if not all(one.is_loopback for one in self._addresses):
                 await self._show_certificate()
-                self._renewing = asyncio.create_task(self._renew()) if self._folder else None
+                if self._folder:
+                    self._renewing = asyncio.create_task(self._renew())
             for one in self._addresses:
                 await self._open(one)
-        except (CannotListen, UnusableCertificate) as error:
+        except CannotListen as error:
             await self.stop()
-            of_certificate = isinstance(error, UnusableCertificate)
-            option = "--listen-certificate" if of_certificate else "--listen"
-            raise CannotListen(f"{option}: {error}") from None
+            raise CannotListen(f"--listen: {error}") from None
+        except UnusableCertificate as error:
+            await self.stop()
+            raise CannotListen(f"--listen-certificate: {error}") from None
 
     async def stop(self) -> None:
         if self._renewing:
@@ -133,9 +134,8 @@ class ReadersPort:
             who = "this machine"
             settings = self._settings
         elif self._reviewer is None:
-            raise CannotListen(
-                f"{one}: other machines reach it, and no API server reviews the tokens of readers"
-            )
+            why = "other machines reach it, and no API server reviews the tokens of readers"
+            raise CannotListen(f"{one}: {why}")
         else:
             review = partial(self._for_reviewed, reviewer=self._reviewer)
             routes = {route: review(route, do) for route, do in self._routes.items()}
@@ -144,10 +144,8 @@ class ReadersPort:
         server = Listener(routes, one, settings)
         await server.start()
         self._servers.append(server)
-        tls = settings.context is not None
-        self._log.info(
-            "serving readers", address=one.address, port=server.port, tls=tls, readers=who
-        )
+        where = {"address": one.address, "port": server.port}
+        self._log.info("serving readers", **where, tls=settings.context is not None, readers=who)
 
     # -- the certificate --------------------------------------------------------------------------
 
@@ -166,18 +164,15 @@ class ReadersPort:
             self._log.info("certificate for readers", sha256=sha256, made=self._folder is None)
 
     async def _renew(self) -> None:
-        """Shows what is renewed in the folder, until it is cancelled; a change of what is wrong is
-        logged once."""
         trouble = ""
         while True:
             await asyncio.sleep(_LOOK_S)
-            before = trouble
-            trouble = ""
             try:
                 await self._show_certificate()
+                trouble = ""
             except UnusableCertificate as error:
-                trouble = str(error)
-                if trouble != before:
+                if trouble != str(error):
+                    trouble = str(error)
                     self._log.warning("certificate for readers cannot be used", reason=trouble)
 
     # -- requests ---------------------------------------------------------------------------------
@@ -186,8 +181,9 @@ class ReadersPort:
         path = route.split()[1]
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            token = rules.bearer_token(request.headers.get("Authorization", ""))
-            verdict = await self._verdict(token, path, reviewer) if token else rules.NO_TOKEN
+            verdict = rules.NO_TOKEN
+            if token := rules.bearer_token(request.headers.get("Authorization", "")):
+                verdict = await self._verdict(token, path, reviewer)
             if not verdict.may_read:
                 return _refused(verdict)
             request[USER] = verdict.user
@@ -208,14 +204,15 @@ class ReadersPort:
 
 def _at_home(handler: Handler) -> Handler:
     async def answer(request: web.Request) -> web.StreamResponse:
-        is_own = rules.is_own_host(request.headers.get("Host", ""))
-        return await handler(request) if is_own else _refused(rules.OTHER_HOST)
+        if rules.is_own_host(request.headers.get("Host", "")):
+            return await handler(request)
+        return _refused(rules.OTHER_HOST)
 
     return answer
 
 
 async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Closes the connection of what lasts too long: a right that was taken away must not last."""
+    """Closes what lasts too long: a right that was taken away must not last."""
     transport = request.transport
     if transport is None:  # it has hung up while we asked
         return await handler(request)
@@ -227,8 +224,9 @@ async def _served(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _refused(verdict: ReaderVerdict) -> web.Response:
-    """In plain words. Who is refused keeps no connection, which others may need."""
-    headers = {"WWW-Authenticate": "Bearer"} if verdict.status == 401 else {}
-    answer = web.Response(text=f"{verdict.reason}\n", status=verdict.status, headers=headers)
+    """A refusal, which keeps no connection, as others may need it."""
+    answer = web.Response(text=f"{verdict.reason}\n", status=verdict.status)
+    if verdict.status == 401:
+        answer.headers["WWW-Authenticate"] = "Bearer"
     answer.force_close()
     return answer

@@ -1,7 +1,7 @@
-"""Small files that outlive a process: one JSON value each, written whole or not at all.
+"""Small files of one JSON value, written whole or not at all.
 
-A file that cannot be read as what it should be is unreadable, and is never half used. An object has
-a checksum of its text in a last field; one without, which a person wrote, is read as it is.
+An object has a checksum of its text in a last field; one without, which a person wrote, is read as
+it is. What is unreadable is never half used.
 """
 
 import os
@@ -33,12 +33,11 @@ _CHECKED = re.compile(rb'(?P<text>.*),\n "crc32": "(?P<sum>[0-9a-f]{8})"\n}\n?',
 
 
 def write(path: Path, value: object, mode: int = 0o600) -> None:
-    """Replaces the file in one step; readers see the old value or the new one. OSError, always with
-    a path."""
+    """Replaces the file in one step. OSError, always with a path."""
     beside = path.with_name(f".{path.name}.new")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
-        # which writes all of it, or fails: a full disk takes a part
+        # else a full disk takes a part
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, mode)
             file.write(_encoded(value))
@@ -58,7 +57,7 @@ def _encoded(value: object) -> bytes:
 
 
 def read(path: Path, kind: type[Value]) -> Value | None:
-    """The value; None where there is no file. UnreadableRecord; OSError in a shortage."""
+    """None where there is no file. UnreadableRecord; OSError in a shortage."""
     try:
         data = _content(path)
         checked = _CHECKED.fullmatch(data)

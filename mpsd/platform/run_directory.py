@@ -1,7 +1,6 @@
 """The run directory: its lock, its identity, and the files of each domain in it.
 
-It belongs to one `mpsd control` (or `mpsd up`) at a time. The lock is the kernel's, on the
-directory itself, so it is released however its holder ends.
+The lock is the kernel's, on the directory itself: it is released however its holder ends.
 """
 
 import errno
@@ -30,7 +29,7 @@ class AlreadyHeld(Exception):
 
 
 class Vanished(Exception):
-    """The directory, or what is needed in it, was removed by somebody while mpsd runs."""
+    """The directory, or what is needed in it, was removed while mpsd runs."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(
@@ -61,7 +60,7 @@ class DirectoryIdentity:
         return os.path.samestat(there, os.fstat(self._descriptor))
 
     def lost(self, failures: Sequence[BaseException]) -> Path | None:
-        """What was removed, where that is why all of this failed; None where it is not."""
+        """What was removed, where all of this failed by that."""
         if not self.is_there:
             return self.directory
         named = [one.filename for one in failures if isinstance(one, FileNotFoundError)]
@@ -85,7 +84,7 @@ def in_sight(directory: Path) -> Iterator[DirectoryIdentity]:
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Holds the directory, which is made if need be; AlreadyHeld where another process does.
+    """AlreadyHeld where another process has it.
 
     InvalidInput where it cannot be made, or another user may put files into it.
     """
@@ -101,7 +100,7 @@ def held(directory: Path) -> Iterator[None]:
         except BlockingIOError:
             why = f"another `mpsd up` or `mpsd control` holds {directory}; stop it first"
             raise AlreadyHeld(f"mpsd runs here already: {why}") from None
-        # one that is full may be used all the same: daemons that run there are only taken over
+        # a full one will do: daemons that run there are only taken over
         try:
             tempfile.TemporaryFile(dir=directory).close()
         except OSError as error:
@@ -113,8 +112,8 @@ def held(directory: Path) -> Iterator[None]:
 
 
 def _ours_alone(directory: Path, descriptor: int) -> None:
-    """InvalidInput where somebody else may replace what is in it, such as a domain's client/, or
-    has done so already. A group loses its right to write."""
+    """InvalidInput where somebody else may replace what is in it, or has. A group loses its right
+    to write."""
     seen = os.fstat(descriptor)
     ours = os.geteuid()
     if seen.st_uid != ours:
@@ -147,8 +146,8 @@ def _unusable(directory: Path, message: str, remedy: str = _ANOTHER) -> InvalidI
 
 
 def holder(directory: Path) -> int | None:
-    """The pid of the process that holds the directory, by the kernel's word; None while nobody
-    does, or it is in another pid namespace. OSError for a shortage alone."""
+    """Its pid, by the kernel's word; None while nobody does, or from another pid namespace. OSError
+    for a shortage."""
     try:
         at = directory.stat()
         locks = Path("/proc/locks").read_text()
@@ -174,7 +173,7 @@ class Peer:
 
 
 def peer_of(connection: Any) -> Peer:
-    """By SO_PEERCRED of unix(7). connection: a socket, or what stands for one."""
+    """By SO_PEERCRED of unix(7)."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _gid = _CREDENTIALS.unpack(found)
     return Peer(pid, uid)
@@ -197,8 +196,6 @@ class _Inside:
 
 @dataclass(frozen=True, slots=True)
 class DomainFolder:
-    """Where a domain's files are."""
-
     path: Path
 
     pipe = _Inside("pipe")  # mpsd's alone
@@ -223,7 +220,7 @@ class DomainFolder:
             folder.chmod(mode)
 
     def clear(self, *, with_pipe: bool) -> None:
-        """Removes what a stopped daemon leaves but client/, which containers mount, and log/."""
+        """Clears all but client/, which containers mount, and log/."""
         if with_pipe:
             shutil.rmtree(self.pipe, ignore_errors=True)
         for file in (self.record, self.limits, self.commands):

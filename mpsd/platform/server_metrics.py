@@ -1,7 +1,4 @@
-"""The metrics that every server of a cluster has: its process, its certificates, its limits.
-
-Their names and meanings are in `model.metrics`.
-"""
+"""The metrics that every server of a cluster has, as `model.metrics` names them."""
 
 from collections.abc import Mapping
 
@@ -23,7 +20,7 @@ _SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class ServerMetrics:
-    """A registry of its own, so that several servers fit into one process."""
+    """Each has a registry of its own: several servers fit into one process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -43,7 +40,7 @@ class ServerMetrics:
         )
 
     def certificates(self, expiries: Mapping[str, float]) -> None:
-        """expiries: by what the certificate is for, seconds since 1970."""
+        """expiries: in seconds since 1970, by part."""
         self._expiry.clear()
         for part, not_after in expiries.items():
             self._expiry.labels(part).set(not_after)

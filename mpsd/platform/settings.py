@@ -1,7 +1,6 @@
-"""The settings of mpsd's processes, each with its flag, variable, default and help.
+"""The settings of mpsd's processes.
 
-A flag takes precedence over its variable, and that over the default; every problem is reported at
-once. No other module reads the environment for settings.
+A flag takes precedence over its variable, and that over the default.
 """
 
 import ipaddress
@@ -49,8 +48,7 @@ class Setting:
 def read_settings(
     settings: Mapping[str, Setting], flags: Mapping[str, str | None], environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The values by the names of the settings. flags: None where not given. InvalidInput with every
-    problem."""
+    """The values by name. flags: None where not given. InvalidInput with every problem."""
     read = {}
     problems = []
     for name, setting in settings.items():
@@ -170,7 +168,7 @@ class Settings:
 
     @property
     def socket_to_ask(self) -> Path:
-        """That of the caller's own mpsd, else of root's, which serves every user of the machine."""
+        """The socket of the caller's own mpsd, else of root's, which serves every user."""
         system = SYSTEM_DIRECTORY / self.socket.name
         if self.by_default and not self.socket.exists() and system.exists():
             return system
@@ -197,7 +195,7 @@ def settings(
     daemon_cgroup: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """From flags (None where not given) and the environment. InvalidInput with every problem."""
+    """flags: None where not given. InvalidInput with every problem."""
     asked = run_directory or environment.get(RUN_DIRECTORY.variable)
     own = environment.get("XDG_RUNTIME_DIR")
     by_default = f"{own}/mpsd" if own else f"/tmp/mpsd-{os.geteuid()}"  # noqa: S108
@@ -213,7 +211,7 @@ def settings(
         raise InvalidInput.of(
             "settings", "simulates-nothing", SIMULATE.flag, '""', "names no GPUs", remedy
         )
-    of_docker = environment.get("DOCKER_HOST", "")  # the engine that `docker` itself would ask
+    of_docker = environment.get("DOCKER_HOST", "")
     sockets = (Path(of_docker.removeprefix(_UNIX)),) if of_docker.startswith(_UNIX) else ()
     read = read_settings(NODE_SETTINGS, flags, environment)
     return Settings(by_default=not asked, engines=sockets if of_docker else ENGINES, **read)
@@ -221,12 +219,11 @@ def settings(
 
 # -- where readers are served: `up`, `agent` and `scheduler` -------------------------------------
 #
-# Nothing is served on a network unless somebody asked for it, and never where nobody can be asked
-# who may read.
+# Nothing is served on a network where nobody can be asked who may read.
 
 
 class CannotListen(Exception):
-    """Nobody can be served where it was asked for; the message says why."""
+    """The message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,7 +267,7 @@ def _address(text: str) -> ListenAddress:
         host = "127.0.0.1"
     bracketed = host.startswith("[") and host.endswith("]")
     address = ipaddress.ip_address(host[1:-1] if bracketed else host)
-    # without brackets nobody can tell where the port begins
+    # else nobody can tell where the port begins
     if (address.version == 6) != bracketed:
         raise ValueError
     return ListenAddress(str(address), port(number))
@@ -290,9 +287,8 @@ def listen_settings(
     *,
     in_cluster: bool,
 ) -> Listen:
-    """flags: by the names of LISTEN_SETTINGS, None where not given. in_cluster: whether an API
-    server can be asked who may read. InvalidInput, also for an address that others reach where
-    nobody can be asked."""
+    """flags: None where not given. in_cluster: whether an API server can be asked who may read.
+    InvalidInput."""
     read = read_settings(LISTEN_SETTINGS, flags, environment)
     listen = Listen(read["listen"], read["listen_certificate"])
     why = "other machines reach it, and without a cluster no API server reviews tokens of readers"

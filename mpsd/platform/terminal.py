@@ -1,7 +1,5 @@
-"""What is shown on a terminal: a status, once or again at every change, and a screen with keys.
-
-People and programs see the same look. However a program ends, the terminal is as it was found.
-"""
+"""A status on a terminal, once or at every change, and a screen with keys, after which the terminal
+is as it was found."""
 
 import json
 import os
@@ -60,12 +58,12 @@ class Terminal:
         return os.terminal_size((80, 24))
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Over what was drawn before, without a moment in which nothing is there."""
+        """Draws over what was drawn before."""
         _write(_HOME + "\r\n".join(f"{line}{_REST_OF_LINE}" for line in lines) + _REST)
 
     def wait(self, news: int, longest_s: float) -> tuple[Sequence[str], bool]:
-        """The keys that were pressed, and whether the file `news` has something to read, after
-        `longest_s` at most. EOFError where the keys have ended."""
+        """The keys that were pressed, and whether `news` has something to read. EOFError where the
+        keys have ended."""
         watched = [one for one in (self.resized, news, self.keys) if one is not None]
         ready, _, _ = select.select(watched, (), (), longest_s)
         if self.resized in ready:
@@ -90,7 +88,7 @@ def _pressed(keys: int) -> Sequence[str]:
 
 @contextmanager
 def own_terminal() -> Iterator[Terminal]:
-    """The terminal, which nothing else is drawn on meanwhile."""
+    """Nothing else draws on it meanwhile."""
     keys = sys.stdin.fileno() if sys.stdin.isatty() else None
     before = None if keys is None else termios.tcgetattr(keys)
     resized, note = os.pipe()
@@ -101,7 +99,7 @@ def own_terminal() -> Iterator[Terminal]:
         if keys is not None:
             tty.setcbreak(keys)
             quiet: list[Any] = termios.tcgetattr(keys)
-            # Ctrl-Z would leave the terminal to a shell that cannot see its cursor
+            # Ctrl-Z would leave a terminal without a cursor
             quiet[6][termios.VSUSP] = b"\0"
             termios.tcsetattr(keys, termios.TCSANOW, quiet)
         _write(_ENTER)
@@ -125,7 +123,7 @@ def _write(text: str) -> None:
 
 # -- a status, once or again at every change -----------------------------------------------------
 
-WIDEST = 1000  # of a cluster's tables: a terminal folds longer lines, as it does with kubectl's
+WIDEST = 1000  # of tables: a terminal folds longer lines, as with kubectl's
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +131,7 @@ class Frame:
     """One look."""
 
     record: object  # plain values for programs; None where none of them reads
-    parts: Iterable[RenderableType]  # for people, from top to bottom, asked for once
+    parts: Iterable[RenderableType]  # for people, asked for once
 
 
 def console() -> Console:
@@ -159,8 +157,8 @@ def print_frame(frame: Frame, output: StatusFormat, to: Console) -> None:
 
 
 def print_part(part: RenderableType, to: Console) -> None:
-    """A text or a sheet, neither of which is ever wider than `to`."""
-    to.print(part, crop=False)  # to look for lines to crop takes half of the time
+    """Prints what is never wider than `to`."""
+    to.print(part, crop=False)  # cropping takes half of the time
 
 
 def drawn(parts: Iterable[RenderableType], width: int) -> list[str]:
@@ -173,8 +171,7 @@ def drawn(parts: Iterable[RenderableType], width: int) -> list[str]:
 
 
 class Screen:
-    """Shows one frame after the other: over each other on a terminal, else below each other, JSON
-    one a line."""
+    """Frames over each other on a terminal, else below each other, JSON one a line."""
 
     def __init__(self, output: StatusFormat) -> None:
         self._output = output
@@ -197,12 +194,12 @@ class Screen:
 
     @property
     def redraws(self) -> bool:
-        """Whether a frame that has only grown older is worth showing."""
+        """Whether a frame that only grew older is worth showing."""
         return self._live is not None
 
     @contextmanager
     def until_interrupted(self) -> Iterator[None]:
-        """Ends the program with INTERRUPTED at Ctrl-C; the last frame stays on the terminal."""
+        """Ends the program at Ctrl-C; the last frame stays."""
         with ExitStack() as stack:
             if sys.stdout.isatty() and self._output in {StatusFormat.TEXT, StatusFormat.WIDE}:
                 from rich.live import Live

@@ -1,7 +1,7 @@
 """Reads YAML that anybody may have written, as Kubernetes does.
 
-Whatever the bytes are, the answer is values that JSON can hold or an InvalidInput with a place and
-a remedy. Size is bounded before anything is built: an alias counts as what it stands for.
+The answer is values that JSON can hold or an InvalidInput. Size is bounded before anything is
+built: an alias counts as what it stands for.
 """
 
 import sys
@@ -20,7 +20,7 @@ MOST_NODES = 500_000  # 3 MiB of pods, the most that is read, were counted to ho
 DEEPEST = 100
 STANDARD_INPUT = "-"
 _TEXT_A_NODE = 32  # characters of text that count as one node more
-_LONGEST_NUMBER = 70  # characters; what is longer stays text, as no reader could use the number
+_LONGEST_NUMBER = 70  # what is longer stays text, as no reader could use the number
 _TAG = "tag:yaml.org,2002:"
 _RESOLVED_AS_TEXT = {f"{_TAG}timestamp", f"{_TAG}value"}
 _SPLIT = "split it into several files"
@@ -33,7 +33,7 @@ except ImportError:
 
 
 class UnreadableFile(InvalidInput):
-    """A file that could not be opened and read, so that nothing is known about what is in it."""
+    """A file of whose content nothing is known."""
 
 
 _NONE = "there is no such file"
@@ -48,7 +48,7 @@ _CANNOT_OPEN: dict[type[Exception], tuple[str, str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One document of a YAML stream, and the line it starts on, counted from 1."""
+    """line: that it starts on, counted from 1."""
 
     value: object
     line: int
@@ -59,12 +59,12 @@ def name_of(source: str) -> str:
 
 
 def read_yaml(source: str) -> tuple[Document, ...]:
-    """The documents in a file, or in standard input for `-`; InvalidInput, UnreadableFile."""
+    """The documents of a file, or of standard input for `-`; InvalidInput, UnreadableFile."""
     return parse_yaml(read_bytes(source), name_of(source))
 
 
 def parse_yaml(data: bytes, subject: str) -> tuple[Document, ...]:
-    """The documents in `data` but empty ones; InvalidInput names `subject`."""
+    """All but empty documents. InvalidInput names `subject`."""
     text = _text(data, subject)
     loader = _Loader(text)
     try:
@@ -80,7 +80,7 @@ def parse_yaml(data: bytes, subject: str) -> tuple[Document, ...]:
 
 
 def read_bytes(source: str) -> bytes:
-    """What is in a file, or in standard input for `-`; raises as `read_yaml` does."""
+    """The content; source and errors as for `read_yaml`."""
     subject = name_of(source)
     try:
         if source == STANDARD_INPUT:
@@ -122,7 +122,7 @@ def _place_of(text_before: str) -> str:
 
 
 def _place(mark: Any) -> str:
-    """Counted from 1. mark: counted from 0; None where PyYAML does not know it."""
+    """mark: counted from 0; None where PyYAML does not know it."""
     return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "the file"
 
 
@@ -131,7 +131,7 @@ def _syntax(error: yaml.MarkedYAMLError) -> Problem:
     message = error.problem or "is not YAML"
     if isinstance(error, yaml.constructor.ConstructorError):
         return Problem("yaml-tag", _place(mark), "", message, "remove the tag")
-    if "nesting depth" in message:  # libyaml from 0.2.6 on reads ahead to its own bound, 1000
+    if "nesting depth" in message:  # of libyaml's own bound, 1000, from 0.2.6 on
         return _too_deep(mark)
     tab = "tab" in message or "\\t" in message
     remedy = "indent with spaces" if tab else "check quotes, brackets, colons and indentation there"
@@ -148,7 +148,7 @@ def _too_deep(mark: Any) -> Problem:
 
 
 class _BrokenDocument(Exception):
-    """A document that is not read to its end, with its problem."""
+    """What is not read to its end, with its problem."""
 
 
 def _broken(rule: str, event: yaml.Event, value: str, message: str, remedy: str) -> _BrokenDocument:
@@ -156,12 +156,12 @@ def _broken(rule: str, event: yaml.Event, value: str, message: str, remedy: str)
 
 
 def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
-    """The line each document starts on; _BrokenDocument where they nest too deep or hold too
-    much."""
+    """Where each document starts; _BrokenDocument where they nest too deep or hold too much."""
     lines = list[int]()
     nodes = 0
     around: list[tuple[str | None, int]] = []  # anchors of open collections, the nodes before them
-    anchored: dict[str, int | None] = {}  # the nodes that an alias stands for; None inside of them
+    # by anchor, the nodes that an alias stands for, None inside of them; without one, of no use
+    anchored: dict[str | None, int | None] = {}
     for event in events:
         if isinstance(event, yaml.NodeEvent):
             _check_anchor(event, anchored)
@@ -174,16 +174,16 @@ def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
                     raise _BrokenDocument(_too_deep(event.start_mark))
                 around.append((event.anchor, nodes))
                 nodes += 1
-                anchored |= {event.anchor: None} if event.anchor else {}
+                anchored[event.anchor] = None
             case yaml.CollectionEndEvent():
                 anchor, before = around.pop()
-                anchored |= {anchor: nodes - before} if anchor else {}
+                anchored[anchor] = nodes - before
             case yaml.ScalarEvent():
                 size = 1 + len(event.value) // _TEXT_A_NODE
                 nodes += size
-                anchored |= {event.anchor: size} if event.anchor else {}
+                anchored[event.anchor] = size
             case yaml.AliasEvent():
-                nodes += anchored[str(event.anchor)] or 0
+                nodes += anchored[event.anchor] or 0
             case _:  # the ends of documents and of the stream
                 pass
         if nodes > MOST_NODES:
@@ -192,10 +192,9 @@ def _document_lines(events: Iterable[yaml.Event]) -> list[int]:
     return lines
 
 
-def _check_anchor(event: yaml.NodeEvent, anchored: Mapping[str, int | None]) -> None:
-    """_BrokenDocument for an alias that stands for nothing or for what it is in, and an ambiguous
-    anchor or tag."""
-    name = str(event.anchor)
+def _check_anchor(event: yaml.NodeEvent, anchored: Mapping[str | None, int | None]) -> None:
+    """Refuses an alias of nothing or of what it is in, and an ambiguous anchor or tag."""
+    name = event.anchor or ""
     is_alias = isinstance(event, yaml.AliasEvent)
     if is_alias and name not in anchored:
         problem = ("refers to no anchor", f"define &{printable(name)} before it")
@@ -214,8 +213,7 @@ def _check_anchor(event: yaml.NodeEvent, anchored: Mapping[str, int | None]) -> 
 
 
 class _Loader(_SafeLoader):
-    """PyYAML's safe loader with what differs in Kubernetes: keys are text and unlike each other,
-    dates are text."""
+    """PyYAML's safe loader, as Kubernetes: keys are text and unlike each other, dates are text."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML declares it so
         first: [one for one in resolvers if one[0] not in _RESOLVED_AS_TEXT]
@@ -261,7 +259,7 @@ class _Loader(_SafeLoader):
         return merged
 
     def _key(self, node: yaml.Node) -> str | None:
-        """The key as text, as JSON has it; None, with a problem noted, where it can be none."""
+        """As JSON has it; None, with a problem noted, where it can be none."""
         match self.construct_object(node, deep=True):
             case str(text):
                 return text

@@ -9,10 +9,11 @@ from typing import Any, NoReturn
 from msgspec.structs import replace
 
 from mpsd.containers.users import engine_names
+from mpsd.grants.rules.messages import Refusal
 from mpsd.model.node_report import GrantReport, NodeReport
 from mpsd.model.problem import printable, shown
 from mpsd.platform import local_api
-from mpsd.platform.console import ExitCode, complaints
+from mpsd.platform.console import ExitCode, complaints, one_line
 from mpsd.platform.settings import Settings, settings
 
 _SHORT = 12  # characters of a container's id, as engines show it
@@ -74,6 +75,13 @@ def why_not_one(grants: Sequence[GrantReport], found: Sequence[GrantReport], wor
 def give_up(message: str, code: int) -> NoReturn:
     complaints().print(message)
     sys.exit(code)
+
+
+def give_up_refused(subject: str, body: bytes) -> NoReturn:
+    """Ends the program with the reasons in a refusal. NotRunning."""
+    refusal = local_api.read(body, Refusal)
+    reasons = one_line("; ".join(refusal.reasons))
+    give_up(f"{subject}: {reasons}", ExitCode.of_refusal(for_ever=refusal.for_ever))
 
 
 def meant(grants: Iterable[GrantReport], word: str) -> tuple[GrantReport, ...]:

@@ -50,6 +50,21 @@ def keep_template(cluster: GpuCluster, name: str, devices: Any) -> None:
     cluster.thing(TEMPLATES, {"metadata": {"name": name}, "spec": spec}, "default")
 
 
+def one_node(cluster: GpuCluster, *grants: Any) -> None:
+    """A node with the driver of claims, and what it has granted."""
+    install(cluster, "node1")
+    cluster.nodes(machine("node1"), mpsnode("node1", 15, grants=grants))
+
+
+def held(cluster: GpuCluster, gib: int) -> Any:
+    pod = cluster.pod(claimed("held", nodeName="node1"), {"phase": "Running"})
+    return grant(pod, gib, "node1")
+
+
+def answer(cluster: GpuCluster, name: str = "train") -> Any:
+    return json.loads(explain(cluster, name, "-o", "json").output)
+
+
 def claimed(name: str = "train", **spec: Any) -> Any:
     container = {"name": "main", "image": "train", "resources": {"claims": [{"name": "gpu"}]}}
     entry = {"name": "gpu", "resourceClaimTemplateName": "share"}
@@ -58,17 +73,15 @@ def claimed(name: str = "train", **spec: Any) -> Any:
 
 
 def test_a_claim_without_room_is_explained_as_a_request_is(cluster: GpuCluster) -> None:
-    install(cluster, "node1")
+    one_node(cluster, held(cluster, 11))
     template(cluster, memory="7Gi", threads="30")
-    held = cluster.pod(claimed("held", nodeName="node1"), {"phase": "Running"})
-    cluster.nodes(machine("node1"), mpsnode("node1", 15, grants=[grant(held, 11, "node1")]))
     cluster.pod(claimed())
     said = explain(cluster, "train")
     assert said.code == 1
     assert said.output.startswith(
         "pod default/train waits: no room on node1 (gpu0 has 4 of the needed 7 GiB free);"
     )
-    read = json.loads(explain(cluster, "train", "-o", "json").output)
+    read = answer(cluster)
     assert (read["why"], read["request"]) == (
         "no-room",
         {"memory_mib": 7 * GIB, "thread_percent": 30, "gpus": 1, "clients": None},
@@ -100,17 +113,15 @@ def test_room_on_a_node_that_serves_no_claims_does_not_count(cluster: GpuCluster
 
 
 def test_a_claim_without_memory_wants_a_whole_gpu(cluster: GpuCluster) -> None:
-    install(cluster, "node1")
+    one_node(cluster)
     template(cluster)
-    cluster.nodes(machine("node1"), mpsnode("node1", 15))
     cluster.pod(claimed())
-    read = json.loads(explain(cluster, "train", "-o", "json").output)
+    read = answer(cluster)
     assert (read["why"], read["request"]["memory_mib"]) == ("not-looked-at", 15 * GIB)
 
 
 def test_a_template_that_does_not_exist_is_named(cluster: GpuCluster) -> None:
-    install(cluster, "node1")
-    cluster.nodes(machine("node1"), mpsnode("node1", 15))
+    one_node(cluster)
     cluster.pod(claimed())
     said = explain(cluster, "train").output
     assert "its ResourceClaimTemplate default/share does not exist; create it" in said
@@ -127,23 +138,21 @@ def test_a_cluster_without_the_class_or_without_a_slice_says_so(cluster: GpuClus
 
 
 def test_the_claim_that_was_made_counts_and_not_its_template(cluster: GpuCluster) -> None:
-    install(cluster, "node1")
+    one_node(cluster)
     exactly = {"deviceClassName": DEVICE_CLASS, "capacity": {"requests": {"memory": "4Gi"}}}
     spec = {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}
     cluster.thing(CLAIMS, {"metadata": {"name": "train-gpu-x7k2p"}, "spec": spec}, "default")
-    cluster.nodes(machine("node1"), mpsnode("node1", 15))
     cluster.pod(
         claimed(),
         {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "train-gpu-x7k2p"}]},
     )
-    read = json.loads(explain(cluster, "train", "-o", "json").output)
+    read = answer(cluster)
     assert read["request"]["memory_mib"] == 4 * GIB
 
 
 def test_claims_of_another_class_are_no_business_of_mpsd(cluster: GpuCluster) -> None:
-    install(cluster, "node1")
+    one_node(cluster)
     template(cluster, device_class="gpu.nvidia.com")
-    cluster.nodes(machine("node1"), mpsnode("node1", 15))
     cluster.pod(claimed())
     assert "asks for no GPU" in explain(cluster, "train").output
     assert explain(cluster).output == "no pod of namespace default waits for a GPU\n"
@@ -159,12 +168,10 @@ def test_claims_of_another_class_are_no_business_of_mpsd(cluster: GpuCluster) ->
 def test_the_clients_that_a_claim_asks_for_count(
     cluster: GpuCluster, clients: str, why: str, said: str
 ) -> None:
-    install(cluster, "node1")
+    one_node(cluster, held(cluster, 1))
     template(cluster, memory="1Gi", clients=clients)
-    held = cluster.pod(claimed("held", nodeName="node1"), {"phase": "Running"})
-    cluster.nodes(machine("node1"), mpsnode("node1", 15, grants=[grant(held, 1, "node1")]))
     cluster.pod(claimed())
-    read = json.loads(explain(cluster, "train", "-o", "json").output)
+    read = answer(cluster)
     assert read["why"] == why
     assert said in read["sentence"]
 
@@ -176,12 +183,10 @@ def test_the_clients_that_a_claim_asks_for_count(
 def test_what_no_gpu_can_ever_give_does_not_start_when_others_end(
     cluster: GpuCluster, amounts: dict[str, str], named: str
 ) -> None:
-    install(cluster, "node1")
+    one_node(cluster, held(cluster, 11))
     template(cluster, **amounts)
-    held = cluster.pod(claimed("held", nodeName="node1"), {"phase": "Running"})
-    cluster.nodes(machine("node1"), mpsnode("node1", 15, grants=[grant(held, 11, "node1")]))
     cluster.pod(claimed())
-    read = json.loads(explain(cluster, "train", "-o", "json").output)
+    read = answer(cluster)
     assert read["why"] == "claim-impossible"
     assert named in read["sentence"]
     assert "when others end" not in read["sentence"]
@@ -190,10 +195,9 @@ def test_what_no_gpu_can_ever_give_does_not_start_when_others_end(
 def test_a_pod_with_two_claims_or_with_a_request_beside_one_never_starts(
     cluster: GpuCluster,
 ) -> None:
-    install(cluster, "node1")
+    one_node(cluster)
     template(cluster, memory="4Gi")
     template(cluster, "large", memory="20Gi")
-    cluster.nodes(machine("node1"), mpsnode("node1", 15))
     entries = [{"name": name, "resourceClaimTemplateName": name} for name in ("share", "large")]
     cluster.pod(claimed("both", resourceClaims=entries))
     asking = {"limits": {"aliyun.com/gpu-mem": "4"}, "claims": [{"name": "gpu"}]}
@@ -201,7 +205,7 @@ def test_a_pod_with_two_claims_or_with_a_request_beside_one_never_starts(
         claimed("beside", containers=[{"name": "main", "image": "train", "resources": asking}])
     )
     for name, other in (("both", "ResourceClaim"), ("beside", "aliyun.com/gpu-mem")):
-        read = json.loads(explain(cluster, name, "-o", "json").output)
+        read = answer(cluster, name)
         assert read["why"] == "claim-impossible"
         first, _and, second = read["sentence"].partition(", and a pod has")[0].partition(" and ")
         assert "ResourceClaim" in first
@@ -226,12 +230,12 @@ def test_gpus_are_not_joined_for_a_claim_so_that_several_wait_for_a_domain(
         domain["kind"] = "free"
     cluster.nodes(machine("node1"), reported)
     cluster.pod(claimed())
-    read = json.loads(explain(cluster, "train", "-o", "json").output)
+    read = answer(cluster)
     assert read["why"] == "no-room"
     assert "until an administrator makes a domain of 2 GPUs" in read["sentence"]
     entry = {"name": "gpu", "resourceClaimTemplateName": "apart"}
     cluster.pod(claimed("apart", resourceClaims=[entry]))
-    assert json.loads(explain(cluster, "apart", "-o", "json").output)["why"] == "claim-impossible"
+    assert answer(cluster, "apart")["why"] == "claim-impossible"
 
 
 # -- `mpsd explain -f` ---------------------------------------------------------------------------
@@ -262,8 +266,11 @@ spec:
 """
 
 
-def explained(text: str, code: int = 0) -> list[Any]:
-    done = ask("explain", "-o", "json", "-f", "-", given=text)
+_CAPACITY = "requests[0].exactly.capacity.requests"
+
+
+def explained(text: str, *words: str, code: int = 0) -> list[Any]:
+    done = ask("explain", "-o", "json", *words, "-f", "-", given=text)
     assert (done.returncode, done.stderr) == (code, "")
     found: list[Any] = json.loads(done.stdout)
     return found
@@ -344,18 +351,18 @@ def test_a_claim_of_v1beta1_asks_for_what_it_says() -> None:
 @pytest.mark.parametrize(
     ("was", "is_now", "rule", "where"),
     [
-        ("6.5Gi", "seven", "quantity-malformed", "requests[0].exactly.capacity.requests.memory"),
-        ('"30"', "[1]", "quantity-malformed", "requests[0].exactly.capacity.requests.threads"),
-        ('"30"', '"101"', "quantity-malformed", "requests[0].exactly.capacity.requests.threads"),
+        ("6.5Gi", "seven", "quantity-malformed", f"{_CAPACITY}.memory"),
+        ('"30"', "[1]", "quantity-malformed", f"{_CAPACITY}.threads"),
+        ('"30"', '"101"', "quantity-malformed", f"{_CAPACITY}.threads"),
         ('"30"', '"70"', "cap-below-reservation", "config[0].opaque.parameters.threadCap"),
-        ("6.5Gi", "500Gi", "memory-over-card", "requests[0].exactly.capacity.requests.memory"),
+        ("6.5Gi", "500Gi", "memory-over-card", f"{_CAPACITY}.memory"),
         (
             "threads:",
             'clients: "99", threads:',
             "clients-over-gpu",
-            "requests[0].exactly.capacity.requests.clients",
+            f"{_CAPACITY}.clients",
         ),
-        ("memory", "mem", "capacity-name", "requests[0].exactly.capacity.requests.mem"),
+        ("memory", "mem", "capacity-name", f"{_CAPACITY}.mem"),
         (
             "capacity",
             "adminAccess: true, capacity",
@@ -368,7 +375,7 @@ def test_a_claim_of_v1beta1_asks_for_what_it_says() -> None:
             "{requests: {memory",
             "{requests: 7, x: {memory",
             "wrong-type",
-            "requests[0].exactly.capacity.requests",
+            _CAPACITY,
         ),
         ("opaque:", "opaque: 7\n          x:", "wrong-type", "config[0].opaque"),
     ],
@@ -437,8 +444,7 @@ def test_a_whole_gpu_has_figures_where_its_model_is_named() -> None:
     whole = _TEMPLATE.replace('{memory: 6.5Gi, threads: "30"}', "{}")
     text = f"{whole}---{_POD}"
     assert explained(text)[1]["requests"] == []
-    done = ask("explain", "-o", "json", "--gpu", "A30", "-f", "-", given=text)
-    (limit,) = json.loads(done.stdout)[1]["limits"]
+    (limit,) = explained(text, "--gpu", "A30")[1]["limits"]
     assert (limit["gpu"], limit["memory_mib"], limit["thread_percent"]) == (
         "NVIDIA A30",
         23 * GIB,
@@ -460,7 +466,6 @@ def test_the_class_for_whole_gpus_takes_no_amounts_and_all_threads() -> None:
     (template,) = explained(whole, code=1)
     assert {one["rule"] for one in template["problems"]} == {"whole-gpu"}
     plain = whole.replace(', capacity: {requests: {memory: 6.5Gi, threads: "30"}}', "")
-    done = ask("explain", "-o", "json", "--gpu", "A30", "-f", "-", given=f"{plain}---{_POD}")
-    template, pod = json.loads(done.stdout)
+    template, pod = explained(f"{plain}---{_POD}", "--gpu", "A30")
     assert template["remark"].startswith("asks for the memory of one GPU")
     assert (pod["limits"][0]["memory_mib"], pod["limits"][0]["thread_percent"]) == (23 * GIB, 100)

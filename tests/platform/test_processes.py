@@ -24,11 +24,15 @@ def sleep() -> Iterator["subprocess.Popen[bytes]"]:
         process.kill()
 
 
-@pytest.fixture
-def identity(sleep: "subprocess.Popen[bytes]") -> ProcessIdentity:
-    found = processes.identity_of(sleep.pid)
+def identity_of(process: "subprocess.Popen[bytes]") -> ProcessIdentity:
+    found = processes.identity_of(process.pid)
     assert found
     return found
+
+
+@pytest.fixture
+def identity(sleep: "subprocess.Popen[bytes]") -> ProcessIdentity:
+    return identity_of(sleep)
 
 
 def test_a_process_whose_name_looks_like_its_status_is_known() -> None:
@@ -39,9 +43,8 @@ def test_a_process_whose_name_looks_like_its_status_is_known() -> None:
     ) as named:
         assert named.stdout
         named.stdout.readline()
-        found = processes.identity_of(named.pid)
+        found = identity_of(named)
         named.kill()
-    assert found
     assert found.pid == named.pid
     assert found.start_ticks > 1
 
@@ -75,8 +78,7 @@ def test_a_process_whose_first_thread_has_ended_is_alive() -> None:
     )
     with subprocess.Popen([sys.executable, "-c", script]) as process:
         eventually(lambda: _state(process.pid) == "Z", "its first thread has ended")
-        found = processes.identity_of(process.pid)
-        assert found
+        found = identity_of(process)
         assert processes.is_alive(found)
         descriptor = processes.open_pidfd(found)
         assert descriptor is not None
@@ -153,12 +155,6 @@ def three() -> Iterator[list[Process]]:
         process.wait()
 
 
-def living_identity(process: Process) -> ProcessIdentity:
-    found = processes.identity_of(process.pid)
-    assert found
-    return found
-
-
 def open_files() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
@@ -166,7 +162,7 @@ def open_files() -> int:
 def test_who_has_ended_is_told_once_and_is_in_here_no_more(three: list[Process]) -> None:
     living = ProcessSet()
     for process in three:
-        living.add(living_identity(process))
+        living.add(identity_of(process))
     assert living.ask() == set()
     three[1].kill()  # a zombie is dead, too
     eventually(
@@ -177,7 +173,7 @@ def test_who_has_ended_is_told_once_and_is_in_here_no_more(three: list[Process])
 
 
 def test_who_is_dead_already_or_is_another_is_not_in_here(three: list[Process]) -> None:
-    living, dead = ProcessSet(), living_identity(three[0])
+    living, dead = ProcessSet(), identity_of(three[0])
     three[0].kill()
     os.waitid(os.P_PID, three[0].pid, os.WEXITED | os.WNOWAIT)
     living.add(dead)
@@ -190,7 +186,7 @@ def test_no_file_stays_open(three: list[Process]) -> None:
     living, before = ProcessSet(), open_files()
     for _twice in range(2):
         for process in three:
-            living.add(living_identity(process))
+            living.add(identity_of(process))
     living.keep_only({three[0].pid})
     assert three[0].pid in living
     assert three[1].pid not in living
@@ -201,7 +197,7 @@ def test_no_file_stays_open(three: list[Process]) -> None:
 
 def test_where_no_more_files_can_be_opened_nobody_is_in_here(three: list[Process]) -> None:
     """And whoever asks looks at the process by itself."""
-    who, living = living_identity(three[0]), ProcessSet()
+    who, living = identity_of(three[0]), ProcessSet()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -225,8 +221,7 @@ def test_where_no_more_files_can_be_opened_nobody_is_in_here(three: list[Process
 )
 def test_how_a_process_ended_is_told_by_its_pidfd(end: str, how: str) -> None:
     with subprocess.Popen(["sh", "-c", f"read _; {end}"], stdin=subprocess.PIPE) as process:
-        identity = processes.identity_of(process.pid)
-        assert identity
+        identity = identity_of(process)
         pidfd = processes.open_pidfd(identity)
         assert pidfd is not None
         assert processes.exit_status(pidfd, identity) is None
@@ -275,9 +270,7 @@ def program(request: pytest.FixtureRequest) -> Iterator[ProcessIdentity]:
     child = subprocess.Popen(argv, stdout=subprocess.PIPE)
     assert child.stdout
     assert child.stdout.readline() == b"ready\n"
-    identity = processes.identity_of(child.pid)
-    assert identity
-    yield identity
+    yield identity_of(child)
     child.kill()
     child.wait()
     child.stdout.close()

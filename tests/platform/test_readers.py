@@ -14,7 +14,6 @@ from mpsd.platform.rules.readers import (
     User,
     Verdicts,
     access_review,
-    away,
     bearer_token,
     is_allowed,
     is_own_host,
@@ -80,22 +79,13 @@ def test_only_a_bearer_token_is_a_token(header: str, token: str) -> None:
 
 
 def test_the_owner_of_a_token_is_asked_about_as_the_api_server_told_him() -> None:
-    user = {
-        "username": "prometheus",
-        "uid": "u-1",
-        "groups": ["a", "b"],
-        "extra": {"scopes": ["x"]},
-    }
+    told = {"uid": "u-1", "groups": ["a", "b"], "extra": {"scopes": ["x"]}}
+    user = {"username": "prometheus", **told}
     found = reviewed_user({**token_review(TOKEN), "status": {"authenticated": True, "user": user}})
     assert found == User("prometheus", "u-1", ("a", "b"), {"scopes": ["x"]})
-    spec = access_review(found, "/metrics")["spec"]
-    assert spec["nonResourceAttributes"] == {"path": "/metrics", "verb": "get"}
-    assert (spec["user"], spec["uid"], spec["groups"], spec["extra"]) == (
-        "prometheus",
-        "u-1",
-        ["a", "b"],
-        {"scopes": ["x"]},
-    )
+    path = {"path": "/metrics", "verb": "get"}
+    wanted = {"user": "prometheus", **told, "nonResourceAttributes": path}
+    assert access_review(found, "/metrics")["spec"] == wanted
 
 
 @given(st.dictionaries(st.sampled_from(["status", "spec", "kind"]), ANY, max_size=3))
@@ -134,19 +124,6 @@ def test_an_answer_counts_for_a_minute_from_when_it_was_asked_and_no_longer(verd
     verdicts.keep(TOKEN, "/metrics", verdict, 100.0)
     assert verdicts.known(TOKEN, "/metrics", 100.0 + KEPT_S - 0.1) == verdict
     assert verdicts.known(TOKEN, "/metrics", 100.0 + KEPT_S) is None
-
-
-def test_an_answer_counts_for_its_token_and_its_path_alone() -> None:
-    verdicts = Verdicts()
-    verdicts.keep(TOKEN, "/metrics", MAY_READ, 0.0)
-    assert verdicts.known(TOKEN, "/v1/node", 1.0) is None
-    assert verdicts.known(TOKEN + "x", "/metrics", 1.0) is None
-
-
-def test_that_nobody_could_be_asked_is_not_kept() -> None:
-    verdicts = Verdicts()
-    verdicts.keep(TOKEN, "/metrics", away("gone"), 0.0)
-    assert verdicts.known(TOKEN, "/metrics", 0.1) is None
 
 
 def test_tokens_that_somebody_makes_up_do_not_fill_the_memory_and_the_newest_answers_stay() -> None:

@@ -39,15 +39,6 @@ def test_the_longest_run_directory_still_holds_the_sockets_of_every_domain() -> 
         settings(run_directory=longest + "r", environment={})
 
 
-def test_every_fault_is_named() -> None:
-    with pytest.raises(InvalidInput) as raised:
-        settings(run_directory="/" + 120 * "r", log_format="xml", environment={})
-    assert [(problem.rule, problem.where) for problem in raised.value.problems] == [
-        ("setting", "--run-dir (MPSD_RUN_DIR)"),
-        ("setting", "--log-format (MPSD_LOG_FORMAT)"),
-    ]
-
-
 # Where readers are served, as people write it.
 
 

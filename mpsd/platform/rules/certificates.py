@@ -1,8 +1,7 @@
 """When a certificate is made, renewed, switched to and forgotten.
 
-What is served can always be verified with what API servers may still hold: a new authority signs
-once both webhook configurations have named it for a while, and the one before it stays trusted for
-as long as anything that it signed.
+API servers can always verify what is served: a new authority signs once both webhook configurations
+have named it for a while, and the one before stays trusted for as long as what it signed.
 """
 
 from collections.abc import Mapping
@@ -10,16 +9,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from mpsd.model.fields import as_mapping
 from mpsd.model.times import DAY_S, seconds, stamp
 
-_LAST_PART = 3  # renewed when a third of the life is left
+_LAST_PART = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Lives:
     authority_s: float = 3650 * DAY_S
     serving_s: float = 30 * DAY_S
-    settle_s: float = 60.0  # until every API server goes by an authority that both configs name
+    settle_s: float = 60.0  # until every API server has the new authority
 
     @property
     def are_sound(self) -> bool:
@@ -29,16 +29,12 @@ class Lives:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """A certificate that signs others."""
-
     id: str  # its fingerprint
     not_after: float
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The certificate that is shown to API servers."""
-
     signed_by: str
     names: frozenset[str]
     not_after: float
@@ -46,7 +42,7 @@ class Serving:
 
 @dataclass(frozen=True, slots=True)
 class SecretView:
-    """What the Secret holds; None each for what is absent or cannot be used."""
+    """None each for what is absent or cannot be used."""
 
     authority: Authority | None = None
     following: Authority | None = None  # signs next
@@ -59,7 +55,7 @@ class SecretView:
 
 
 class CertificateStep(StrEnum):
-    """One change of the Secret; what is to be done next is asked again after it."""
+    """A change of the Secret; what is next is asked after it."""
 
     START = "make an authority"
     BRING_BACK = "put back what the Secret has lost, with a new authority to follow"
@@ -72,7 +68,7 @@ class CertificateStep(StrEnum):
 def next_step(
     seen: SecretView, names: frozenset[str], lives: Lives, now: float
 ) -> CertificateStep | None:
-    """What to do, None for nothing. names: what the serving certificate must be good for."""
+    """What to do; None for nothing. names: what the serving certificate must be good for."""
     if seen.authority is None:
         return CertificateStep.BRING_BACK if seen.held else CertificateStep.START
     expired = now >= seen.authority.not_after
@@ -93,18 +89,17 @@ def next_step(
     if seen.serving.not_after < seen.authority.not_after and now >= due_at:
         return CertificateStep.ISSUE
     if seen.former:
-        # one rotation at a time
         return CertificateStep.FORGET if now >= seen.former_until else None
     if seen.following is None and now >= seen.authority.not_after - lives.authority_s / _LAST_PART:
         return CertificateStep.PREPARE
     return None
 
 
-# How the webhook reports when its own certificate ends, for whom may not read its Secret: of
-# replicas with different certificates the earliest end. A replica whose own ends earlier writes it;
-# one whose own ends later does so hourly, because the one with the earlier end may be gone.
+# How the end of the webhook's own certificate is reported to whom may not read its Secret: of
+# different ones the earliest. A replica whose own ends later writes it hourly, because the other
+# may be gone.
 
-# from when until when, with a slash between, as ISO 8601 writes an interval
+# an interval of ISO 8601
 ANNOTATION = "mpsd.io/serving-certificate"
 AGAIN_S = 3600.0
 
@@ -121,7 +116,7 @@ def must_write(
     there: Validity | None, own: Validity, last: tuple[Validity, float] | None, now: float
 ) -> bool:
     """Whether to write our own. there: None where nothing can be read. last: our own as it last
-    stood there, and when that was; None for never."""
+    stood there, and when."""
     if there is None or own.ends_at < there.ends_at:
         return True
     return own.ends_at != there.ends_at and (
@@ -135,11 +130,8 @@ def annotation(validity: Validity) -> str:
 
 def read_annotation(configuration: Mapping[str, Any]) -> Validity | None:
     """Of a webhook configuration; None where nothing can be read."""
-    metadata = configuration.get("metadata")
-    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-    written = annotations.get(ANNOTATION) if isinstance(annotations, dict) else None
-    ends = [seconds(part) for part in written.split("/", 1)] if isinstance(written, str) else []
-    match ends:
+    annotations = as_mapping(as_mapping(configuration.get("metadata")).get("annotations"))
+    match [*map(seconds, str(annotations.get(ANNOTATION)).split("/", 1))]:
         case [float(begins_at), float(ends_at)] if begins_at < ends_at:
             return Validity(begins_at, ends_at)
         case _:

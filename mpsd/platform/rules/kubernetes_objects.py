@@ -1,12 +1,11 @@
-"""Finds the pod in a decoded Kubernetes object. Any JSON is an object with its problems; nothing
-here raises."""
+"""Reads decoded Kubernetes objects: the pod in one, and Nodes. Nothing here raises."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mpsd.model.fields import FieldReader, Fields, at
+from mpsd.model.fields import FieldReader, Fields, as_mapping, at
 from mpsd.model.pod import NodeSelectorTerm, NodeWishes, Pod, read_pod
 from mpsd.model.problem import Problem, printable, shown, shown_name
 
@@ -29,14 +28,13 @@ _KINDS = {  # with a pod: the API groups that the kind comes from, and the steps
 def kubernetes_version(answer: Fields) -> tuple[int, int] | None:
     """Major and minor version, of gitVersion at /version (major and minor are empty in builds of
     some distributions); None where it does not say."""
-    found = _GIT_VERSION.match(str(answer.get("gitVersion", "")))
-    return (int(found[1]), int(found[2])) if found else None
+    if found := _GIT_VERSION.match(str(answer.get("gitVersion", ""))):
+        return int(found[1]), int(found[2])
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class KubernetesObject:
-    """An object as far as it could be read."""
-
     name: str  # kind, namespace and name in one
     namespace: str  # empty for a kind without a pod that names none
     pod: Pod | None  # None for a kind that holds none, or where none can be found
@@ -45,7 +43,7 @@ class KubernetesObject:
 
 
 def objects_in(document: object) -> Iterator[object]:
-    """The document itself, or the items of a List, PodList and so on, however nested."""
+    """The document, or the items of a List, PodList and so on, however nested."""
     pending = [document]
     while pending:
         thing = pending.pop()
@@ -57,53 +55,61 @@ def objects_in(document: object) -> Iterator[object]:
 
 
 def _items(thing: object) -> list[object] | None:
-    """The items of a list, with the kind of a typed list; None for what is no list."""
-    if not isinstance(thing, dict):
-        return None
-    kind = thing.get("kind")
-    items = thing.get("items", False)
+    """The items, with the kind of a typed list; None for what is no list."""
+    fields = as_mapping(thing)
+    kind = fields.get("kind")
+    items = fields.get("items", False)
     if not isinstance(kind, str) or not kind.endswith("List") or not isinstance(items, list | None):
         return None
-    kind = kind.removesuffix("List")
-    typed = {"kind": kind, "apiVersion": thing.get("apiVersion")} if kind else {}
-    return [typed | item if isinstance(item, dict) else item for item in items or []]
+    typed: list[object] = []
+    for item in items or ():
+        if isinstance(item, dict) and kind != "List":
+            item = {
+                "kind": kind.removesuffix("List"),
+                "apiVersion": fields.get("apiVersion"),
+                **item,
+            }
+        typed.append(item)
+    return typed
 
 
 def read_object(thing: object, namespace: str = "") -> KubernetesObject:
-    """One object with the pod in it, or with every reason why it cannot be read. namespace: the one
-    it is created in, empty for the one that it names itself."""
+    """The object with every reason why it cannot be read. namespace: the one it is created in,
+    empty for the one that it names itself."""
     if not isinstance(thing, dict):
-        remedy = "start it with apiVersion and kind"
-        problem = Problem(
-            "not-an-object", "the document", shown(thing), "is not a Kubernetes object", remedy
-        )
+        what = ("the document", shown(thing), "is not a Kubernetes object")
+        problem = Problem("not-an-object", *what, "start it with apiVersion and kind")
         return KubernetesObject("(not an object)", namespace, None, (problem,))
     shape = FieldReader()
     kind = shape.text(thing, "kind", "")
     if thing.get("kind") in (None, ""):
-        shape.problems.append(
-            Problem("field-missing", "kind", "", "is missing", "add it, such as kind: Pod")
-        )
+        remedy = "add it, such as kind: Pod"
+        shape.problems.append(Problem("field-missing", "kind", "", "is missing", remedy))
     if kind == "List" or (kind.endswith("List") and "items" in thing):
         value = shown(thing.get("items"))
         remedy = "write the items as a list of objects"
         shape.problems.append(Problem("wrong-type", "items", value, "is not one object", remedy))
     version = thing.get("apiVersion")
-    found = thing.get("metadata")
-    # None: it names no version
-    group = version.rpartition("/")[0] if isinstance(version, str) else None
-    holds_pod = kind in _KINDS and (group is None or group in _KINDS[kind][0])
-    pod = _pod(shape, kind, thing) if holds_pod else None
-    metadata = found if isinstance(found, dict) else {}
-    place = namespace or _text(metadata, "namespace") or ("default" if kind in _KINDS else "")
-    generated = _text(metadata, "generateName")
-    own = _text(metadata, "name") or (f"{generated}*" if generated else "(no name)")
-    name = f"{printable(kind) or '(no kind)'} {f'{place}/' if place else ''}{own}"
+    group = None  # it names no version
+    if isinstance(version, str):
+        group = version.rpartition("/")[0]
+    metadata = as_mapping(thing.get("metadata"))
+    place = namespace or _text(metadata, "namespace")
+    if kind in _KINDS:
+        place = place or "default"
+    own = _text(metadata, "name") or f"{_text(metadata, 'generateName')}*"
+    if own == "*":
+        own = "(no name)"
+    name = f"{printable(kind) or '(no kind)'} {'/'.join(filter(None, (place, own)))}"
+    pod = None
+    unread = ""
+    if kind in _KINDS and (group is None or group in _KINDS[kind][0]):
+        pod = _pod(shape, kind, thing)
+    else:
+        unread = _unread(kind, group, version)
     if shape.too_many:
         return KubernetesObject(name, place, None, (shape.too_many,))
-    return KubernetesObject(
-        name, place, pod, tuple(shape.problems), "" if holds_pod else _unread(kind, group, version)
-    )
+    return KubernetesObject(name, place, pod, tuple(shape.problems), unread)
 
 
 def _pod(shape: FieldReader, kind: str, thing: Fields) -> Pod | None:
@@ -119,12 +125,10 @@ def _pod(shape: FieldReader, kind: str, thing: Fields) -> Pod | None:
 
 
 def _unread(kind: str, group: str | None, version: object) -> str:
-    """What is reported of a kind that may make pods; empty for those of Kubernetes itself, by their
-    group, which hold none."""
-    is_of_kubernetes = group is not None and (
-        "." not in group or (group.endswith(".k8s.io") and not group.endswith(".x-k8s.io"))
-    )
-    if is_of_kubernetes and kind not in _KINDS:
+    """What is reported of a kind that may make pods; empty for those of Kubernetes itself, by
+    group."""
+    in_group = group is not None and ("." not in group or group.endswith(".k8s.io"))
+    if in_group and kind not in _KINDS and not f"{group}".endswith(".x-k8s.io"):
         return ""
     return (
         f"mpsd does not know {printable(kind)} of {printable(str(version or 'no apiVersion'))}, and"
@@ -134,11 +138,13 @@ def _unread(kind: str, group: str | None, version: object) -> str:
 
 def _text(fields: Fields, key: str) -> str:
     value = fields.get(key)
-    return shown_name(value) if isinstance(value, str) else ""
+    if isinstance(value, str):
+        return shown_name(value)
+    return ""
 
 
-# A Node of the cluster as far as it decides who may run there. What cannot be read of it keeps
-# nobody away: this explains what the scheduler decides, and decides nothing.
+# A Node as far as it decides who may run there. What cannot be read of it keeps nobody away: this
+# explains what the scheduler decides.
 
 # of nodes that mpsd's DaemonSets run on; any of them does
 LABELS = ("ack.node.gpu.schedule=mps", "mpsd.io/share=mps")
@@ -160,9 +166,8 @@ class Taint:
     effect: str
 
     def __str__(self) -> str:
-        return printable(
-            f"{self.key}{f'={self.value}' if self.value else ''}:{self.effect}", _LONGEST_LABEL
-        )
+        name = f"{self.key}={self.value}".removesuffix("=")
+        return printable(f"{name}:{self.effect}", _LONGEST_LABEL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,13 +182,10 @@ class KubernetesNode:
 
     @property
     def is_labelled(self) -> bool:
-        return any(
-            self.labels.get(key) == value
-            for key, _is, value in (label.partition("=") for label in LABELS)
-        )
+        return any(f"{key}={value}" in LABELS for key, value in self.labels.items())
 
     def meets(self, term: NodeSelectorTerm) -> bool:
-        """Of a required node affinity. No Node meets an empty term; the one field is the name."""
+        """No Node meets an empty term; the one field is the name."""
         labels = [one.holds(self.labels.get(one.key)) for one in term.match_expressions]
         fields = [one.holds(self.name) for one in term.match_fields]
         return bool(labels or fields) and all((*labels, *fields))
@@ -193,36 +195,41 @@ class KubernetesNode:
         """The label that starts NVIDIA's own MPS daemon there; empty where none does."""
         key = "nvidia.com/mps.capable"
         kept_away = self.labels.get("nvidia.com/gpu.deploy.device-plugin") == "false"
-        return f"{key}=true" if self.labels.get(key) == "true" and not kept_away else ""
+        if kept_away or self.labels.get(key) != "true":
+            return ""
+        return f"{key}=true"
 
     @property
     def upgrade_state(self) -> str:
         """How far NVIDIA's GPU operator is with an upgrade of the driver; empty without one."""
         state = self.labels.get(_UPGRADE_STATE, "")
-        return "" if state in _NO_UPGRADE else state
+        if state in _NO_UPGRADE:
+            return ""
+        return state
 
     @property
     def driver_upgrade(self) -> str:
         """The label by which NVIDIA's GPU operator upgrades the driver there, from the cordon until
         the new one is validated; empty otherwise. An unknown state is of an upgrade."""
-        state = self.upgrade_state
-        return f"{_UPGRADE_STATE}={state}" if state and not self.is_never_validated else ""
+        if self.is_never_validated or not self.upgrade_state:
+            return ""
+        return f"{_UPGRADE_STATE}={self.upgrade_state}"
 
     @property
     def is_never_validated(self) -> bool:
-        """Whether only NVIDIA's validator is missing, which mpsd keeps away from there."""
+        """Whether only NVIDIA's validator is missing, which mpsd keeps away."""
         is_kept_away = self.labels.get("nvidia.com/gpu.deploy.operator-validator") == "false"
         return is_kept_away and self.labels.get(_UPGRADE_STATE) == "validation-required"
 
     @property
     def is_upgrade_waiting(self) -> bool:
-        """Whether that upgrade waits for pods to end."""
+        """Whether the upgrade waits for pods to end."""
         return self.labels.get(_UPGRADE_STATE) in _WAITING_UPGRADE
 
 
 def read_kubernetes_node(thing: object) -> KubernetesNode:
     """The Node in a decoded object of the API, whatever that holds."""
-    fields: Fields = thing if isinstance(thing, dict) else {}
+    fields = as_mapping(thing)
     shape = FieldReader()
     metadata, spec, status = (
         shape.mapping(fields, part, "") for part in ("metadata", "spec", "status")
@@ -247,7 +254,7 @@ def read_kubernetes_node(thing: object) -> KubernetesNode:
 
 
 def taint_removal(taints: Sequence[Taint], key: str) -> list[dict[str, Any]]:
-    """A JSON patch that removes the taints of this key, and fails where they have changed."""
+    """A JSON patch that fails where the taints have changed."""
     patch: list[dict[str, Any]] = []
     for index in reversed(range(len(taints))):  # the last one first, since what follows moves up
         if taints[index].key == key:
@@ -261,8 +268,7 @@ def _texts(fields: Fields) -> dict[str, str]:
 
 
 def kept_away(wishes: NodeWishes, node: KubernetesNode) -> str:
-    """Why Kubernetes keeps the pod away from this node, as read in brackets behind its name; empty
-    where nothing that is read here does."""
+    """Why, as read in brackets behind the node's name; empty where nothing here keeps it away."""
     if not node.is_labelled:
         return f"not labelled {LABELS[0]}"
     if node.cordoned and not wishes.tolerates(_CORDONED, "", "NoSchedule"):
@@ -270,17 +276,14 @@ def kept_away(wishes: NodeWishes, node: KubernetesNode) -> str:
     if not node.ready:
         return "not ready"
     for taint in node.taints:
-        counts = (
-            taint.effect in {"NoSchedule", "NoExecute"} and taint.key not in _REPORTED_OTHERWISE
-        )
-        if counts and not wishes.tolerates(taint.key, taint.value, taint.effect):
+        if taint.effect not in {"NoSchedule", "NoExecute"} or taint.key in _REPORTED_OTHERWISE:
+            continue
+        if not wishes.tolerates(taint.key, taint.value, taint.effect):
             return f"taint {taint} not tolerated"
     for key, value in wishes.selector:
         if node.labels.get(key) != value:
-            return (
-                f"not {printable(f'{key}={value}', _LONGEST_LABEL)}, as the pod's nodeSelector"
-                " wants"
-            )
+            label = printable(f"{key}={value}", _LONGEST_LABEL)
+            return f"not {label}, as the pod's nodeSelector wants"
     if wishes.terms and not any(map(node.meets, wishes.terms)):
         return "not what the pod's node affinity wants"
     return ""

@@ -1,7 +1,7 @@
 """Who may read what mpsd serves on a port: what the API server is asked, and what its answers mean.
 
-Whoever is not known to have the right is refused, also where nobody can be asked; of a token only
-its hash is kept. https://kubernetes.io/docs/reference/access-authn-authz/webhook/, authorization/
+Whoever is not known to have the right is refused.
+https://kubernetes.io/docs/reference/access-authn-authz/webhook/, authorization/
 """
 
 import hashlib
@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-KEPT_S = 60.0  # how long an answer counts; a right that is taken away is gone by then
-_MOST_KEPT = 1024  # so that nobody fills our memory with tokens that he makes up
+from mpsd.model.fields import as_mapping
+
+KEPT_S = 60.0  # of an answer, and of a right that was taken away
+_MOST_KEPT = 1024
 _HOST = re.compile(r"(?:(?P<plain>[^\[\]:]+)|\[(?P<v6>[^\[\]]+)\])(?::[0-9]+)?")
 
 
@@ -37,13 +39,12 @@ OTHER_HOST = ReaderVerdict(403, f"{_OTHER_HOST}, so that no web page reads it by
 
 
 def away(reason: str) -> ReaderVerdict:
-    """reason: why the API server could not be asked."""
     return ReaderVerdict(503, f"the API server cannot be asked who may read this: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Whom the API server knows by a token, in its own words. extra: what authenticators add."""
+    """The owner of a token, in the API server's words. extra: what authenticators add."""
 
     name: str
     uid: str = ""
@@ -65,10 +66,8 @@ def bearer_token(authorization: str) -> str:
 
 
 def is_own_host(host: str) -> bool:
-    """Whether a header `Host` names this machine by an IP address or as localhost.
-
-    Any other name may be one that a foreign web page has let point here (DNS rebinding).
-    """
+    """Whether `Host` names this machine by an IP address or as localhost: any other name may be one
+    that a foreign web page has let point here (DNS rebinding)."""
     found = _HOST.fullmatch(host)
     if not found:
         return False
@@ -86,15 +85,17 @@ def token_review(token: str) -> dict[str, Any]:
 
 
 def reviewed_user(answer: Mapping[str, Any]) -> User | None:
-    """Whose token it is; None where it is nobody's, or the answer does not say."""
-    status = _mapping(answer.get("status"))
-    user = _mapping(status.get("user"))
+    """None where it is nobody's, or the answer does not say."""
+    status = as_mapping(answer.get("status"))
+    user = as_mapping(status.get("user"))
     name = user.get("username")
     if status.get("authenticated") is not True or not isinstance(name, str) or not name:
         return None
     groups = user.get("groups")
-    listed = tuple(map(str, groups)) if isinstance(groups, list) else ()
-    return User(name, str(user.get("uid") or ""), listed, _mapping(user.get("extra")))
+    if not isinstance(groups, list):
+        groups = []
+    uid = str(user.get("uid") or "")
+    return User(name, uid, tuple(map(str, groups)), as_mapping(user.get("extra")))
 
 
 def access_review(user: User, path: str) -> dict[str, Any]:
@@ -113,34 +114,31 @@ def _review(api: str, kind: str, spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_allowed(answer: Mapping[str, Any]) -> bool:
-    status = _mapping(answer.get("status"))
+    status = as_mapping(answer.get("status"))
     return status.get("allowed") is True and status.get("denied") is not True
 
 
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
 class Verdicts:
-    """The last answers, by the hash of a token and the path. A 503 is no answer, and is not kept.
+    """The last answers, by the hash of a token and the path; a 503 is none.
 
-    Who may read and who may not are kept apart, so that tokens that somebody makes up push no
-    reader's out.
+    Who may not read is kept apart, so that made-up tokens push no reader's out.
     """
 
     def __init__(self) -> None:
-        # by whether he may read, and by key: when it was asked, and the answer; the oldest first
+        # by whether he may read: when it was asked, the oldest first
         self._kept: dict[bool, dict[tuple[bytes, str], tuple[float, ReaderVerdict]]]
         self._kept = {True: {}, False: {}}
 
     def known(self, token: str, path: str, now: float) -> ReaderVerdict | None:
-        """None where it must be asked. now: seconds of a clock that is never set."""
+        """None where it must be asked. now: monotonic."""
         key = _key(token, path)
-        at, verdict = self._kept[True].get(key) or self._kept[False].get(key) or (0.0, None)
-        return verdict if verdict and now - at < KEPT_S else None
+        for kept in self._kept.values():
+            if (known := kept.get(key)) and now - known[0] < KEPT_S:
+                return known[1]
+        return None
 
     def keep(self, token: str, path: str, verdict: ReaderVerdict, now: float) -> None:
-        """now: when it was asked, not when it was answered."""
+        """now: when it was asked."""
         if verdict.status == 503:
             return
         key = _key(token, path)
