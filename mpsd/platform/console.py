@@ -28,6 +28,10 @@ class ExitCode(IntEnum):
     NO = 1
     MISUSE = 2
 
+    @classmethod
+    def of(cls, answer: bool) -> "ExitCode":
+        return cls.YES if answer else cls.NO
+
 
 class Format(StrEnum):
     TEXT = "text"
