@@ -45,7 +45,7 @@ def check(*, directory: str | None = None, output: Format = Format.TEXT) -> None
             _print(file, held)
     if any(isinstance(error, UnreadableFile) for error in wrong):
         sys.exit(ExitCode.MISUSE)
-    sys.exit(ExitCode.unless(wrong))
+    sys.exit(ExitCode.of(not wrong))
 
 
 def _record(file: str, held: Policy | GpuFacts | InvalidInput) -> dict[str, object]:

@@ -290,7 +290,7 @@ def _release(chosen: Settings, output: Format) -> NoReturn:
             why = f"no record of this boot in {chosen.run_directory} has a compute mode"
             answers().print(f"nothing to restore: {why}")
     is_left = any(row.outcome is ReleaseOutcome.LEFT for row in released)
-    sys.exit(ExitCode.unless(is_left))
+    sys.exit(ExitCode.of(not is_left))
 
 
 _WORDS = {

@@ -71,7 +71,7 @@ def cgpu(
             answers().print(one_line(line))
     for sentence in doubts:
         complaints().print(one_line(f"{_PROGRAM}: {sentence}"))
-    sys.exit(ExitCode.unless(not any(node.gpus for node in found)))
+    sys.exit(ExitCode.of(any(node.gpus for node in found)))
 
 
 async def _look(kube: Kube, names: Sequence[str]) -> tuple[int, Sequence[CgpuNode], Sequence[str]]:

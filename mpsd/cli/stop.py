@@ -86,7 +86,7 @@ def stop(
         problems += [f"{known_as(wanted[one.grant])}: {reason}" for reason in one.reasons]
     for problem in problems:
         complaints().print(one_line(f"mpsd stop: {problem}"))
-    sys.exit(ExitCode.unless(problems))
+    sys.exit(ExitCode.of(not problems))
 
 
 def _meant(

@@ -26,9 +26,8 @@ class ExitCode(IntEnum):
     MISUSE = 2
 
     @classmethod
-    def unless(cls, wrong: object) -> "ExitCode":
-        """NO where something is wrong."""
-        return cls(bool(wrong))
+    def of(cls, answer: bool) -> "ExitCode":
+        return cls.YES if answer else cls.NO
 
     @classmethod
     def of_refusal(cls, *, for_ever: bool) -> "ExitCode":

@@ -263,10 +263,6 @@ class Kube:
         found = await self._bytes(Ask("get", PODS, pod, namespace, "log", query=query))
         return found[-most_bytes:].decode(errors="replace")
 
-    async def kubelet_metrics(self, node: str) -> bytes:
-        """What Prometheus gets. Needs the right to get nodes/proxy."""
-        return await self._bytes(Ask("get", NODES, node, subresource="proxy/metrics"))
-
     async def list(
         self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None
     ) -> Sequence[Object]:

@@ -86,7 +86,6 @@ WELL = ClusterFacts(
     ours="0.1.0",
     policy=load_limits(None).policy,
     gpu_facts=load_limits(None).facts,
-    cgroups={NODE: 2},
     version={"gitVersion": "v1.20.2"},
     own_clock=0.0,
     namespace=[{}],
@@ -190,7 +189,6 @@ BREAKS: dict[str, list[Object]] = {
         BY_CDI | running("containerd://1.6.20"),
         BY_CDI | running("containerd://2.1.9", "v1.27.3-eks-1"),
     ],
-    "cgroup-v1": [{"cgroups": {NODE: 1}}],
     "startup-taint": [
         {"nodes": [machine(NODE, taints=[TAINT])]},
         {"nodes": [machine(NODE), {"metadata": {"name": "b1"}, "spec": {"taints": [TAINT]}}]},

@@ -89,7 +89,9 @@ def _put(
     part = cut(part)
     if not part.missing:
         _add(tar, f"{folder}/{part.file}", part.text.encode(errors="replace"))
-    said = f"not {part.file}: {part.missing}" if part.missing else part.file
+    said = part.file
+    if part.missing:
+        said = f"not {part.file}: {part.missing}"
     complaints().print(f"{program}: {said}")
     return part
 

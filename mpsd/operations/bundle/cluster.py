@@ -1,5 +1,4 @@
-"""`kubectl mps bundle`: a support archive of a cluster: what mpsd reports and logs, as far as
-listed.
+"""`kubectl mps bundle`: a support archive of a cluster.
 
 No Secret is read, and of pods none but mpsd's own; what may not be read is named with the right
 that is missing.
@@ -16,7 +15,7 @@ from mpsd.operations.bundle.rules import contents
 from mpsd.operations.bundle.rules.contents import BundlePart, json_text, missing_part
 from mpsd.operations.doctor.cluster import fact, look
 from mpsd.operations.doctor.report import record
-from mpsd.operations.doctor.rules.checks import Unknown, diagnose, known
+from mpsd.operations.doctor.rules.checks import Unknown, diagnose, known, known_or
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, inside
 from mpsd.platform.command_line import takes
@@ -27,10 +26,7 @@ from mpsd.status.cluster_options import CONTEXT, KUBECONFIG, NODE_NAMES
 
 
 async def parts(kube: Kube, nodes: Sequence[str]) -> AsyncIterator[BundlePart]:
-    """Of these nodes, of all where none is named.
-
-    InvalidInput where a node does not exist; Unavailable where the API server does not answer.
-    """
+    """Of these nodes, of all where none is named. Raises as the doctor's `look` does."""
     facts = await look(kube, nodes)
     for file, (about, read) in _SEEN.items():
         try:
@@ -40,19 +36,21 @@ async def parts(kube: Kube, nodes: Sequence[str]) -> AsyncIterator[BundlePart]:
     in_force = await policy_in_force(kube)
     policy = {"source": in_force.source, "policy": in_force.policy}
     yield BundlePart("policy.json", "the policy, and whose it is", json_text(policy))
-    for pod in () if isinstance(facts.own_pods, Unknown) else facts.own_pods:
-        statuses = inside(pod, "status", "containerStatuses") or ()
-        restarted = {one.get("name") for one in statuses if one.get("restartCount")}
+    for pod in known_or(facts.own_pods, ()):
+        name = pod["metadata"]["name"]
         for container in inside(pod, "spec", "containers") or ():
-            name = container["name"]
-            yield await _log(kube, pod["metadata"]["name"], name, previous=False)
-            if name in restarted:
-                yield await _log(kube, pod["metadata"]["name"], name, previous=True)
+            yield await _log(kube, name, container["name"])
+        for one in inside(pod, "status", "containerStatuses") or ():
+            if one.get("restartCount"):
+                yield await _log(kube, name, one["name"], previous=True)
 
 
-async def _log(kube: Kube, pod: str, container: str, *, previous: bool) -> BundlePart:
-    file = f"logs/{pod}/{container}{'.previous' if previous else ''}.log"
-    about = f"the end of its log{' before it restarted' if previous else ''}"
+async def _log(kube: Kube, pod: str, container: str, *, previous: bool = False) -> BundlePart:
+    file = f"logs/{pod}/{container}.log"
+    about = "the end of its log"
+    if previous:
+        file = f"logs/{pod}/{container}.previous.log"
+        about = f"{about} before it restarted"
     most = contents.MOST_BYTES
     found = await fact(kube.log(pod, NAMESPACE, container, previous=previous, most_bytes=most))
     if isinstance(found, Unknown):

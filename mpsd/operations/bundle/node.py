@@ -1,7 +1,6 @@
-"""`mpsd bundle`: a support archive of this machine: what mpsd records and logs, as far as listed.
+"""`mpsd bundle`: a support archive of this machine.
 
-Each part is read and written before the next. A look has a deadline and a size; a part that is not
-available is named with the reason.
+Each part is read and written before the next; one that is not available is named with the reason.
 """
 
 import os
@@ -9,6 +8,7 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -80,17 +80,19 @@ def _journal() -> str:
 
 
 def _versions() -> dict[str, object]:
-    try:
+    distribution = {}
+    with suppress(OSError):
         distribution = platform.freedesktop_os_release()
-    except OSError:
-        distribution = {}
+    cgroups = 1
+    if Path("/sys/fs/cgroup/cgroup.controllers").exists():
+        cgroups = 2
     return {
         "mpsd": mpsd.__version__,
         "kernel": platform.release(),
         "machine": platform.machine(),
         "python": platform.python_version(),
         "distribution": distribution.get("PRETTY_NAME", "not known"),
-        "cgroups": 2 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 1,
+        "cgroups": cgroups,
         "dmem": Path("/sys/fs/cgroup/dmem.capacity").exists(),
         "processors": os.cpu_count(),
     }

@@ -1,14 +1,9 @@
-"""`kubectl mps doctor`: why MPS does not start or limits are not enforced in a cluster, each with
-the one thing to do.
-
-Everything is asked at once, with a deadline for each question. It only reads; what cannot be read
-is Unknown, with what is missing.
+"""`kubectl mps doctor`. Everything is asked at once, and only read; what cannot be read is Unknown.
 
 Rights of whoever asks, none of which is needed: get and list of what is looked at.
 """
 
 import asyncio
-import re
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TypeVar
@@ -17,7 +12,7 @@ import mpsd
 from mpsd.model.names import NAMESPACE, OURS, WEBHOOK
 from mpsd.model.times import http_seconds
 from mpsd.operations.doctor.report import VERBOSE, answer
-from mpsd.operations.doctor.rules.checks import Fact, NotApplicable, Unknown, diagnose
+from mpsd.operations.doctor.rules.checks import Fact, Unknown, diagnose
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Objects, inside
 from mpsd.platform.command_line import OUTPUT, takes
@@ -33,7 +28,6 @@ from mpsd.platform.kube import (
     Resource,
 )
 from mpsd.platform.limits_files import load_limits
-from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.status.cluster import mpsnodes, policy_in_force
 from mpsd.status.cluster_answers import ClusterAccess
 from mpsd.status.cluster_options import CONTEXT, KUBECONFIG, NODE_NAMES
@@ -42,8 +36,7 @@ Answer = TypeVar("Answer")
 
 _NAMESPACES = Resource("v1", "namespaces")
 _HOOKS = "admissionregistration.k8s.io/v1"
-# What is asked, by field of the facts: a kind, its namespace, and the name of one object or the
-# selection of many.
+# By field of the facts: a kind, its namespace, and the name of one object or the selection of many.
 _QUESTIONS: Mapping[str, tuple[Resource, str, str | Mapping[str, str]]] = {
     "namespace": (_NAMESPACES, "", NAMESPACE),
     "definition": (
@@ -65,9 +58,6 @@ _QUESTIONS: Mapping[str, tuple[Resource, str, str | Mapping[str, str]]] = {
     "namespaces": (_NAMESPACES, "", {}),
     "pods": (PODS, "", {}),
 }
-
-
-_CGROUP = re.compile(rb"^kubelet_cgroup_version (\d)", re.MULTILINE)
 # Where an object says which node it is of.
 _NODE_OF = {
     **dict.fromkeys(("nodes", "mpsnodes"), ("metadata", "name")),
@@ -76,14 +66,12 @@ _NODE_OF = {
 
 
 async def look(kube: Kube, nodes: Sequence[str]) -> ClusterFacts:
-    """The facts of these nodes, of all where none is named.
-
-    Unavailable where the API server does not answer at all; InvalidInput where one of the nodes is
-    neither a Node nor has an MPSNode.
-    """
+    """Of these nodes, of all where none is named. Unavailable; InvalidInput where one of them is
+    neither a Node nor has an MPSNode."""
     version = await kube.read("/version")
-    are_nodes = await asyncio.gather(*(_is_node(kube, name) for name in nodes))
-    others = [name for name, is_node in zip(nodes, are_nodes, strict=True) if not is_node]
+    there = await asyncio.gather(*(fact(kube.get(NODES, name)) for name in nodes))
+    # of a Node without an MPSNode there is most to say
+    others = [name for name, one in zip(nodes, there, strict=True) if isinstance(one, Unknown)]
     if others:
         await mpsnodes(kube, others)  # says which exist instead
     in_force = await policy_in_force(kube)
@@ -94,29 +82,15 @@ async def look(kube: Kube, nodes: Sequence[str]) -> ClusterFacts:
     objects = dict(zip(_QUESTIONS, answers, strict=True))
     if nodes:
         objects |= {name: _of_nodes(nodes, objects[name], keys) for name, keys in _NODE_OF.items()}
-    machines = () if isinstance(objects["nodes"], Unknown) else objects["nodes"]
-    names = [node.name for node in map(read_kubernetes_node, machines) if node.is_labelled]
-    versions = await asyncio.gather(*(_cgroup(kube, name) for name in names))
     return ClusterFacts(
         now=time.time(),
         ours=mpsd.__version__,
         policy=in_force.policy,
-        cgroups=dict(zip(names, versions, strict=True)),
         gpu_facts=load_limits(None).facts,
         version=version,
         own_clock=own_clock,
         **objects,
     )
-
-
-async def _is_node(kube: Kube, name: str) -> bool:
-    """Of a Node without an MPSNode the doctor has most to say. False also where it may not be
-    read."""
-    try:
-        await kube.get(NODES, name)
-    except KubeError:
-        return False
-    return True
 
 
 async def _objects(
@@ -137,18 +111,6 @@ def _of_nodes(nodes: Sequence[str], objects: Objects, keys: Sequence[str]) -> Ob
     if isinstance(objects, Unknown):
         return objects
     return [thing for thing in objects if inside(thing, *keys) in (None, "", *nodes)]
-
-
-async def _cgroup(kube: Kube, node: str) -> Fact[int]:
-    """The version that its kubelet runs on. A right that few have: without it there is nothing to
-    say."""
-    try:
-        found = _CGROUP.search(await kube.kubelet_metrics(node))
-    except KubeError as error:
-        return NotApplicable(str(error))
-    if found:
-        return int(found[1])
-    return NotApplicable(f"the kubelet of {node} is older than 1.31 and does not report it")
 
 
 async def _own_clock(kube: Kube) -> float:

@@ -1,5 +1,4 @@
-"""What surrounds mpsd on a machine, as `mpsd doctor` and bundles look at it: anybody's control
-daemons, container engines and the launcher, kubelet's folder, SELinux, device nodes.
+"""What surrounds mpsd on a machine, as the doctor looks at it.
 
 Files are looked for below one root, so that a machine can be examined from a container that has its
 / in a folder. A control daemon is recognized by its command line alone, and none is asked anything.
@@ -12,11 +11,12 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from mpsd.containers import engine_files
-from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER, Engine
+from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER
 from mpsd.containers.engines.launcher import launched
 from mpsd.model.cuda_limit_parser import PIPE_DIRECTORY
 from mpsd.model.problem import InvalidInput
@@ -41,15 +41,12 @@ _PROGRAMS = (
 
 
 def daemons(simulation: str) -> tuple[DaemonSeen, ...] | Unknown:
-    """Those of this machine, by pid; Unknown where other users' processes are hidden, or it is not
-    known which machine they are of. simulation: the folder that processes of a simulated machine
-    name; empty for the real one.
-    """
+    """By pid. simulation: the folder that processes of a simulated machine name; empty for the real
+    one."""
     if not Path("/proc/1").exists():
         return Unknown("/proc hides the processes of other users; ask again as root")
-    found = [
-        one.pid for one in psutil.process_iter(["cmdline"]) if _is_daemon(one.info["cmdline"] or ())
-    ]
+    processes_here = psutil.process_iter(["cmdline"])
+    found = [one.pid for one in processes_here if _is_daemon(one.info["cmdline"] or ())]
     seen = []
     for pid in sorted(found):
         environment = processes.environment_of(pid)
@@ -79,11 +76,11 @@ def other_namespace(path: Path) -> Unknown | None:
         with socket.socket(socket.AF_UNIX) as probe:
             probe.settimeout(1.0)
             probe.connect(str(path))
-            seen = peer_of(probe).pid != 0
+            if peer_of(probe).pid == 0:
+                return Unknown("mpsd runs in another pid namespace; ask there, or with hostPID")
     except OSError:  # nobody does
-        return None
-    why = "mpsd runs in another pid namespace; ask there, or with hostPID"
-    return None if seen else Unknown(why)
+        pass
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,34 +89,36 @@ class Host:
 
     root: Path
 
-    def has(self, path: str) -> bool:
-        return self._here(path).exists()
+    def look(self, run_directory: Path) -> dict[str, Any]:
+        """By field of NodeFacts. run_directory: as this process sees it."""
+        return {
+            "uvm": self._here("dev/nvidia-uvm").exists(),
+            "default_pipe": self._here("tmp/nvidia-mps").exists(),
+            "selinux": self._selinux(run_directory),
+            "engines": {engine: self._text(one.file) for engine, one in CONFIGURATIONS.items()},
+            "launcher": self._launcher(),
+            "toolkit": bool(self._program("nvidia-container-runtime")),
+        }
 
-    def program(self, name: str) -> str:
+    def _program(self, name: str) -> str:
         """The path of a program below the root; empty where there is none."""
         places = [f"{folder}/{name}" for folder in _PROGRAMS]
         if name.startswith("/"):
             places = [name.lstrip("/")]
         return next((place for place in places if os.access(self.root / place, os.X_OK)), "")
 
-    def engines(self) -> dict[Engine, Fact[str | None]]:
-        """The configuration of each; None where there is none."""
-        return {engine: self._text(one.file) for engine, one in CONFIGURATIONS.items()}
-
-    def launcher(self) -> Fact[LauncherSeen | None]:
+    def _launcher(self) -> Fact[LauncherSeen | None]:
         text = self._text(LAUNCHER)
         if text is None or isinstance(text, Unknown):
             return text
         if (words := launched(text)) is None:
             return Unknown(f"{LAUNCHER} was not written by this version of mpsd")
         needs = (words.python, f"{words.folder}/mpsd/runtime")
-        missing = tuple(path for path in needs if not self.has(path))
-        found = next(filter(None, map(self.program, words.next_runtimes)), "")
+        missing = tuple(path for path in needs if not self._here(path).exists())
+        found = next(filter(None, map(self._program, words.next_runtimes)), "")
         return LauncherSeen(missing, words.next_runtimes, found)
 
-    def selinux(self, run_directory: Path) -> Fact[Mapping[str, str]]:
-        """The types of the clients' folders, none where it does not enforce. run_directory: as this
-        process sees it."""
+    def _selinux(self, run_directory: Path) -> Fact[Mapping[str, str]]:
         try:
             if (self.root / "sys/fs/selinux/enforce").read_text().strip() != "1":
                 return {}
@@ -157,7 +156,9 @@ def kubelet(directory: Path) -> Fact[str]:
     except OSError as error:
         return Unknown(f"{directory} cannot be read: {error.strerror}")
     plugins = directory / "device-plugins"
-    return "" if plugins.is_dir() else str(plugins)
+    if plugins.is_dir():
+        return ""
+    return str(plugins)
 
 
 def _type(folder: Path) -> str:
@@ -171,5 +172,7 @@ def _type(folder: Path) -> str:
         if error.errno in {errno.ENODATA, errno.ENOTSUP}:
             return ""
         raise
-    parts = label.rstrip("\0").split(":")
-    return ":".join(parts[2:]) if len(parts) > 4 else "".join(parts[2:3])
+    parts = label.rstrip("\0").split(":")[2:]
+    if len(parts) < 3:  # no categories, so that the level says nothing
+        parts = parts[:1]
+    return ":".join(parts)

@@ -1,8 +1,5 @@
-"""`mpsd doctor`: why MPS does not start or limits are not enforced on this machine, each with the
-one thing to do.
-
-Everything is only looked at: nothing is made, changed or asked of a daemon. Every wait has a
-deadline, and what cannot be read is Unknown with the reason.
+"""`mpsd doctor`. Nothing is made, changed or asked of a daemon; every wait has a deadline, and what
+cannot be read is Unknown with the reason.
 """
 
 import os
@@ -11,7 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from mpsd.kubelet.settings import kubelet_directory
 from mpsd.model.node_report import NodeReport
@@ -20,7 +17,7 @@ from mpsd.mps import control_daemon
 from mpsd.mps.records import of_this_boot
 from mpsd.operations.doctor.host import Host, daemons, kubelet, other_namespace
 from mpsd.operations.doctor.report import VERBOSE, answer
-from mpsd.operations.doctor.rules.checks import Fact, NotApplicable, Unknown, diagnose
+from mpsd.operations.doctor.rules.checks import Fact, NotApplicable, Unknown, diagnose, known_or
 from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
 from mpsd.operations.doctor.rules.node_facts import (
     AgentSilent,
@@ -38,6 +35,8 @@ from mpsd.platform.settings import SYSTEM_DIRECTORY, Settings, settings
 from mpsd.simulator.machine import find_tools
 from mpsd.simulator.node import open_node
 
+# what is seen of a host
+_AROUND = ("uvm", "default_pipe", "selinux", "engines", "launcher", "toolkit")
 _NVML_S = 15.0  # a GPU that nobody has used for long takes seconds to wake
 _AGENT_S = 5.0
 Answer = TypeVar("Answer")
@@ -45,14 +44,13 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class NodeSurvey:
-    """What is to be looked at. nvml: not open yet; the reason where there is none. simulation: its
-    folder; empty for real GPUs. host, kubelet_directory: None where the GPUs are simulated.
-    """
+    """What is to be looked at."""
 
     settings: Settings
+    #: Not open yet; the reason where there is none.
     nvml: Nvml | str
     environment: Mapping[str, str]
-    simulation: str
+    #: None where the GPUs are simulated, as `kubelet_directory`.
     host: Host | None
     kubelet_directory: Path | None
 
@@ -60,32 +58,28 @@ class NodeSurvey:
 def look(survey: NodeSurvey) -> NodeFacts:
     """The facts of this node; takes seconds where something does not answer."""
     chosen = survey.settings
-    host = survey.host
     socket = chosen.socket_to_ask
     directory = socket.parent
     agent = _agent(socket)
     other = other_namespace(socket)
-    answered = ask_driver(survey.nvml, _driver_and_gpus)
-    silent = Unknown("the driver does not answer")
-    nvml, driver, gpus = (
-        (answered, silent, silent) if isinstance(answered, str) else ("", *answered)
-    )
+    nvml, driver, gpus = _driver(survey.nvml)
     domains, unreadable = _records(directory)
-    reported = "" if isinstance(agent, Unknown) else agent.limits_directory
-    # of the mpsd that runs here
-    running = Path(reported) if reported and Path(reported).is_dir() else None
-    folder = chosen.limits_directory or running or shipped_folder()
+    folder = _limits_folder(chosen, agent)
     reading = read_limits(folder)
     wrong = [held for held in (reading.policy, reading.facts) if isinstance(held, InvalidInput)]
-    unsound = Unknown(f"a limits file in {folder} is not sound")
     skipped = NotApplicable("skipped: GPUs are simulated; use --root to inspect a host filesystem")
+    around: dict[str, Any] = dict.fromkeys((*_AROUND, "kubelet"), skipped)
+    if survey.host:
+        around |= survey.host.look(directory)
+    if survey.kubelet_directory:
+        around["kubelet"] = kubelet(survey.kubelet_directory)
     return NodeFacts(
         limits_folder=str(folder),
         limits_faults=tuple(
             f"{error.subject}: {problem}" for error in wrong for problem in error.problems
         ),
-        policy=unsound if isinstance(reading.policy, InvalidInput) else reading.policy,
-        gpu_facts=unsound if isinstance(reading.facts, InvalidInput) else reading.facts,
+        policy=_sound(reading.policy, folder),
+        gpu_facts=_sound(reading.facts, folder),
         nvml=nvml,
         driver=driver,
         gpus=gpus,
@@ -94,16 +88,34 @@ def look(survey: NodeSurvey) -> NodeFacts:
         holder=other or run_directory.holder(directory),
         domains=other or domains,
         unreadable=unreadable,
-        daemons=other or daemons(survey.simulation),
+        daemons=other or daemons(_simulation(chosen)),
         agent=agent,
-        uvm=host.has("dev/nvidia-uvm") if host else skipped,
-        default_pipe=host.has("tmp/nvidia-mps") if host else skipped,
-        selinux=host.selinux(directory) if host else skipped,
-        engines=host.engines() if host else skipped,
-        launcher=host.launcher() if host else skipped,
-        toolkit=bool(host.program("nvidia-container-runtime")) if host else skipped,
-        kubelet=kubelet(survey.kubelet_directory) if survey.kubelet_directory else skipped,
+        **around,
     )
+
+
+def _simulation(chosen: Settings) -> str:
+    """The folder of simulated GPUs; empty for real ones."""
+    if chosen.simulate:
+        return str(chosen.simulation)
+    return ""
+
+
+def _limits_folder(chosen: Settings, agent: Fact[NodeReport]) -> Path:
+    """That which is named, else that of the mpsd that runs here."""
+    if chosen.limits_directory:
+        return chosen.limits_directory
+    if isinstance(agent, NodeReport) and agent.limits_directory:
+        running = Path(agent.limits_directory)
+        if running.is_dir():
+            return running
+    return shipped_folder()
+
+
+def _sound(read: Answer | InvalidInput, folder: Path) -> Fact[Answer]:
+    if isinstance(read, InvalidInput):
+        return Unknown(f"a limits file in {folder} is not sound")
+    return read
 
 
 def _agent(socket: Path) -> Fact[NodeReport]:
@@ -124,34 +136,33 @@ def _agent(socket: Path) -> Fact[NodeReport]:
 # -- the driver ----------------------------------------------------------------------------------
 
 
-def ask_driver(nvml: Nvml | str, question: Callable[[Nvml], Answer]) -> Answer | str:
-    """The answer, or why there is none. NVML has no deadline, and a call into a driver that hangs
-    cannot be ended."""
+DriverSeen = tuple[str, Fact[str], Fact[tuple[GpuSeen, ...]]]
+
+
+def _driver(nvml: Nvml | str) -> DriverSeen:
+    """Why NVML does not answer, or empty; the driver's version; the GPUs."""
+    silent = Unknown("the driver does not answer")
     if isinstance(nvml, str):
-        return nvml
-    answers: list[Answer | str] = []
+        return nvml, silent, silent
+    answers: list[DriverSeen] = []
 
     def ask() -> None:
         try:
             nvml.open()
             try:
-                answers.append(question(nvml))
+                gpus = _fact(lambda: tuple(_gpu(nvml, at) for at in range(nvml.count())))
+                answers.append(("", _fact(nvml.driver), gpus))
             finally:
                 nvml.close()
         except NvmlFailed as error:
-            answers.append(str(error))
+            answers.append((str(error), silent, silent))
 
+    # NVML has no deadline, and a call into a driver that hangs cannot be ended
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
     asking.join(_NVML_S)
-    if answers:
-        return answers[0]
-    return f"NVML does not answer within {_NVML_S:g} s; see `dmesg | grep -i nvrm`"
-
-
-def _driver_and_gpus(nvml: Nvml) -> tuple[Fact[str], Fact[tuple[GpuSeen, ...]]]:
-    gpus = _fact(lambda: tuple(_gpu(nvml, ordinal) for ordinal in range(nvml.count())))
-    return _fact(nvml.driver), gpus
+    late = f"NVML does not answer within {_NVML_S:g} s; see `dmesg | grep -i nvrm`"
+    return next(iter(answers), (late, silent, silent))
 
 
 def _gpu(nvml: Nvml, ordinal: int) -> GpuSeen:
@@ -197,7 +208,9 @@ def _run_directory(directory: Path) -> Fact[RunDirectorySeen]:
     except OSError as error:
         return Unknown(f"{path} cannot be read: {error.strerror}")
     unwritable = _unwritable(directory, ours=owner == os.geteuid())
-    wanted_owner = 0 if directory == SYSTEM_DIRECTORY else os.geteuid()
+    wanted_owner = os.geteuid()
+    if directory == SYSTEM_DIRECTORY:
+        wanted_owner = 0
     with suppress(OSError):  # the holder ended meanwhile
         if holder := run_directory.holder(directory):
             wanted_owner = Path(f"/proc/{holder}").stat().st_uid
@@ -214,8 +227,9 @@ def _unwritable(directory: Path, *, ours: bool) -> str:
         return "its file system is read-only"
     if is_full(found):
         return f"its file system is full (df -h {directory}; df -i {directory})"
-    is_shut = ours and os.geteuid() and not os.access(directory, os.W_OK | os.X_OK)
-    return "its mode does not let its owner write" if is_shut else ""
+    if ours and os.geteuid() and not os.access(directory, os.W_OK | os.X_OK):
+        return "its mode does not let its owner write"
+    return ""
 
 
 def is_full(found: os.statvfs_result) -> bool:
@@ -268,17 +282,18 @@ def doctor(
 def survey_of(chosen: Settings, root: str | None, kubelet_dir: str | None) -> NodeSurvey:
     """What to look at. Around simulated GPUs there is no host, unless its root is named."""
     chosen = _as_it_runs(chosen)
-    host = Host(Path(root).absolute()) if root else None if chosen.simulate else Host(Path("/"))
+    host = None
+    kubelet_root = None
+    if root or not chosen.simulate:
+        host = Host(Path(root or "/").absolute())
+        kubelet_root = host.root / str(kubelet_directory(None)).lstrip("/")
     if host and not host.root.is_dir():
         named = printable(root or "")
         message = "is no folder that exists"
         raise InvalidInput.of("settings", "setting", "--root", named, message, "name another")
-    kubelet_root = kubelet_directory(kubelet_dir) if host or kubelet_dir else None
-    if kubelet_root and host and not kubelet_dir:
-        kubelet_root = host.root / str(kubelet_root).lstrip("/")
-    survey = NodeSurvey(
-        chosen, "", {}, str(chosen.simulation) if chosen.simulate else "", host, kubelet_root
-    )
+    if kubelet_dir:
+        kubelet_root = kubelet_directory(kubelet_dir)
+    survey = NodeSurvey(chosen, "", {}, host, kubelet_root)
     try:
         tools = find_tools(chosen)
     except OSError:
@@ -296,8 +311,7 @@ def _as_it_runs(chosen: Settings) -> Settings:
     except OSError:
         return chosen
     domains, _unreadable = _records(here.run_directory)
-    recorded = () if isinstance(domains, Unknown) else domains
-    runs = any(not simulated.keys().isdisjoint(one.record.gpus) for one in recorded)
-    if chosen.simulate or not runs:
+    recorded = {uuid for one in known_or(domains, ()) for uuid in one.record.gpus}
+    if chosen.simulate or recorded.isdisjoint(simulated):
         return chosen
     return replace(here, simulate=",".join(simulated.values()))

@@ -1,5 +1,4 @@
-"""How a diagnosis of a node or of a cluster is shown: to people the most serious finding first, to
-programs as JSON."""
+"""How a diagnosis is shown: to people the most serious finding first, to programs as JSON."""
 
 import sys
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ def answer(diagnosis: Diagnosis, output: Format, *, verbose: bool) -> NoReturn:
     else:
         _show(diagnosis, verbose=verbose)
     sys.stdout.flush()
-    sys.exit(ExitCode.YES if diagnosis.is_well else ExitCode.NO)
+    sys.exit(ExitCode.of(diagnosis.is_well))
 
 
 def record(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -45,9 +44,11 @@ def record(diagnosis: Diagnosis) -> dict[str, Any]:
 def _show(diagnosis: Diagnosis, *, verbose: bool) -> None:
     to = answers()
     found = diagnosis.of(CheckVerdict.FOUND)
-    style = "bold red" if found else ""
-    if found and found[0].check.severity is Severity.NOTE:
-        style = "bold yellow"
+    style = ""
+    if found:
+        style = "bold red"
+        if found[0].check.severity is Severity.NOTE:
+            style = "bold yellow"
     to.print(Text(one_line(diagnosis.headline), style))
     for verdict in CheckVerdict:
         outcomes = diagnosis.of(verdict)

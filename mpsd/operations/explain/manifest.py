@@ -1,6 +1,4 @@
-"""`mpsd explain`: what the objects in a manifest get of a GPU, or why they are refused; and with
-`--env`, what a container's environment gets of each card, in the dialects that people already
-write.
+"""`mpsd explain`: what the objects in a manifest, or a container's environment, get of a GPU.
 
 Nothing of this machine is looked at: the cards are those that `--gpu` names.
 """
@@ -107,15 +105,17 @@ def explain(
         mpsd explain -e ALIYUN_COM_GPU_MEM_CONTAINER=6 -e ALIYUN_COM_GPU_MEM_DEV=15 --gpu T4
     """
     if bool(files) is bool(env):
-        remedy = "leave one out" if env else "write one of them"
         message = "one of them is needed, and not both"
+        remedy = "write one of them"
         raise InvalidInput.of(_PROGRAM, "one-source", "-f or --env", "", message, remedy)
-    chosen_limits = read_settings({"limits": LIMITS_DIRECTORY}, {"limits": limits}, os.environ)
-    in_force = load_limits(chosen_limits["limits"])
+    settings = read_settings({"limits": LIMITS_DIRECTORY}, {"limits": limits}, os.environ)
+    chosen = load_limits(settings["limits"])
     if env:
-        sys.exit(_explain_environment(env, gpu, in_force, as_json=output is Format.JSON))
-    chosen = replace(in_force, facts=facts_of(gpu, in_force.facts)) if gpu else in_force
-    card = chosen.facts.cards[0] if gpu else None
+        sys.exit(_explain_environment(env, gpu, chosen, as_json=output is Format.JSON))
+    card = None
+    if gpu:
+        chosen = replace(chosen, facts=facts_of(gpu, chosen.facts))
+        (card,) = chosen.facts.cards
     verdicts, unreadable = _verdicts(files or (), chosen)
     if output is Format.JSON:
         unread = [AdmissionVerdict(wrong.subject, wrong.problems) for wrong in unreadable]
@@ -127,7 +127,7 @@ def explain(
         print_invalid(wrong)
     if unreadable:
         sys.exit(ExitCode.MISUSE)
-    sys.exit(ExitCode.YES if all(verdict.admitted for verdict in verdicts) else ExitCode.NO)
+    sys.exit(ExitCode.of(all(verdict.admitted for verdict in verdicts)))
 
 
 def facts_of(model: str, facts: GpuFacts) -> GpuFacts:
@@ -151,8 +151,8 @@ def facts_of(model: str, facts: GpuFacts) -> GpuFacts:
 
 def _print_refused(name: str, problems: Sequence[Problem]) -> None:
     out = answers()
-    number = counted(problems, "red")
-    out.print(Text.assemble((name, "bold"), " is ", ("refused", "bold red"), ", ", number))
+    refused = ("refused", "bold red")
+    out.print(Text.assemble((name, "bold"), " is ", refused, ", ", counted(problems, "red")))
     for problem in problems:
         out.print(Text.assemble("  ", problem_line(problem)))
 
@@ -188,23 +188,26 @@ def _judged(thing: object, limits: Limits, claims: Claims) -> AdmissionVerdict:
     wrong = wrong_in_claim(thing, thing["kind"], limits.policy, limits.facts)
     problems = (*verdict.problems, *wrong.problems)
     warnings = (*verdict.warnings, *wrong.warnings)
-    remark = "" if problems else verdict.remark
-    if not problems and (asked := asked_of(thing, thing["kind"], limits.policy)):
+    if problems:
+        return replace(verdict, problems=problems, warnings=warnings, remark="")
+    remark = verdict.remark
+    if asked := asked_of(thing, thing["kind"], limits.policy):
         remark = f"asks for {asked}"
-    return replace(verdict, problems=problems, warnings=warnings, remark=remark)
+    return replace(verdict, warnings=warnings, remark=remark)
 
 
 def _record(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> dict[str, object]:
     """card: the one that the containers are to run on; None for any."""
     said: dict[str, object] = msgspec.to_builtins(verdict)
-    environment = {one.container: _variables(one, verdict, limits) for one in verdict.requests}
+    priority, _why = _priority(verdict, limits)
+    requests = verdict.requests
     return {
         "object": said.pop("object_name"),
         "admitted": verdict.admitted,
         **said,
-        "limits": [_limit_record(request, limits, card) for request in verdict.requests],
-        "priority": _priority(verdict, limits),
-        "environment": environment,
+        "limits": [_limit_record(request, limits, card) for request in requests],
+        "priority": priority,
+        "environment": {one.container: _variables(one, priority, limits) for one in requests},
     }
 
 
@@ -230,49 +233,38 @@ def _capability(card: Card, facts: GpuFacts) -> Capability:
     return capability
 
 
-def _variables(
-    request: ContainerRequest, verdict: AdmissionVerdict, limits: Limits
-) -> dict[str, str]:
-    limit = client_limit(request, limits.policy)
-    return environment(limit, CLIENT_DIRECTORY, _priority(verdict, limits))
+def _variables(request: ContainerRequest, priority: int | None, limits: Limits) -> dict[str, str]:
+    return environment(client_limit(request, limits.policy), CLIENT_DIRECTORY, priority)
 
 
-def _priority(verdict: AdmissionVerdict, limits: Limits) -> int | None:
-    """None where it is given none, and where only a cluster knows: a manifest names a PriorityClass
-    without value."""
+def _priority(verdict: AdmissionVerdict, limits: Limits) -> tuple[int | None, str]:
+    """The priority, None where it is given none or only a cluster knows; and a sentence, empty
+    where the policy gives no priorities, and where a claim says it all."""
     pod = verdict.priority
     policy = limits.policy.gpu_priority
     if any(request.below_normal for request in verdict.requests):
-        return BELOW_NORMAL
-    if pod is None or (policy.by == "priority-class" and pod.value is None and pod.class_name):
-        return None
-    return client_priority(pod, policy)
-
-
-def _priority_sentence(verdict: AdmissionVerdict, limits: Limits) -> str:
-    """Empty where the policy gives no priorities, and where a claim says it all."""
-    pod = verdict.priority
-    policy = limits.policy.gpu_priority
-    by_claim = any(request.below_normal for request in verdict.requests)
-    if pod is None or policy.by == "none" or by_claim:
-        return ""
-    priority = _priority(verdict, limits)
-    if priority is None:
+        return BELOW_NORMAL, ""
+    if pod is None or policy.by == "none":
+        return None, ""
+    if policy.by == "priority-class" and pod.value is None and pod.class_name:
         named = f"follows from the value of its PriorityClass {shown_name(pod.class_name)}"
         below = f"below normal where that is under {policy.below_normal_under}"
-        return f"its priority on a GPU {named}: {below}"
-    word = "below normal" if priority == BELOW_NORMAL else "normal"
-    return f"its priority on a GPU is {word}: {priority_reason(pod, policy)}"
+        return None, f"its priority on a GPU {named}: {below}"
+    priority = client_priority(pod, policy)
+    word = "normal"
+    if priority == BELOW_NORMAL:
+        word = "below normal"
+    return priority, f"its priority on a GPU is {word}: {priority_reason(pod, policy)}"
 
 
 def _print(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> None:
     out = answers()
     if verdict.admitted:
-        remark = f": {verdict.remark}" if verdict.remark else ""
-        title = (verdict.object_name, "bold")
-        out.print(Text.assemble(title, " is ", ("admitted", "green"), remark))
+        title = Text.assemble((verdict.object_name, "bold"), " is ", ("admitted", "green"))
+        out.print(Text(": ").join(filter(None, (title, Text(verdict.remark)))))
     else:
         _print_refused(verdict.object_name, verdict.problems)
+    priority, why = _priority(verdict, limits)
     for request in verdict.requests:
         out.print(f"  {_sentence(request, limits)}")
         if card:
@@ -282,12 +274,11 @@ def _print(verdict: AdmissionVerdict, limits: Limits, card: Card | None) -> None
             out.print(
                 f"    on {card.name} that is {sms}; {context} and leaves {given['left_mib']} MiB"
             )
-        for name, value in _variables(request, verdict, limits).items():
+        for name, value in _variables(request, priority, limits).items():
             out.print(Text(f"    {name}={value}", "dim"))
-    if said := _priority_sentence(verdict, limits):
-        out.print(Text(f"  {said}"))
-    if verdict.grace_added_s:
-        added_s = verdict.grace_added_s
+    if why:
+        out.print(Text(f"  {why}"))
+    if added_s := verdict.grace_added_s:
         out.print(f"  mpsd adds up to {added_s} s to its terminationGracePeriodSeconds")
     for problem in verdict.warnings:
         out.print(Text.assemble("  ", ("warning ", "yellow"), problem_line(problem)))
@@ -304,12 +295,18 @@ _ROLES = {
 
 
 def _sentence(request: ContainerRequest, limits: Limits) -> str:
-    gpus = "one GPU" if request.gpus == 1 else f"each of {request.gpus} GPUs"
+    gpus = f"each of {request.gpus} GPUs"
+    if request.gpus == 1:
+        gpus = "one GPU"
     percent = client_limit(request, limits.policy).thread_percent
-    share = "all" if percent == 100 else f"{percent} %"
-    held = "none of them reserved" if request.thread_percent is None else "reserved for it"
-    if request.thread_percent is not None and percent > request.thread_percent:
-        held = f"{request.thread_percent} % reserved for it"
+    share = f"{percent} %"
+    if percent == 100:
+        share = "all"
+    held = "reserved for it"
+    if request.thread_percent is None:
+        held = "none of them reserved"
+    elif percent > request.thread_percent:
+        held = f"{request.thread_percent} % {held}"
     return (
         f"{_ROLES[request.role]} {request.container} gets {gib(request.memory_mib)} GiB of {gpus}, "
         f"CUDA's own context included, and {share} of its threads, {held}"
@@ -322,21 +319,21 @@ def _sentence(request: ContainerRequest, limits: Limits) -> str:
 def _explain_environment(
     sources: Sequence[str], models: str, limits: Limits, *, as_json: bool
 ) -> ExitCode:
-    """sources: files and KEY=VALUE, as docker takes them; KEY=VALUE beats files. InvalidInput for
-    unreadable ones."""
+    """sources: files and KEY=VALUE, as docker takes them; KEY=VALUE beats files. InvalidInput."""
     variables = dict[str, str]()
-    for source in sorted(sources, key=lambda one: "=" in one):
-        is_one = "=" in source
-        lines = [source] if is_one else _lines(source)
-        subject = shown(source) if is_one else name_of(source)
-        variables |= environment_in(lines, subject, VARIABLES)
+    for file in sources:
+        if "=" not in file:
+            variables |= environment_in(_lines(file), name_of(file), VARIABLES)
+    for variable in sources:
+        if "=" in variable:
+            variables |= environment_in([variable], shown(variable), VARIABLES)
     cards = _cards(models, limits.facts, variables)
     reading = read_dialect(variables, cards, limits.policy.compute)
     if as_json:
         print_json(_reading_record(reading))
     else:
         _print_reading(reading)
-    return ExitCode.NO if isinstance(reading, InvalidDialect) else ExitCode.YES
+    return ExitCode.of(not isinstance(reading, InvalidDialect))
 
 
 def _lines(file: str) -> list[str]:
@@ -351,24 +348,22 @@ def _lines(file: str) -> list[str]:
 
 
 def _cards(models: str, facts: GpuFacts, variables: Mapping[str, str]) -> tuple[Gpu, ...]:
-    """models: of `--gpu`: 4xA10 are four cards, A10 as many as the environment may name. A UUID in
-    the environment is one of its cards', whichever no index names."""
+    """models: 4xA10 are four cards, A10 as many as the environment may name. A UUID in the
+    environment is one of its cards', whichever no index names."""
     if not models:
         known = ", ".join(card.short for card in facts.cards)
         remedy = f"write one of {known}, or several of one, such as 4x{facts.cards[0].short}"
         message = "is needed with --env"
         raise InvalidInput.of(_PROGRAM, "gpu-unsaid", "--gpu", "", message, remedy)
-    several = _COUNTED.fullmatch(models)
-    facts = facts_of(several[2] if several else models, facts)
     names = variables.get(NVIDIA_VISIBLE_DEVICES, "").split(",")
     uuids = [name for name in dict.fromkeys(names) if name.startswith(("GPU-", "MIG-"))]
-    if several:
+    size = 1
+    if several := _COUNTED.fullmatch(models):
         size = int(several[1])
+        models = several[2]
     elif uuids or "EGPU" in variables or any(map(str.isdecimal, names)):
         size = _MOST_CARDS
-    else:
-        size = 1
-    return tuple(_numbered(facts, size, names, uuids))
+    return tuple(_numbered(facts_of(models, facts), size, names, uuids))
 
 
 def _numbered(
@@ -386,16 +381,22 @@ def _numbered(
 
 def _reading_record(reading: Reading) -> dict[str, object]:
     """dialect: null where nothing is asked, or where it is refused."""
-    request = reading if isinstance(reading, DialectRequest) else None
-    refused = reading.problems if isinstance(reading, InvalidDialect) else ()
-    return {
+    record: dict[str, object] = {
         "object": _SUBJECT,
-        "dialect": request.dialect.value if request else None,
-        "admitted": not refused,
-        "remark": f"nothing is asked: {reading.why}" if isinstance(reading, Off) else "",
-        "problems": refused,
-        "cards": [_card_record(card) for card in request.cards] if request else [],
+        "dialect": None,
+        "admitted": True,
+        "remark": "",
+        "problems": (),
+        "cards": [],
     }
+    match reading:
+        case Off(why=why):
+            record["remark"] = f"nothing is asked: {why}"
+        case InvalidDialect(problems=problems):
+            record |= {"admitted": False, "problems": problems}
+        case DialectRequest(dialect=dialect, cards=cards):
+            record |= {"dialect": dialect.value, "cards": [_card_record(card) for card in cards]}
+    return record
 
 
 def _card_record(card: CardRequest) -> dict[str, object]:
@@ -422,9 +423,9 @@ def _print_reading(reading: Reading) -> None:
         case DialectRequest(dialect=dialect, cards=cards):
             out.print(Text.assemble((_SUBJECT, "bold"), f" asks in the words of {dialect.value}"))
             for card in cards:
-                sms = f"{_card_record(card)['sms']} of {card.gpu.sms} SMs"
                 cap = "no cap on its threads"
                 if card.thread_percent < 100:
+                    sms = f"{_card_record(card)['sms']} of {card.gpu.sms} SMs"
                     cap = f"{card.thread_percent} % of its threads, {sms}"
                 memory = f"{card.memory_bytes} bytes ({card.memory_mib} MiB)"
                 out.print(f"  {card.gpu.label}, {card.gpu.name}: {memory}, {cap}")

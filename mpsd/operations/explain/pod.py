@@ -1,7 +1,7 @@
 """`kubectl mps explain`: why a pod waits for a GPU, in one sentence.
 
 No more is read than the answer takes. A missing right leaves out what it is for, and that is
-reported; only about free capacity there is no answer without MPSNodes.
+reported.
 
 Rights of whoever asks: get and list of pods in their namespace, list of its events, resourceclaims
 and resourceclaimtemplates; get of configmap mpsd-limits in mpsd-system; for free capacity get and
@@ -12,7 +12,8 @@ deviceclasses and resourceslices.
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from typing import TypeVar
@@ -70,13 +71,16 @@ _RIGHTS = (
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """owner: what was named instead of a pod; None where a pod was. unseen: what could not be read,
-    a sentence each."""
-
     explained: Sequence[tuple[PodSeen, Explanation]]
+    #: What was named instead of a pod; None where a pod was.
     owner: Owner | None
     in_force: PolicyInForce
+    #: What could not be read, a sentence each.
     unseen: Sequence[str]
+
+    @property
+    def is_well(self) -> bool:
+        return all(explanation.is_well for _pod, explanation in self.explained)
 
 
 async def explain_one(kube: Kube, words: str, namespace: str) -> Answers:
@@ -107,10 +111,10 @@ async def explain_all(kube: Kube, namespace: str) -> Answers:
 
 async def _pod(kube: Kube, kind: str, name: str, namespace: str) -> Object | None:
     """None where another kind is meant, and where there is no such pod."""
-    try:
-        return await kube.get(PODS, name, namespace) if kind in ("", "Pod") else None
-    except NotFound:
-        return None
+    with suppress(NotFound):
+        if kind in ("", "Pod"):
+            return await kube.get(PODS, name, namespace)
+    return None
 
 
 async def _answers(
@@ -118,11 +122,11 @@ async def _answers(
 ) -> Answers:
     unseen: list[str] = []
     pods = await _with_claims(kube, pods, in_force.policy, unseen)
-    context, warnings = await both(
-        _context(kube, in_force, pods, unseen), _warnings(kube, pods, unseen)
-    )
-    said = [explanation_of(pod, context, warnings.get(pod.name.uid, "")) for pod in pods]
-    explained = list(zip(pods, said, strict=True))
+    looking = _context(kube, in_force, pods, unseen)
+    context, warnings = await both(looking, _warnings(kube, pods, unseen))
+    explained = [
+        (pod, explanation_of(pod, context, warnings.get(pod.name.uid, ""))) for pod in pods
+    ]
     return Answers(explained, owner, in_force, tuple(dict.fromkeys(unseen)))
 
 
@@ -135,10 +139,9 @@ async def _context(
 
     async def reported(name: str) -> Object | None:
         asked = kube.get(MPS_NODES, name)
-        try:
+        with suppress(NotFound):
             return await allowed(asked, "where exactly it is was not read", unseen)
-        except NotFound:
-            return None
+        return None
 
     status = cluster_status(filter(None, await asyncio.gather(*map(reported, nodes))), time.time())
     nodes_seen = {node.name: node for node in status.nodes}
@@ -167,8 +170,7 @@ _DRIVER = {"fieldSelector": f"spec.driver={CLAIM_DRIVER}"}
 async def _with_claims(
     kube: Kube, pods: Sequence[PodSeen], policy: Policy, unseen: list[str]
 ) -> list[PodSeen]:
-    """The pods, with `shared` and `claim` for those with a claim of mpsd. unseen: grows by what may
-    not be read."""
+    """The pods, with `shared` and `claim` for those with a claim of mpsd."""
     if not (claiming := [pod for pod in pods if pod.claims]):
         return [*pods]
     things: dict[tuple[str, ClaimName], Object] = {}
@@ -176,7 +178,8 @@ async def _with_claims(
     for namespace in dict.fromkeys(pod.name.namespace for pod in claiming):
         for kind, resource in _OF_KIND.items():
             listed = await _list(kube, resource, unseen, namespace)
-            unread |= set() if listed is not None else {namespace}
+            if listed is None:
+                unread.add(namespace)
             for thing in listed or ():
                 things[namespace, ClaimName(kind, str(thing["metadata"]["name"]))] = thing
     classes = await _list(kube, DEVICE_CLASSES, unseen)
@@ -212,10 +215,8 @@ async def look_for_room(
     and have not started. Raises as `mpsnodes` does. unseen: grows by what may not be read, a
     sentence each."""
     uncounted = "pods that kubelet has given nothing yet are not counted"
-    others = both(
-        allowed(_machines(kube), "nodes are not read", unseen),
-        allowed(_pods(kube, in_force), uncounted, unseen),
-    )
+    pods = allowed(_pods(kube, in_force), uncounted, unseen)
+    others = both(allowed(_machines(kube), "nodes are not read", unseen), pods)
     things, (machines, pending) = await both(mpsnodes(kube, names), others)
     now = time.time()
     bound: dict[str, list[SharedPod]] = {}
@@ -225,11 +226,12 @@ async def look_for_room(
     ledger = {}
     for thing in things:
         node = read_mpsnode(thing, now)
-        machine = (machines or {}).get(node.name)
-        placement = machine.labels.get(PLACEMENT_LABEL, "") if machine else ""
+        placement = ""
+        if machine := (machines or {}).get(node.name):
+            placement = machine.labels.get(PLACEMENT_LABEL, "")
         reserved = _reservations(thing, node.name, pending)
-        reported[node.name] = node
         here = bound.get(node.name, ())
+        reported[node.name] = node
         ledger[node.name] = node_capacity(node, placement, here, reserved, in_force.policy)
     return ExplanationContext(in_force.policy, now, reported, ledger, machines), pending or ()
 
@@ -255,23 +257,18 @@ async def allowed(asked: Awaitable[Found], without: str, unseen: list[str]) -> F
 
 
 async def _machines(kube: Kube) -> dict[str, KubernetesNode]:
-    return {
-        one.name: one
-        async for page in kube.pages(NODES)
-        for one in map(read_kubernetes_node, page.items)
-    }
+    found: dict[str, KubernetesNode] = {}
+    async for page in kube.pages(NODES):
+        found |= {one.name: one for one in map(read_kubernetes_node, page.items)}
+    return found
 
 
 async def _pods(kube: Kube, in_force: PolicyInForce) -> list[SharedPod]:
     """What kubelet gave stands in the MPSNodes within a second or two of the pod's start: only the
     others are read."""
-    pages = kube.pages(PODS, query=_PENDING)
-    return [
-        pod
-        async for page in pages
-        for one in page.items
-        if (pod := read_shared_pod(one, in_force.policy))
-    ]
+    things = await kube.list(PODS, query=_PENDING)
+    read = [read_shared_pod(one, in_force.policy) for one in things]
+    return [pod for pod in read if pod]
 
 
 def _reservations(
@@ -279,8 +276,8 @@ def _reservations(
 ) -> tuple[Reservation, ...]:
     """Of pods that wait, for any node or for this one's kubelet; the others are only not removed
     yet. All of them where pods may not be read."""
-    written = (thing["metadata"].get("annotations") or {}).get(KEY, "")
-    reserved = read_reservations(written) if isinstance(written, str) else ()
+    written = (thing["metadata"].get("annotations") or {}).get(KEY)
+    reserved = read_reservations(str(written or ""))
     if pending is None:
         return reserved
     waiting = {pod.name.uid for pod in pending if pod.node in ("", node)}
@@ -292,20 +289,19 @@ def _reservations(
 
 async def _elsewhere(kube: Kube, kind: str, name: str) -> Sequence[str]:
     """The other namespaces that have a pod of this name, as far as one may know."""
-    if kind not in ("", "Pod"):
-        return ()
-    try:
-        found = await kube.list(PODS, query={"fieldSelector": f"metadata.name={name}"})
-    except Forbidden:
-        return ()
-    return sorted(str(thing["metadata"]["namespace"]) for thing in found)
+    with suppress(Forbidden):
+        if kind in ("", "Pod"):
+            found = await kube.list(PODS, query={"fieldSelector": f"metadata.name={name}"})
+            return sorted(str(thing["metadata"]["namespace"]) for thing in found)
+    return ()
 
 
 def _unknown(
     words: str, namespace: str, pods: Sequence[PodSeen], elsewhere: Sequence[str]
 ) -> InvalidInput:
-    asking = sorted({pod.name.name for pod in pods if pod.shared})
-    owners = {owner.name for pod in pods if pod.shared for owner in pod.owners}
+    shared = [pod for pod in pods if pod.shared]
+    asking = sorted({pod.name.name for pod in shared})
+    owners = {owner.name for pod in shared for owner in pod.owners}
     near = get_close_matches(rules.named(words)[1], [*asking, *sorted(owners)], _MOST_NAMED, 0.6)
     named = list(dict.fromkeys([*near, *asking]))
     if elsewhere:
@@ -354,43 +350,47 @@ def explain(
         remedy = f"name a namespace for {shown(pod)} with -n"
         message = "is for all pods that wait"
         raise InvalidInput.of(_PROGRAM, "options", "-A", "", message, remedy)
-    where = "" if everywhere else namespace or namespace_of_user(kubeconfig, context)
+    where = ""
+    place = "any namespace"
+    if not everywhere:
+        where = namespace or namespace_of_user(kubeconfig, context)
+        place = f"namespace {where}"
     cluster = ClusterAccess(_PROGRAM, kubeconfig, context, _RIGHTS)
-    found = cluster.ask(
-        lambda kube: explain_all(kube, where) if pod is None else explain_one(kube, pod, where)
-    )
+    if pod is None:
+        found = cluster.ask(lambda kube: explain_all(kube, where))
+    else:
+        found = cluster.ask(lambda kube: explain_one(kube, pod, where))
     if output is Format.JSON:
         policy = {"from": found.in_force.source, "why": found.in_force.why}
-        pods = [_record(pod, explanation) for pod, explanation in found.explained]
-        all_of_them = {"owner": found.owner, "pods": pods}
-        is_one = pod is not None and found.owner is None
-        print_json(
-            (pods[0] if is_one else all_of_them)
-            | {"policy": policy, "not_looked_at": list(found.unseen)}
-        )
+        pods = [_record(*one) for one in found.explained]
+        record: dict[str, object] = {"owner": found.owner, "pods": pods}
+        if pod is not None and found.owner is None:
+            (record,) = pods
+        print_json(record | {"policy": policy, "not_looked_at": list(found.unseen)})
+    elif pod is None and not found.explained:
+        answers().print(f"no pod of {place} waits for a GPU")
     else:
-        _print(found, "any namespace" if everywhere else f"namespace {where}", every=pod is None)
+        for line in _lines(found):
+            answers().print(one_line(line))
     for sentence in found.unseen:
         complaints().print(one_line(f"{_PROGRAM}: {sentence}"))
-    is_well = all(explanation.is_well for _pod, explanation in found.explained)
-    sys.exit(ExitCode.YES if is_well else ExitCode.NO)
+    sys.exit(ExitCode.of(found.is_well))
 
 
-def _print(found: Answers, where: str, *, every: bool) -> None:
-    out = answers()
-    if every and not found.explained:
-        out.print(f"no pod of {where} waits for a GPU")
+def _lines(found: Answers) -> Iterator[str]:
     if found.owner:
         names = [pod.name.name for pod, _explanation in found.explained]
-        pods = f"{len(names)} pod{'' if len(names) == 1 else 's'}"
-        out.print(one_line(f"{found.owner} has {pods}: {', '.join(names)}"))
+        pods = f"{len(names)} pods"
+        if len(names) == 1:
+            pods = "1 pod"
+        yield f"{found.owner} has {pods}: {', '.join(names)}"
     for _pod, one in found.explained:
-        out.print(one_line(one.sentence))
+        yield one.sentence
         for problem in one.warnings:
-            out.print(f"  warning {problem}")
+            yield f"  warning {problem}"
 
 
 def _record(pod: PodSeen, explanation: Explanation) -> dict[str, object]:
-    request = pod.shared.request if pod.shared else None
+    request = pod.shared and pod.shared.request
     explained: dict[str, object] = msgspec.to_builtins(explanation)
     return {"pod": pod.name, "phase": pod.phase, "request": request, **explained}

@@ -1,10 +1,9 @@
 """`kubectl mps cordon`, `uncordon`, `drain` and `undrain`: take GPUs of a node out of use, empty
 them, put them back.
 
-`spec.cordoned` of the node's MPSNode is changed as it was read: after a conflict it is read again,
-so no change of somebody else's is lost. Nothing is drained of a node that cannot report when its
-GPUs are empty. Every eviction names the uid of the pod that holds the grant, so that no namesake is
-evicted; and none is requested while a pod that is recreated could come back to the same GPUs.
+`spec.cordoned` of the node's MPSNode is changed as it was read, so that no change of somebody
+else's is lost. An eviction names the uid of the pod that holds the grant, and none is requested
+while a pod that is recreated could come back to the same GPUs.
 
 Rights of whoever does it: get and patch of mpsnodes.mpsd.io; to evict, get pods and create
 pods/eviction in the namespaces of those pods.
@@ -19,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from mpsd.model.cluster_status import ClusterNode, silence
 from mpsd.model.mpsnode import read_mpsnode
@@ -90,9 +89,8 @@ def answer(*sentences: str) -> None:
 
 def options(cluster: ClusterAccess) -> str:
     """The options that name the cluster, with a leading blank; empty where there are none."""
-    words = ["--kubeconfig", cluster.kubeconfig] if cluster.kubeconfig else []
-    words += ["--context", cluster.context] if cluster.context else []
-    return f" {shlex.join(words)}" if words else ""
+    given = {"--kubeconfig": cluster.kubeconfig, "--context": cluster.context}
+    return "".join(f" {name} {shlex.quote(value)}" for name, value in given.items() if value)
 
 
 def ask(
@@ -110,15 +108,10 @@ def ask(
         sys.exit(INTERRUPTED)
 
 
-def end(*, well: bool) -> NoReturn:
-    sys.exit(ExitCode.YES if well else ExitCode.NO)
-
-
 @dataclass(slots=True)
 class ProgressReporter:
-    """Prints a sentence about each subject only where it differs from the last one."""
+    """Says a sentence about each subject only where it differs from the last one."""
 
-    to: Callable[[str], None] = say
     last: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, subject: str, sentence: str | None) -> None:
@@ -127,11 +120,14 @@ class ProgressReporter:
             self.last.pop(subject, None)
         elif self.last.get(subject) != sentence:
             self.last[subject] = sentence
-            self.to(sentence)
+            say(sentence)
 
     def away(self, error: Unavailable | None) -> None:
         """None: the API server answers."""
-        self("away", f"{error}; still waiting" if error else None)
+        sentence = None
+        if error:
+            sentence = f"{error}; still waiting"
+        self("away", sentence)
 
 
 async def pause() -> None:
@@ -141,9 +137,8 @@ async def pause() -> None:
 async def looks(
     look: Callable[[], Awaitable[Answer]], within_s: float, report: ProgressReporter
 ) -> AsyncIterator[tuple[Answer, bool]]:
-    """What is seen, again and again for `within_s`, and whether that is the last time. Unavailable
-    where the API server goes away and does not come back.
-    """
+    """What is seen, again and again for `within_s`, and whether that is the last time. Unavailable:
+    also then the API server does not answer."""
     deadline = time.monotonic() + within_s
     is_last = False
     while not is_last:
@@ -243,7 +238,7 @@ def _change(cluster: ClusterAccess, node: str, gpus: Sequence[str], *, cordon: b
 
 @dataclass(slots=True)
 class Evictions:
-    """The evictions of one drain. report: gets a sentence whenever something about a pod is new."""
+    """The evictions of one drain."""
 
     kube: Kube
     report: ProgressReporter
@@ -252,7 +247,7 @@ class Evictions:
 
     async def look(self, node: ClusterNode, gpus: Collection[str]) -> None:
         """Requests the eviction of each pod that is due. Forbidden where a right is missing."""
-        there = _pods(node, gpus)
+        there = [pod for held in holders(node, gpus) for pod in held.pods]
         now = time.monotonic()
         if not there or rules.offers_room(node, gpus):
             self._closed_at = None
@@ -262,12 +257,14 @@ class Evictions:
             why = "kubelet must first report that these GPUs are full"
             then = "or recreated pods would return to them"
             say(f"evictions begin in {COUNTED_S:g} s: {why}, {then}")
-        for holder in there if now - self._closed_at >= COUNTED_S else ():
-            if now >= self._due.get(_key(holder), 0.0):
-                await self._attempt(holder)
+        if now - self._closed_at < COUNTED_S:
+            return
+        for holder in there:
+            key = f"{holder.pod}/{holder.uid}"
+            if now >= self._due.get(key, 0.0):
+                await self._attempt(holder, key)
 
-    async def _attempt(self, holder: PodReport) -> None:
-        key = _key(holder)
+    async def _attempt(self, holder: PodReport, key: str) -> None:
         pod = None
         self._due[key] = math.inf
         try:
@@ -282,37 +279,6 @@ class Evictions:
             self.report(key, f"{holder.pod} cannot be evicted now and will be retried: {error}")
         except (NotFound, Conflict):  # it has just gone, or another pod has its name
             pass
-
-
-def _pods(node: ClusterNode, gpus: Collection[str]) -> list[PodReport]:
-    """Those that hold something of these GPUs, each of several that share a claim."""
-    return [pod for held in holders(node, gpus) for pod in held.pods]
-
-
-def _key(pod: PodReport) -> str:
-    return f"{pod.pod}/{pod.uid}"
-
-
-async def _until_empty(
-    kube: Kube,
-    name: str,
-    gpus: Collection[str],
-    within_s: float,
-    report: ProgressReporter,
-    evictions: Evictions | None = None,
-) -> tuple[ClusterNode, bool]:
-    """The node once nobody is left on these GPUs, else as it is at the deadline; and whether that
-    is so."""
-    async for node, is_last in looks(partial(seen_node, kube, name), within_s, report):
-        done = rules.are_empty(node, gpus)
-        if not done and not is_last:  # else whoever asked prints how it is
-            report("left", f"{name}: {rules.what_is_left(node, gpus)}")
-        report("silence", silence(node, time.time()))
-        if done:
-            break
-        if evictions and not node.stale:
-            await evictions.look(node, gpus)
-    return node, done
 
 
 _TIMEOUT = option("--timeout", metavar="TIME", help="How long to wait, such as 90s; 0: do not.")
@@ -356,20 +322,29 @@ def drain(
         before, change = await change_cordon(kube, node, gpus or (), cordon=True)
         stays.append(rules.what_stays(before, change, options(cluster)))
         say(*effects(before, change, with_pods=False))
-        evictions = Evictions(kube, ProgressReporter()) if evict else None
-        after, done = await _until_empty(
-            kube, node, change.touched, within_s, ProgressReporter(), evictions
-        )
-        left = rules.what_is_left(after, change.touched)
-        lines = [f"{'' if done else 'not drained: '}{left}", *rules.refusals(after, change.touched)]
+        report = ProgressReporter()
+        evictions = Evictions(kube, ProgressReporter())
+        named = change.touched
+        async for after, is_last in looks(partial(seen_node, kube, node), within_s, report):
+            done = rules.are_empty(after, named)
+            left = rules.what_is_left(after, named)
+            if not done and not is_last:
+                report("left", f"{node}: {left}")
+            report("silence", silence(after, time.time()))
+            if done:
+                break
+            if evict and not after.stale:
+                await evictions.look(after, named)
         record = {
             "drained": done,
             "newly_cordoned": rules.newly_cordoned(before, change),
-            "left": None if after.pods is None else holders(after, change.touched),
-            "evictions": evictions.report.last if evictions else {},
+            "left": after.pods and holders(after, named),
+            "evictions": evictions.report.last,
             "node": after,
         }
-        return record, [f"{node}: {line}" for line in lines]
+        if not done:
+            left = f"not drained: {left}"
+        return record, [f"{node}: {line}" for line in (left, *rules.refusals(after, named))]
 
     record, lines = ask(cluster, drain_it, stays)
     if output is Format.JSON:
@@ -377,9 +352,11 @@ def drain(
     else:
         answer(*lines)
     if not record["drained"]:
-        why = f"GPUs are still in use after {timeout}" if within_s else "not waited for"
+        why = "not waited for"
+        if within_s:
+            why = f"GPUs are still in use after {timeout}"
         say(f"{cluster.program}: {why}", *stays)
-    end(well=record["drained"])
+    sys.exit(ExitCode.of(record["drained"]))
 
 
 # -- and back ------------------------------------------------------------------------------------
@@ -434,6 +411,8 @@ def undrain(
     if silent := silence(after, time.time()):
         say(silent)
     if not well:
-        waited = f" after {timeout}" if within_s else "; not waited for"
+        waited = "; not waited for"
+        if within_s:
+            waited = f" after {timeout}"
         say(f"{cluster.program}: not all of them serve{waited}")
-    end(well=well)
+    sys.exit(ExitCode.of(well))

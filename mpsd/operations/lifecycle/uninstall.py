@@ -1,8 +1,7 @@
 """`kubectl mps uninstall`: removes mpsd from a cluster in which no GPU is in use.
 
-An object is mpsd's by its label and by nothing else. Nothing is deleted but what was found by it
-and shown, by uid, in the order of `Stage`, by which nothing that remains depends on what is gone; a
-stage's pods are gone before the next. Namespaces stay: others may have something in them.
+An object is mpsd's by its label alone. Nothing is deleted but what was found and shown, by uid, in
+the order of `Stage`. Namespaces stay: others may have something in them.
 
 Rights of whoever does it: list of every kind, and delete of what mpsd is made of; an administrator
 of the cluster.
@@ -25,7 +24,6 @@ from mpsd.operations.lifecycle.drain import (
     ProgressReporter,
     answer,
     ask,
-    end,
     looks,
     read_seconds,
     say,
@@ -33,7 +31,7 @@ from mpsd.operations.lifecycle.drain import (
 from mpsd.operations.lifecycle.rules.emptying import Stage, Thing, in_order, in_use
 from mpsd.platform import kube as api
 from mpsd.platform.command_line import flag, option, takes
-from mpsd.platform.console import complaints
+from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.kube import (
     NODES,
     PODS,
@@ -44,6 +42,7 @@ from mpsd.platform.kube import (
     NotFound,
     PatchKind,
     Resource,
+    ResourceKind,
 )
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.status.cluster import NotInstalled, look
@@ -72,48 +71,48 @@ class Installation:
 
 
 async def find(kube: Kube) -> Installation:
-    """What has mpsd's label, but for namespaces and what goes with something else.
-
-    Forbidden where so much cannot be listed that the order would not be safe.
-    """
+    """What has mpsd's label, but for namespaces and what goes with something else. Forbidden where
+    so much cannot be listed that the order would not be safe."""
     kinds, missing = await api.deletable_kinds(kube)
-    kinds = [kind for kind in kinds if kind.name != "Namespace"]
     unseen = [*missing]
     things = dict[str, Thing]()
     own_groups = set[str]()
-    answers = await asyncio.gather(
-        *(kube.list(kind.resource, query=OURS) for kind in kinds), return_exceptions=True
-    )
-    for kind, found in zip(kinds, answers, strict=True):
-        if isinstance(found, BaseException):
-            is_needed = isinstance(found, Forbidden) and kind.group in _MUST_BE_LISTED
-            if is_needed or not isinstance(found, KubeError):
-                raise found
-            unseen.append(str(found))
-            continue
+
+    async def take(kind: ResourceKind) -> None:
+        try:
+            found = await kube.list(kind.resource, query=OURS)
+        except KubeError as error:
+            if isinstance(error, Forbidden) and kind.group in _MUST_BE_LISTED:
+                raise
+            unseen.append(str(error))
+            return
         for thing in found:
             of = thing["metadata"]
-            at = kind.resource
             if kind.name == "CustomResourceDefinition":
                 own_groups.add(thing["spec"]["group"])
             if not of.get("ownerReferences"):
-                component = (of.get("labels") or {}).get(NAME_LABEL, "")
-                place = of.get("namespace", "")
-                named = (place, of["name"], of["uid"], component)
-                things[of["uid"]] = Thing(at.api, at.plural, kind.name, *named)
+                things[of["uid"]] = Thing(
+                    api=kind.resource.api,
+                    plural=kind.resource.plural,
+                    kind=kind.name,
+                    namespace=of.get("namespace", ""),
+                    name=of["name"],
+                    uid=of["uid"],
+                    component=(of.get("labels") or {}).get(NAME_LABEL, ""),
+                )
+
+    await asyncio.gather(*(take(kind) for kind in kinds if kind.name != "Namespace"))
     # objects of mpsd's own kinds go with the definition
     own = [one for one in things.values() if one.api.partition("/")[0] not in own_groups]
     return Installation(in_order(own), await users(kube), unseen)
 
 
 async def users(kube: Kube) -> list[str]:
-    selector = {"labelSelector": f"{_OURS_NAMED}={CONTROL}"}
-    pods = await kube.list(PODS, query=selector)
-    daemons = {str(pod["spec"]["nodeName"]) for pod in pods if pod["spec"].get("nodeName")}
-    try:
+    pods = await kube.list(PODS, query={"labelSelector": f"{_OURS_NAMED}={CONTROL}"})
+    daemons = {str(pod["spec"].get("nodeName") or "") for pod in pods} - {""}
+    status = ClusterStatus(time.time(), ())
+    with suppress(NotInstalled):
         status = await look(kube, ())
-    except NotInstalled:
-        status = ClusterStatus(time.time(), ())
     selector = {"labelSelector": f"{_OURS_NAMED}={AGENT}"}
     agents = await kube.list(Resource("apps/v1", "daemonsets"), query=selector)
     return list(in_use(status, daemons, agents=bool(agents)))
@@ -171,11 +170,10 @@ async def _pods(kube: Kube, *, control: bool) -> list[str]:
     left = []
     for pod in await kube.list(PODS, query=OURS):
         metadata = pod["metadata"]
-        node = pod["spec"].get("nodeName")
         is_control = metadata["labels"].get(NAME_LABEL) == CONTROL
         if metadata.get("ownerReferences") and is_control is control:
-            where = f" on {node}" if node else ""
-            left.append(f"pod {metadata['namespace']}/{metadata['name']}{where}")
+            name = f"pod {metadata['namespace']}/{metadata['name']}"
+            left.append(" on ".join(filter(None, (name, pod["spec"].get("nodeName")))))
     return left
 
 
@@ -223,16 +221,15 @@ def uninstall(
     say(*(f"not searched: {why}" for why in found.unseen))
     if not found.things:
         answer("nothing with the label app.kubernetes.io/part-of=mpsd is in this cluster", _REMAINS)
-        end(well=True)
-    if dry_run:
+        return
+    if dry_run or not yes:
         answer(*map(str, found.things))
     if found.users and not force:
         _refuse(cluster, found.users)
     say(*(f"loses its GPU: {user}" for user in found.users))
     if dry_run:
-        end(well=True)
+        return
     if not yes:
-        answer(*map(str, found.things))
         _confirm(cluster, len(found.things))
     stays: list[str] = []
 
@@ -247,7 +244,6 @@ def uninstall(
     if there := ask(cluster, uninstall_it, stays):
         _refuse(cluster, there)
     answer(_REMAINS)
-    end(well=True)
 
 
 def _refuse(cluster: ClusterAccess, there: Sequence[str]) -> NoReturn:
@@ -255,7 +251,7 @@ def _refuse(cluster: ClusterAccess, there: Sequence[str]) -> NoReturn:
     say(*(f"  {user}" for user in there))
     force = "use --force: these programs then lose their GPU"
     say(f"empty the nodes first (kubectl mps drain NODE), or {force}")
-    end(well=False)
+    sys.exit(ExitCode.NO)
 
 
 def _confirm(cluster: ClusterAccess, number: int) -> None:
@@ -271,4 +267,4 @@ def _confirm(cluster: ClusterAccess, number: int) -> None:
         complaints().print()
     if typed.strip().lower() not in {"y", "yes"}:
         say(f"{cluster.program}: nothing was deleted")
-        end(well=False)
+        sys.exit(ExitCode.NO)

@@ -1,14 +1,14 @@
 """`kubectl mps upgrade`: replaces the control pods node by node, so that no program loses its GPU.
 
-A loop over the nodes: drain, replace the pod, wait, undrain. Each step is decided by what the
-cluster reports now (`lifecycle.rules.upgrade`), so that, begun again, it goes on where nodes are
-not done; the first node where a step fails or takes too long ends it.
+Each step is decided by what the cluster reports now (`lifecycle.rules.upgrade`); the first node
+where one fails or takes too long ends it.
 
 Rights of whoever does it: get, list and patch of mpsnodes.mpsd.io; list of daemonsets in all
 namespaces; in that of the DaemonSet list of controllerrevisions, list and delete of pods; with a
 selector list of nodes; to evict those of `kubectl mps drain`.
 """
 
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -38,7 +38,7 @@ from mpsd.operations.lifecycle.rules.upgrade import (
     read_annotation,
 )
 from mpsd.platform.command_line import OUTPUT, flag, option, takes
-from mpsd.platform.console import Format, print_json
+from mpsd.platform.console import ExitCode, Format, print_json
 from mpsd.platform.kube import (
     MPS_NODES,
     NODES,
@@ -61,8 +61,6 @@ _OBSERVED_S = 30.0  # until the API's controller has seen a change of the Daemon
 
 @dataclass(frozen=True, slots=True)
 class UpgradeStop:
-    """Where an upgrade goes no further."""
-
     node: str
     step: UpgradeStep
     reason: str
@@ -85,11 +83,8 @@ class Upgrade:
     standings: dict[str, Standing] = field(default_factory=dict)
 
     async def look(self, named: Sequence[str], selector: str) -> None:
-        """The nodes of these names and labels, all where there are none.
-
-        InvalidInput for nodes that are not there, NotDone or NotInstalled where nothing can be
-        upgraded.
-        """
+        """The nodes of these names and labels, all where there are none. InvalidInput, NotDone,
+        NotInstalled."""
         await self._read_control()
         names = list(named)
         if not names:
@@ -102,12 +97,10 @@ class Upgrade:
             names = [name for name in names if name in labelled]
             if not names:
                 raise NotDone(f"no node that {selector} selects has a pod of {self.control}")
-        # of no names it would give all
-        for thing in await mpsnodes(self.kube, names) if names else ():
-            await self._look_at(thing)
-        found = self.standings.values()
-        begun_first = sorted(found, key=lambda one: (one.annotation is None, one.node.name))
-        self.standings = {one.node.name: one for one in begun_first}
+        if names:  # of none it would give all
+            things = await mpsnodes(self.kube, names)
+            for thing in sorted(things, key=lambda one: (read_annotation(one) is None, _name(one))):
+                await self._look_at(thing)
 
     def due(self) -> list[str]:
         seen = self.standings.items()
@@ -121,7 +114,7 @@ class Upgrade:
             then = "so its pods are replaced while programs run on them"
             remedy = f"set it to {rules.ON_DELETE}, as the chart has it"
             raise NotDone(f"{self.control}: {why}, {then}; {remedy}")
-        silent = [no_answer(self.standings[name].node, time.time()) for name in self.due()]
+        silent = (no_answer(self.standings[name].node, time.time()) for name in self.due())
         if reasons := list(filter(None, silent)):
             raise NotDone("; ".join([*reasons, "or name only the other nodes"]))
 
@@ -223,13 +216,14 @@ class Upgrade:
     async def _look_at(self, thing: Object) -> Standing:
         name = _name(thing)
         pods = await self._pods(fieldSelector=f"spec.nodeName={name}")
-        pod = rules.control_pods(pods, self.control.uid).get(name)
-        node = read_mpsnode(thing, time.time())
-        version = str(thing["metadata"]["resourceVersion"])
-        self.standings[name] = Standing(
-            node, pod, self.control.revision, read_annotation(thing), version
+        standing = self.standings[name] = Standing(
+            node=read_mpsnode(thing, time.time()),
+            pod=rules.control_pods(pods, self.control.uid).get(name),
+            revision=self.control.revision,
+            annotation=read_annotation(thing),
+            version=str(thing["metadata"]["resourceVersion"]),
         )
-        return self.standings[name]
+        return standing
 
     async def _wait_for_revision(self) -> None:
         """Returns once the DaemonSet's newest revision is known."""
@@ -296,7 +290,9 @@ def upgrade(
             answer(*rules.plan(walk.control, list(walk.standings.values())))
         if walk.due():
             walk.check()
-        return walk, None if dry_run else await walk.run()
+        if dry_run:
+            return walk, None
+        return walk, await walk.run()
 
     walk, stopped = drain.ask(cluster, upgrade_them, stays)
     if output is Format.JSON:
@@ -306,17 +302,17 @@ def upgrade(
         say(f"{cluster.program}: {where}: {stopped.reason}", *stays)
     elif not dry_run and output is Format.TEXT:
         answer(*_outcome(walk))
-    drain.end(well=stopped is None and not walk.due())
+    sys.exit(ExitCode.of(stopped is None and not walk.due()))
 
 
 def _outcome(walk: Upgrade) -> Iterator[str]:
-    """What is due again where another client has changed the DaemonSet meanwhile."""
     if walk.due():
         yield f"another client has changed {walk.control} meanwhile; run the same command again"
         yield from rules.plan(walk.control, list(walk.standings.values()))
         return
-    number = len(walk.standings)
-    nodes = "1 node" if number == 1 else f"{number} nodes"
+    nodes = f"{len(walk.standings)} nodes"
+    if len(walk.standings) == 1:
+        nodes = "1 node"
     yield f"{walk.control}: revision {walk.control.revision} on {nodes}"
 
 

@@ -26,7 +26,7 @@ from tests.cli.doctored_cluster import (
 from tests.cli.gpu_cluster import machine
 from tests.operations.broken_clusters import resource_slice
 
-NOT_HERE = 3  # of CDI, of the policy on agents, of kubelet's metrics
+NOT_HERE = 2  # of CDI, of the policy on agents
 
 
 @pytest.fixture
@@ -81,21 +81,6 @@ def broken_everywhere(cluster: DoctoredCluster) -> None:
     sly = {"name": "main", "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]}
     spec = {"nodeName": NODE, "containers": [sly]}
     cluster.create(PODS, {"metadata": {"name": "sly"}, "spec": spec}, "default")
-
-
-def test_the_kubelets_own_metrics_tell_its_cgroup(
-    cluster: DoctoredCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    send = Access.send
-
-    def answer(access: Access, asked: Ask, deadline_s: float) -> urllib3.BaseHTTPResponse:
-        if asked.subresource == "proxy/metrics":
-            text = b"# TYPE kubelet_cgroup_version gauge\nkubelet_cgroup_version 1\n"
-            return urllib3.HTTPResponse(text, status=200)
-        return send(access, asked, deadline_s)
-
-    monkeypatch.setattr(Access, "send", answer)
-    assert {one["id"]: one["verdict"] for one in checks(cluster)}["cgroup-v1"] == "found"
 
 
 # -- and all of it -------------------------------------------------------------------------------

@@ -1,7 +1,4 @@
-"""What a support bundle takes: of log lines, objects and files the listed fields; and its index.
-
-What is not listed is not taken, wherever it stands.
-"""
+"""What a support bundle takes: the listed fields, and nothing else; and its index."""
 
 import json
 import re
@@ -51,55 +48,48 @@ def log_kept(text: str) -> str:
 
 def _log_line(line: str) -> str | None:
     if found := _JOURNAL.fullmatch(line):
-        if found["program"] == "systemd":
-            return line if _OF_SYSTEMD.fullmatch(found["message"]) else None
-        message = _log_line(found["message"])
-        return None if message is None else f"{found['before']}{message}"
+        message: str | None = found["message"]
+        if found["program"] != "systemd":
+            message = _log_line(found["message"])
+        elif not _OF_SYSTEMD.fullmatch(found["message"]):
+            message = None
+        return message and f"{found['before']}{message}"
     if line.startswith("{"):
         try:
             fields = json.loads(line)
         except (ValueError, RecursionError):
             return None
-        named = [name for name in fields if name in _LOG_FIELDS]
-        return json.dumps({name: _log_field(name, fields[name]) for name in named})
-    if _TRACEBACK.fullmatch(line):
-        return line
-    exception = _EXCEPTION.fullmatch(line)
-    return exception[1] if exception else None
-
-
-def _log_field(name: str, value: Any) -> Any:
-    if name == "command":
-        return program_of(str(value))
-    return log_kept(str(value)) if name == "exception" else value
+        kept = {name: value for name, value in fields.items() if name in _LOG_FIELDS}
+        if "command" in kept:
+            kept["command"] = program_of(str(kept["command"]))
+        if "exception" in kept:
+            kept["exception"] = log_kept(str(kept["exception"]))
+        return json.dumps(kept)
+    if exception := _EXCEPTION.fullmatch(line):
+        return exception[1]
+    return _TRACEBACK.fullmatch(line) and line
 
 
 def _lines_kept(text: str, kept_of: Callable[[str], str | None]) -> str:
-    kept = []
-    unknown = 0
-    for line in filter(None, text.splitlines()):
-        taken = kept_of(line) if len(line) <= _LONGEST_LINE else None
-        if taken is None:
-            unknown += 1
-        else:
-            kept.append(taken)
+    lines = [line for line in text.splitlines() if line]
+    taken = [kept_of(line) for line in lines if len(line) <= _LONGEST_LINE]
+    kept = [line for line in taken if line is not None]
+    unknown = len(lines) - len(kept)
     if unknown:
         kept.append(f"[{unknown} lines are not of a known form and left out]")
     return "".join(f"{line}\n" for line in kept)
 
 
 def daemon_log_kept(text: str) -> str:
-    """Of each line of nvidia-cuda-mps-control's log what it reports, without its words.
-
-    The daemon also writes the words of anybody who may connect to it.
-    """
+    """Of each line of the daemon's log what it reports, without its words, which may be
+    those of anybody who connects."""
 
     def line_kept(line: str) -> str | None:
-        found = read_line(line)
-        if found is None:
+        if not (found := read_line(line)):
             return None
-        who = f": {found.pid}" if found.pid else ""
-        return f"{found.when} {found.event}{who}"
+        if found.pid:
+            return f"{found.when} {found.event}: {found.pid}"
+        return f"{found.when} {found.event}"
 
     return _lines_kept(text, line_kept)
 

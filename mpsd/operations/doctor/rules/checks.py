@@ -1,10 +1,7 @@
-"""Checks of a node or of a cluster, and the diagnosis that they add up to: the most serious finding
-first.
+"""Checks of a node or of a cluster, and the diagnosis that they add up to.
 
-A check that cannot be made is unknown, never passed. What is looked at is a frozen picture of
-facts; one that could not be read is Unknown, and one that does not exist here is NotApplicable. A
-check is well where it has come to its end: it reads every fact that it needs before it finds
-anything.
+A check that cannot be made is unknown, never passed: it is well where it has come to its end, and
+reads every fact that it needs before it finds anything.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -18,8 +15,7 @@ Facts = TypeVar("Facts")
 
 
 class Unknown(Exception):
-    """In place of a fact that could not be read; a check that needs it raises it. why: as the end
-    of a sentence."""
+    """In place of a fact that could not be read. why: as the end of a sentence."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -37,6 +33,13 @@ def known(fact: Fact[Value]) -> Value:
     """The value; raises Unknown where there is none."""
     if isinstance(fact, Unknown):
         raise fact
+    return fact
+
+
+def known_or(fact: Fact[Value], other: Value) -> Value:
+    """The value; `other` where there is none."""
+    if isinstance(fact, Unknown):
+        return other
     return fact
 
 
@@ -74,10 +77,11 @@ class CheckVerdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """what: the object and what is wrong with it. remedy: the one thing to do. Neither ends with a
-    full stop."""
+    """Neither ends with a full stop."""
 
+    #: The object, and what is wrong with it.
     what: str
+    #: The one thing to do.
     remedy: str
 
 
@@ -86,12 +90,11 @@ Find: TypeAlias = Callable[[Facts], Iterator[Finding]]
 
 @dataclass(frozen=True, slots=True)
 class Check(Generic[Facts]):
-    """One check. well: what holds where nothing is found. how: where the facts that it reads are
-    from."""
-
     id: str
     severity: Severity
+    #: What holds where nothing is found.
     well: str
+    #: Where the facts that it reads are from.
     how: str
     find: Find[Facts]
 
@@ -113,13 +116,11 @@ class CheckTable(list[Check[Facts]]):
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """The result of a check. why: it could not be made, or does not apply; empty where it was made
-    completely."""
-
     check: Check[Any]
     verdict: CheckVerdict
-    findings: tuple[Finding, ...] = ()
-    why: str = ""
+    findings: tuple[Finding, ...]
+    #: It could not be made, or does not apply; empty where it was made completely.
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +146,11 @@ class Diagnosis:
             return f"{outcome.findings[0].what}; {outcome.findings[0].remedy}"
         unknown = self.of(CheckVerdict.UNKNOWN)
         if unknown:
-            more = f", and {len(unknown) - 1} more checks" if len(unknown) > 1 else ""
-            what = f"not known is whether {unknown[0].check.well}: {unknown[0].why}{more}"
+            what = f"not known is whether {unknown[0].check.well}: {unknown[0].why}"
+            if len(unknown) > 1:
+                what = f"{what}, and {len(unknown) - 1} more checks"
             return f"nothing wrong was found, but {what}"
-        made = sum(outcome.verdict is not CheckVerdict.NOT_APPLICABLE for outcome in self.outcomes)
+        made = len(self.outcomes) - len(self.of(CheckVerdict.NOT_APPLICABLE))
         return f"all is well: {made} checks"
 
 
@@ -157,25 +159,25 @@ def diagnose(facts: Facts, checks: Iterable[Check[Facts]]) -> Diagnosis:
     consequences."""
     verdicts = list(CheckVerdict)
     severities = list(Severity)
-    outcomes = [_outcome(check, facts) for check in checks]
-    order = sorted(
-        outcomes,
-        key=lambda one: (verdicts.index(one.verdict), severities.index(one.check.severity)),
-    )
-    return Diagnosis(tuple(order))
+
+    def order(one: CheckOutcome) -> tuple[int, int]:
+        return verdicts.index(one.verdict), severities.index(one.check.severity)
+
+    return Diagnosis(tuple(sorted((_outcome(check, facts) for check in checks), key=order)))
 
 
 def _outcome(check: Check[Facts], facts: Facts) -> CheckOutcome:
     findings: list[Finding] = []
+    verdict = CheckVerdict.WELL
+    why = ""
     try:
         for one in check.find(facts):
             findings.append(one)  # noqa: PERF402 - those before what is not known are kept
     except Unknown as missing:
-        if findings:
-            return CheckOutcome(check, CheckVerdict.FOUND, tuple(findings), missing.why)
+        why = missing.why
         verdict = CheckVerdict.UNKNOWN
         if isinstance(missing, NotApplicable):
             verdict = CheckVerdict.NOT_APPLICABLE
-        return CheckOutcome(check, verdict, (), missing.why)
-    verdict = CheckVerdict.FOUND if findings else CheckVerdict.WELL
-    return CheckOutcome(check, verdict, tuple(findings))
+    if findings:
+        verdict = CheckVerdict.FOUND
+    return CheckOutcome(check, verdict, tuple(findings), why)

@@ -1,7 +1,7 @@
 """Checks of `kubectl mps doctor`: what is installed, nodes, versions, what others use of the GPUs.
 
-They are about what no condition, alert or `kubectl describe` says; what nodes report themselves is
-printed as it is. A cause stands before its consequences.
+They are about what no condition, alert or `kubectl describe` says; conditions are printed as they
+are. A cause stands before its consequences.
 """
 
 import re
@@ -23,12 +23,10 @@ from mpsd.model.node_report import NodeStatus
 from mpsd.model.times import lasting
 from mpsd.operations.doctor.rules.checks import (
     CheckTable,
-    Fact,
     Finding,
     NotApplicable,
     Severity,
     Unknown,
-    each,
     known,
 )
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Object, inside
@@ -86,9 +84,11 @@ def definition_old(facts: ClusterFacts) -> Iterator[Finding]:
 def pods_not_ready(facts: ClusterFacts) -> Iterator[Finding]:
     for pod in facts.components:
         if pod.trouble and not pod.ending:
-            where = f" on {pod.node}" if pod.node else ""
+            what = f"pod {NAMESPACE}/{pod.name}"
+            if pod.node:
+                what = f"{what} on {pod.node}"
             see = f"see kubectl -n {NAMESPACE} describe pod {pod.name}"
-            yield Finding(f"pod {NAMESPACE}/{pod.name}{where} does not run: {pod.trouble}", see)
+            yield Finding(f"{what} does not run: {pod.trouble}", see)
     for one in facts.workloads:
         if one.ready < one.wanted:
             what = f"{one.kind}/{one.name} has {one.ready} of {one.wanted} pods ready"
@@ -139,8 +139,8 @@ def _reporting(facts: ClusterFacts) -> list[ClusterNode]:
 
 # The first versions that put CDI devices into a container: of a runtime, and of a kubelet that
 # passes their names on.
-_CDI = re.compile(r"(containerd|cri-o|)(?:://)?v?(\d+)\.(\d+)")
-_CDI_SINCE = {"containerd": (1, 7), "cri-o": (1, 23), "": (1, 28)}
+_CDI = re.compile(r"(containerd|cri-o|kubelet)://(v?(\d+)\.(\d+).*)")
+_CDI_SINCE = {"containerd": (1, 7), "cri-o": (1, 23), "kubelet": (1, 28)}
 
 
 @_check(_STOPS, "CDI is known where the agent uses it", "DaemonSet mpsd-agent; Nodes: nodeInfo")
@@ -149,24 +149,15 @@ def no_cdi(facts: ClusterFacts) -> Iterator[Finding]:
     if not strategy.startswith("cdi-"):
         raise NotApplicable("the agent gives containers their GPU without CDI")
     for one in facts.machines:
-        for part in (one.runtime, one.kubelet if strategy == "cdi-cri" else ""):
-            found = _CDI.match(part) if one.node.is_labelled else None
-            if found and (int(found[2]), int(found[3])) < _CDI_SINCE[found[1]]:
-                runs = part.replace("://", " ") if found[1] else f"kubelet {part}"
-                what = f"{one.node.name} runs {runs}, which knows no CDI"
+        parts = [one.runtime]
+        if strategy == "cdi-cri":
+            parts.append(f"kubelet://{one.kubelet}")
+        for found in filter(None, map(_CDI.match, parts)):
+            is_old = (int(found[3]), int(found[4])) < _CDI_SINCE[found[1]]
+            if one.node.is_labelled and is_old:
+                what = f"{one.node.name} runs {found[1]} {found[2]}, which knows no CDI"
                 to_do = "upgrade it, or set agent.deviceListStrategy to envvar (docs/install.md)"
                 yield Finding(f"{what}: containers get no GPU by {strategy}", to_do)
-
-
-@_check(_NOTE, "kubelets are on cgroup v2", "nodes/NAME/proxy/metrics: kubelet_cgroup_version")
-def cgroup_v1(facts: ClusterFacts) -> Iterator[Finding]:
-    for node, version in each(facts.cgroups, facts.cgroups.__getitem__):
-        if version == 1:
-            what = f"{node} is on cgroup v1, where kubelet 1.35 and newer does not start"
-            unless = "unless failCgroupV1 is false"
-            yield Finding(
-                f"{what} {unless}", "boot it with cgroup v2 (systemd.unified_cgroup_hierarchy=1)"
-            )
 
 
 @_check(_STOPS, "no node keeps its startup taint", "Nodes: their taints; DaemonSets")
@@ -189,10 +180,13 @@ def startup_taint(facts: ClusterFacts) -> Iterator[Finding]:
 
 @_check(_BREAKS, "clocks agree", "Date of an answer; MPSNodes: reportedAt and managedFields")
 def clocks_apart(facts: ClusterFacts) -> Iterator[Finding]:
-    nodes = ((f"node {name}", behind_s) for name, behind_s in facts.node_clocks.items())
-    for clock, behind_s in (("this machine", known(facts.own_clock)), *nodes):
+    nodes = {f"node {name}": behind_s for name, behind_s in facts.node_clocks.items()}
+    clocks = {"this machine": known(facts.own_clock), **nodes}
+    for clock, behind_s in clocks.items():
+        way = "behind"
+        if behind_s < 0:
+            way = "ahead of"
         if abs(behind_s) > _APART_S:
-            way = "behind" if behind_s > 0 else "ahead of"
             what = f"the clock of {clock} is {lasting(abs(behind_s))} {way} the API server's"
             yield Finding(what, "synchronize all clocks with one time service, such as chrony")
 
@@ -200,23 +194,25 @@ def clocks_apart(facts: ClusterFacts) -> Iterator[Finding]:
 @_check(_BREAKS, "agents can read what control writes", "MPSNodes: version, domains[].version")
 def version_skew(facts: ClusterFacts) -> Iterator[Finding]:
     """The other way is normal after an upgrade: the DaemonSet of control is OnDelete."""
-
-    def version_of(node: ClusterNode) -> Fact[str]:
-        return node.version or Unknown(f"the agent of {node.name} does not report its version")
-
-    for node, version in each(_reporting(facts), version_of):
+    nodes = _reporting(facts)
+    for node in nodes:
         for control in sorted({one.version for one in node.domains}):
-            if _numbers(control) > _numbers(version):
-                what = f"{node.name}: control is of version {control} and the agent of {version}"
+            if node.version and _numbers(control) > _numbers(node.version):
+                versions = f"control is of version {control} and the agent of {node.version}"
                 why = "the agent may not understand records that a later version writes"
                 roll = f"roll the agents out: kubectl -n {NAMESPACE} rollout status ds/{AGENT}"
-                yield Finding(f"{what}: {why}", roll)
+                yield Finding(f"{node.name}: {versions}: {why}", roll)
+    for node in nodes:
+        if not node.version:
+            raise Unknown(f"the agent of {node.name} does not report its version")
 
 
 def _numbers(version: str) -> list[int]:
     """As 0, 10 and 1 in 0.10.1 and 0.10.1rc2; none where it is not reported."""
     found = re.match(r"\d{1,9}(?:\.\d{1,9})*", version, re.ASCII)
-    return [int(number) for number in found[0].split(".")] if found else []
+    if not found:
+        return []
+    return list(map(int, found[0].split(".")))
 
 
 @_check(_BREAKS, "all parts are of one image", "images of mpsd's pods")
@@ -252,21 +248,23 @@ def _offers(facts: ClusterFacts) -> Mapping[str, Object]:
 
 @_check(_STOPS, "Kubernetes divides GPUs among claims", f"GET /version; {_OFFERS}")
 def claims_unsupported(facts: ClusterFacts) -> Iterator[Finding]:
-    if not facts.serves_claims:
+    if not any(pod.claim_driver and not pod.ending for pod in facts.components):
         raise NotApplicable("no agent serves resource claims")
     if (found := facts.kubernetes) < _OLDEST_SHARING:
         what = f"Kubernetes {found[0]}.{found[1]} cannot divide a GPU among claims"
-        why = "and agents serve GPUs by claims"
-        yield Finding(f"{what}, {why}", f"upgrade it to 1.36 or newer, or {_WITHOUT}")
+        upgrade = f"upgrade it to 1.36 or newer, or {_WITHOUT}"
+        yield Finding(f"{what}, and agents serve GPUs by claims", upgrade)
         return
     for node, one in _offers(facts).items():
         devices = inside(one, "spec", "devices") or ()
         if not all(device.get("allowMultipleAllocations") for device in devices):
             dropped = f"the API server has dropped from the ResourceSlice of {node}"
-            what = f"{dropped} that several claims may share a GPU"
             why = "its feature gate DRAConsumableCapacity is off"
             where = "in API servers, schedulers and kubelets, as Kubernetes 1.36 has it"
-            yield Finding(f"{what}: {why}", f"switch it on {where}, or {_WITHOUT}")
+            yield Finding(
+                f"{dropped} that several claims may share a GPU: {why}",
+                f"switch it on {where}, or {_WITHOUT}",
+            )
             return
 
 
@@ -299,9 +297,7 @@ def other_plugin(facts: ClusterFacts) -> Iterator[Finding]:
 
 _VALIDATOR = "nvidia.com/gpu.deploy.operator-validator"
 _MIG = "nvidia.com/mig.config"
-_NO_MIG = "all-disabled"
 _MIG_STATE = "nvidia.com/mig.config.state"
-_MIG_DONE = "success"
 
 
 @_check(_NOTE, "NVIDIA's GPU operator stays off mpsd's nodes", f"{_LABELS}; policy")
@@ -313,15 +309,16 @@ def nvidia_operator(facts: ClusterFacts) -> Iterator[Finding]:
             what = f"{one.name} has the label {one.nvidia_mps}, {starts}"
             keep = f"{set_label} nvidia.com/gpu.deploy.device-plugin=false"
             yield Finding(what, f"{keep}, or configure its device plugin without sharing.mps there")
-        if facts.policy.exclusive_process and one.labels.get(_VALIDATOR, "false") != "false":
-            label = f"{_VALIDATOR}={one.labels[_VALIDATOR]}"
+        validator = one.labels.get(_VALIDATOR, "false")
+        if facts.policy.exclusive_process and validator != "false":
+            label = f"{_VALIDATOR}={validator}"
             what = f"NVIDIA's GPU operator starts its validator on {one.name} ({label})"
             why = "whose CUDA program runs outside MPS, where EXCLUSIVE_PROCESS refuses it"
             yield Finding(f"{what}, {why}", f"{set_label} {_VALIDATOR}=false")
-        wanted = one.labels.get(_MIG, _NO_MIG)
-        state = one.labels.get(_MIG_STATE, _MIG_DONE if wanted == _NO_MIG else "not there")
-        if state != _MIG_DONE:
-            labels = f"{_MIG}={wanted}, {_MIG_STATE} is {state}"
+        wanted = one.labels.get(_MIG, "all-disabled")
+        state = one.labels.get(_MIG_STATE)
+        if state != "success" and (state or wanted != "all-disabled"):
+            labels = f"{_MIG}={wanted}, {_MIG_STATE} is {state or 'not there'}"
             what = f"NVIDIA's MIG manager is to give {one.name} another layout ({labels})"
             why = "and the driver changes none that mpsd's MPS servers use"
             drain = f"kubectl mps drain {one.name}, then as docs/hardware.md says"
@@ -342,7 +339,9 @@ def outside_ledger(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _more(things: Sequence[object]) -> str:
     """How many there are behind the first."""
-    return f" (and {len(things) - 1} more)" if len(things) > 1 else ""
+    if len(things) < 2:
+        return ""
+    return f" (and {len(things) - 1} more)"
 
 
 @_check(_BREAKS, "schedulers ask mpsd for free capacity", "annotations of pods on mpsd's nodes")

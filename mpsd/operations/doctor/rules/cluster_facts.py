@@ -1,10 +1,9 @@
-"""What `kubectl mps doctor` saw of a cluster, and how it is read from objects of the API. Nothing
-is judged here."""
+"""What `kubectl mps doctor` saw of a cluster, read from objects of the API. Nothing is judged
+here."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Any, TypeAlias
 
 from mpsd.admission.rules.requests import named, ours
@@ -53,12 +52,17 @@ def inside(thing: Object | None, *keys: str) -> Any:
     return found
 
 
-def variable(containers: Sequence[Object] | None, name: str) -> str:
-    """What the first of these containers that has the variable has there; empty where none does."""
-    found = (
-        each for one in containers or () for each in one.get("env") or () if each["name"] == name
-    )
-    return next((str(each.get("value", "")) for each in found), "")
+def _component(thing: Object) -> str:
+    return inside(thing, "metadata", "labels", NAME_LABEL) or ""
+
+
+def _variable(pod: Object, name: str) -> str:
+    """The value in the first container of a pod, or of a template, that has it; empty: none has."""
+    for container in inside(pod, "spec", "containers") or ():
+        for one in container.get("env") or ():
+            if one["name"] == name:
+                return str(one.get("value", ""))
+    return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +87,12 @@ def read_own_pod(thing: Object, policy: Policy) -> OwnPod:
     images = [one.get("image", "") for one in inside(thing, "spec", "containers") or ()]
     return OwnPod(
         name=seen.name.name,
-        component=inside(thing, "metadata", "labels", NAME_LABEL) or "",
+        component=_component(thing),
         node=seen.node,
         ending=seen.terminating or seen.phase == "Succeeded",
         trouble="; ".join(_trouble(seen)),
         image=next((image for image in images if "kube-scheduler" not in image), ""),
-        claim_driver=variable(inside(thing, "spec", "containers"), "MPSD_DRA"),
+        claim_driver=_variable(thing, "MPSD_DRA"),
     )
 
 
@@ -97,35 +101,32 @@ def _trouble(seen: PodSeen) -> Iterator[str]:
         yield f"{seen.reason}: {quoted(seen.message)}"
     for one in seen.waiting:
         if not one.is_plain:
-            yield f"{one.name}: {one.reason}" + (f": {quoted(one.message)}" if one.message else "")
+            yield ": ".join(filter(None, (one.name, one.reason, quoted(one.message))))
     if seen.unscheduled and not seen.node:
         yield quoted(seen.unscheduled)
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A DaemonSet or Deployment of mpsd's. kind: as kubectl writes it, such as `ds`. wanted, ready:
-    pods."""
+    """A DaemonSet or Deployment of mpsd's."""
 
+    #: As kubectl writes it, such as `ds`.
     kind: str
     name: str
     component: str
+    #: Pods, as `ready`.
     wanted: int
     ready: int
 
 
 def read_workload(thing: Object, kind: str) -> Workload:
-    metadata = thing["metadata"]
     status = thing.get("status") or {}
+    wanted = inside(thing, "spec").get("replicas", 1)
+    ready = status.get("readyReplicas", 0)
     if kind == "ds":
         wanted = status.get("desiredNumberScheduled", 0)
         ready = status.get("numberReady", 0)
-    else:
-        wanted = inside(thing, "spec").get("replicas", 1)
-        ready = status.get("readyReplicas", 0)
-    return Workload(
-        kind, metadata["name"], inside(metadata, "labels", NAME_LABEL) or "", wanted, ready
-    )
+    return Workload(kind, thing["metadata"]["name"], _component(thing), wanted, ready)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +141,11 @@ class ClusterNodeFacts:
 
 
 def read_machine(thing: Object, policy: Policy) -> ClusterNodeFacts:
+    versions = inside(thing, "status", "nodeInfo") or {}
     return ClusterNodeFacts(
         node=read_kubernetes_node(thing),
-        kubelet=inside(thing, "status", "nodeInfo", "kubeletVersion") or "",
-        runtime=inside(thing, "status", "nodeInfo", "containerRuntimeVersion") or "",
+        kubelet=versions.get("kubeletVersion") or "",
+        runtime=versions.get("containerRuntimeVersion") or "",
         whole_gpus=", ".join(_whole_gpus(inside(thing, "status", "capacity") or {}, policy)),
     )
 
@@ -151,18 +153,6 @@ def read_machine(thing: Object, policy: Policy) -> ClusterNodeFacts:
 def _whole_gpus(amounts: Fields, policy: Policy) -> list[str]:
     found = named(amounts, policy.admission.other_gpus)
     return [f"{name}: {amount}" for name, amount in found if name not in ours(policy)]
-
-
-def seconds_behind(thing: Object) -> float | None:
-    """How far the clock of a node is behind the API server's: when the node says that it wrote its
-    MPSNode, against when the API server says that its status was written. None where either is
-    missing.
-    """
-    reported = seconds(inside(thing, "status", "reportedAt"))
-    fields = inside(thing, "metadata", "managedFields") or ()
-    written = [seconds(one.get("time")) for one in fields if "f:status" in one.get("fieldsV1", {})]
-    times = [time for time in written if time is not None]
-    return None if reported is None or not times else max(times) - reported
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,17 +174,22 @@ def read_user(
     if is_exempt or seen.phase in ("Succeeded", "Failed"):
         return None
     found = read_object({"kind": "Pod", **thing})
-    if not found.pod:
+    pod = found.pod
+    if not pod:
         return PodFacts(seen, ())
-    before = found.pod.annotations
+    before = pod.annotations
     context = RequestContext(annotations_before=before, is_placed=True, is_changed=True)
     modes = modes_in(namespaces.get(seen.name.namespace, {}), policy.admission.rules).modes
-    enforced = {rule for rule in _BYPASSES if modes.get(rule) is RuleMode.ENFORCE}
-    judged = judge(found, policy, facts, context)
-    outside = [one.problem.fault for one in judged if one.rule in enforced]
-    wholes = [whole for one in found.pod.containers for whole in _whole_gpus(one.limits, policy)]
-    outside += [f"another device plugin gave it {whole}" for whole in wholes]
-    return PodFacts(seen, tuple(outside))
+
+    def outside() -> Iterator[str]:
+        for one in judge(found, policy, facts, context):
+            if one.rule in _BYPASSES and modes.get(one.rule) is RuleMode.ENFORCE:
+                yield one.problem.fault
+        for container in pod.containers:
+            for whole in _whole_gpus(container.limits, policy):
+                yield f"another device plugin gave it {whole}"
+
+    return PodFacts(seen, tuple(outside()))
 
 
 @dataclass(frozen=True)
@@ -202,20 +197,20 @@ class ClusterFacts:
     """What the API server answered, and what is read of that; reading raises Unknown where there
     was no answer.
 
-    now: seconds since 1970 by the clock of this machine. ours: the version of this command line.
-    version: what the API server answers of its own. own_clock: how many seconds behind the API
-    server's; below zero, ahead. cgroups: the version on each of mpsd's nodes. Each of the others
-    has objects of the API, none or one where an object of one name is meant. Where nodes were
+    Objects are those of the API, none or one where an object of one name is meant. Where nodes were
     named, nodes, mpsnodes and own_pods are of these alone; a pod that has no node yet is one of
     them.
     """
 
+    #: Seconds since 1970 by the clock of this machine.
     now: float
+    #: The version of this command line.
     ours: str
     policy: Policy
     gpu_facts: GpuFacts
-    cgroups: Mapping[str, Fact[int]]
+    #: What the API server answers of its own.
     version: Object
+    #: How many seconds behind the API server's; below zero, ahead.
     own_clock: Fact[float]
     namespace: Objects
     definition: Objects
@@ -248,22 +243,18 @@ class ClusterFacts:
 
     @cached_property
     def workloads(self) -> tuple[Workload, ...]:
-        kinds = {"ds": known(self.daemon_sets), "deploy": known(self.deployments)}
-        return tuple(read_workload(one, kind) for kind, things in kinds.items() for one in things)
+        daemon_sets = [read_workload(one, "ds") for one in known(self.daemon_sets)]
+        deployments = [read_workload(one, "deploy") for one in known(self.deployments)]
+        return *daemon_sets, *deployments
 
     def of_agents(self, name: str) -> str:
         """A variable of the agents, by their DaemonSet; empty where that does not have it."""
-        keys = ("spec", "template", "spec", "containers")
-        pods = [inside(one, *keys) or () for one in known(self.daemon_sets)]
-        return variable([*chain(*pods)], name)
+        templates = [inside(one, "spec", "template") for one in known(self.daemon_sets)]
+        return next(filter(None, (_variable(one, name) for one in templates)), "")
 
     @cached_property
     def components(self) -> tuple[OwnPod, ...]:
         return tuple(read_own_pod(thing, self.policy) for thing in known(self.own_pods))
-
-    @property
-    def serves_claims(self) -> bool:
-        return any(pod.claim_driver and not pod.ending for pod in self.components)
 
     @cached_property
     def machines(self) -> tuple[ClusterNodeFacts, ...]:
@@ -280,11 +271,16 @@ class ClusterFacts:
 
     @cached_property
     def node_clocks(self) -> Mapping[str, float]:
-        """How far each node's is behind the API server's, as far as that is known."""
-        things = [one for one in known(self.mpsnodes) if inside(one, "status", "reportedAt")]
-        clocks = {str(one["metadata"]["name"]): seconds_behind(one) for one in things}
-        found = {name: behind_s for name, behind_s in clocks.items() if behind_s is not None}
-        if clocks and not found:
+        """How many seconds each node's is behind the API server's, as far as that is known: when
+        the node says that it wrote its MPSNode, against when the API server says so."""
+        found = {}
+        reporting = [one for one in known(self.mpsnodes) if inside(one, "status", "reportedAt")]
+        for one in reporting:
+            reported = seconds(inside(one, "status", "reportedAt"))
+            written = list(filter(None, map(seconds, _status_writes(one))))
+            if reported is not None and written:
+                found[str(one["metadata"]["name"])] = max(written) - reported
+        if reporting and not found:
             raise Unknown("the API server has no managedFields of a node's status")
         return found
 
@@ -293,8 +289,13 @@ class ClusterFacts:
         """The pods on mpsd's nodes, and those that have no node yet."""
         namespaces = [one["metadata"] for one in known(self.namespaces)]
         labels = {one["name"]: one.get("labels") or {} for one in namespaces}
-        pods = known(self.pods)
         ours = {None, "", *(one.name for one in self.shared)}
-        of_ours = [pod for pod in pods if inside(pod, "spec", "nodeName") in ours]
-        read = [read_user(pod, self.policy, self.gpu_facts, labels) for pod in of_ours]
-        return tuple(filter(None, read))
+        there = [one for one in known(self.pods) if inside(one, "spec", "nodeName") in ours]
+        found = [read_user(pod, self.policy, self.gpu_facts, labels) for pod in there]
+        return tuple(filter(None, found))
+
+
+def _status_writes(thing: Object) -> Iterator[str | None]:
+    for one in inside(thing, "metadata", "managedFields") or ():
+        if "f:status" in one.get("fieldsV1", {}):
+            yield one.get("time")

@@ -1,8 +1,7 @@
 """Checks of `mpsd doctor`: what MPS needs of a machine, what is in the way, mpsd's domains,
 containers.
 
-They hold for a machine on which mpsd has never run. What somebody else has started or set is named,
-with how to undo it, and never undone here. What mpsd has no part in on this machine is no fault.
+They hold for a machine on which mpsd has never run. What mpsd has no part in there is no fault.
 """
 
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from mpsd.operations.doctor.rules.checks import (
     Unknown,
     each,
     known,
+    known_or,
 )
 from mpsd.operations.doctor.rules.node_facts import AgentSilent, DaemonSeen, DomainSeen, NodeFacts
 
@@ -57,7 +57,9 @@ def _domains(facts: NodeFacts) -> tuple[DomainSeen, ...]:
 def _parted(error: str, remedy: str) -> Finding:
     """error: ends with its remedy behind a semicolon, or has none; then this one."""
     what, _semicolon, own = error.rpartition("; ")
-    return Finding(what or error, own if what else remedy)
+    if what:
+        return Finding(what, own)
+    return Finding(error, remedy)
 
 
 @_check(_STOPS, "the limits files are sound", "policy.yaml and gpus.yaml")
@@ -140,18 +142,17 @@ def run_directory(facts: NodeFacts) -> Iterator[Finding]:
 @_check(_STOPS, "every control daemon is mpsd's", f"/proc, and {_RECORDS}")
 def other_daemon(facts: NodeFacts) -> Iterator[Finding]:
     """A daemon inside the run directory belongs to the process that holds the directory."""
-    ours = {
-        one.record.daemon.pid
-        for one in known(facts.domains)
-        if one.record.daemon and one.daemon_lives
-    }
+    daemons = [one.record.daemon for one in known(facts.domains) if one.daemon_lives]
+    ours = {daemon.pid for daemon in daemons if daemon}
     directory = f"{known(facts.run_directory).path}/"
     unsure = known(facts.unreadable)
     for daemon in known(facts.daemons):
         is_inside = daemon.pipe.startswith(directory)
-        if is_inside and unsure and known(facts.holder) is None:
+        if is_inside and known(facts.holder) is not None:
+            continue
+        if is_inside and unsure:
             raise Unknown("which daemons are mpsd's is in records that cannot be read")
-        if daemon.pid not in ours and not (is_inside and known(facts.holder) is not None):
+        if daemon.pid not in ours:
             yield _stray(daemon, was_ours=is_inside and not daemon.pipe_is_there)
 
 
@@ -162,11 +163,14 @@ def _stray(daemon: DaemonSeen, *, was_ours: bool) -> Finding:
         what = f"a control daemon (pid {daemon.pid}) still runs, {removed}"
         to_do = f"run `{kill}` once its programs have ended, which would lose their GPU"
         return Finding(what, f"{to_do}, and start mpsd again")
-    where = f" in {daemon.pipe}" if daemon.pipe else ""
-    quits = f"echo quit | CUDA_MPS_PIPE_DIRECTORY={daemon.pipe} nvidia-cuda-mps-control"
-    what = f"another control daemon (pid {daemon.pid}{where}) runs on this machine"
-    stop = quits if daemon.pipe and daemon.pipe_is_there else kill
-    return Finding(f"{what}; mpsd did not start it", f"stop it ({stop}), and whatever starts it")
+    which = f"pid {daemon.pid}"
+    stop = kill
+    if daemon.pipe:
+        which = f"{which} in {daemon.pipe}"
+        if daemon.pipe_is_there:
+            stop = f"echo quit | CUDA_MPS_PIPE_DIRECTORY={daemon.pipe} nvidia-cuda-mps-control"
+    what = f"another control daemon ({which}) runs on this machine; mpsd did not start it"
+    return Finding(what, f"stop it ({stop}), and whatever starts it")
 
 
 @_check(_STOPS, "no compute mode was left behind", f"{_COMPUTE_MODE}, /proc/locks")
@@ -174,12 +178,14 @@ def compute_mode_left(facts: NodeFacts) -> Iterator[Finding]:
     runs = known(facts.holder) is not None or any(one.daemon_lives for one in known(facts.domains))
     recorded = {uuid for one in known(facts.domains) for uuid in one.record.compute_modes}
     for gpu, mode in each(known(facts.gpus), lambda gpu: gpu.compute_mode):
-        if mode and (mode == _PROHIBITED or not runs):
-            back = f"run `nvidia-smi -i {gpu.ordinal} -c DEFAULT`"
-            if gpu.uuid in recorded and not runs:
+        what = f"{gpu} is in compute mode {_MODES.get(mode, mode)}"
+        back = f"run `nvidia-smi -i {gpu.ordinal} -c DEFAULT`"
+        if not runs:
+            what = f"{what} while no mpsd runs"
+            if gpu.uuid in recorded:
                 back = "`mpsd control --release` puts it back"
-            where = "" if runs else " while no mpsd runs"
-            yield Finding(f"{gpu} is in compute mode {_MODES.get(mode, mode)}{where}", back)
+        if mode == _PROHIBITED or (mode and not runs):
+            yield Finding(what, back)
 
 
 @_check(_BREAKS, "nothing can run beside MPS", f"{_COMPUTE_MODE}, and policy.yaml")
@@ -222,7 +228,7 @@ def record_strange(facts: NodeFacts) -> Iterator[Finding]:
 def not_running(facts: NodeFacts) -> Iterator[Finding]:
     if known(facts.holder) is not None:
         return
-    seen = () if isinstance(facts.domains, Unknown) else facts.domains
+    seen = known_or(facts.domains, ())
     if living := [one.record.domain for one in seen if one.daemon_lives]:
         what = "neither `mpsd up` nor `mpsd control` runs: nothing supervises the daemons of"
         to_do = "start it again: it adopts these daemons, and no program is interrupted"
@@ -241,11 +247,13 @@ def domain_stopped(facts: NodeFacts) -> Iterator[Finding]:
             log = f"{record.domain}/log/control.log in the run directory"
             yield Finding(what, f"see its log ({log}) and mpsd's")
         elif what_to_do := remedy(state, record.reason):
-            why = f": {record.reason}" if record.reason else ""
-            yield Finding(f"{record.domain} is {after_is(state)}{why}", what_to_do)
+            what = f"{record.domain} is {after_is(state)}"
+            yield Finding(": ".join(filter(None, (what, record.reason))), what_to_do)
         # one that cannot start is never down for long
         elif state is State.STARTING and record.restarts:
-            times = "once" if record.restarts == 1 else f"{record.restarts} times in a row"
+            times = f"{record.restarts} times in a row"
+            if record.restarts == 1:
+                times = "once"
             what = f"{record.domain} is starting again: its control daemon has ended {times}"
             yield Finding(f"{what}, and none serves since", remedy(State.DOWN, ""))
 

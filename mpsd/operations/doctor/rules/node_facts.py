@@ -1,4 +1,4 @@
-"""What `mpsd doctor` saw of a node: a frozen picture, without a judgement."""
+"""What `mpsd doctor` saw of a node, without a judgement."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,7 +25,9 @@ class GpuSeen:
     compute_mode: Fact[int]
 
     def __str__(self) -> str:
-        return f"gpu{self.ordinal} ({self.name})" if self.name else f"gpu{self.ordinal}"
+        if not self.name:
+            return f"gpu{self.ordinal}"
+        return f"gpu{self.ordinal} ({self.name})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,4 @@
-"""Checks of `kubectl mps doctor` of the webhook. A cluster that does without one has no fault
-here."""
+"""Checks of the webhook. A cluster that does without one has no fault here."""
 
 import binascii
 import ssl
@@ -35,6 +34,7 @@ _OPEN = (
     " network policies"
 )
 _CONFIGURATIONS = f"webhook configurations {WEBHOOK}"
+_WRITES = "mpsd-agent-writes"
 _STOPS, _BREAKS, _NOTE = Severity
 
 WEBHOOK_CHECKS = CheckTable[ClusterFacts]()
@@ -121,7 +121,9 @@ def _subject(certificate: Mapping[str, Any]) -> str:
 
 
 def _ends(left_s: float) -> str:
-    return f"expires in {lasting(left_s)}" if left_s > 0 else "has expired"
+    if left_s > 0:
+        return f"expires in {lasting(left_s)}"
+    return "has expired"
 
 
 @_check(_BREAKS, "API servers reach the webhook", "Endpoints of its Service, and events")
@@ -133,12 +135,13 @@ def webhook_unreachable(facts: ClusterFacts) -> Iterator[Finding]:
         what = f"an API server cannot call the webhook: {refusal}"
         yield Finding(what, "see its pods, its Service, and network policies")
     behind = [subset for one in known(facts.endpoints) for subset in one.get("subsets") or ()]
-    annotations = [inside(one, "metadata", "annotations") for one in _configurations(facts)]
-    if any(NOT_CALLED in (one or {}) for one in annotations):
+    if any(inside(one, "metadata", "annotations", NOT_CALLED) for one in _configurations(facts)):
         ports = [port["port"] for subset in behind for port in subset.get("ports") or ()]
-        what = "API servers cannot call the webhook, so its failurePolicy is"
-        then = f"{FailurePolicy.IGNORE}: pods are admitted without review"
-        yield Finding(f"{what} {then}", _OPEN.format(port=next(iter(ports), 9443)))
+        what = (
+            f"API servers cannot call the webhook, so its failurePolicy is {FailurePolicy.IGNORE}"
+        )
+        to_do = _OPEN.format(port=next(iter(ports), 9443))
+        yield Finding(f"{what}: pods are admitted without review", to_do)
     if not any(one.get("addresses") for one in behind):
         then = "pods are admitted without review"
         if any(one.get("failurePolicy") == "Fail" for one in webhooks):
@@ -152,9 +155,9 @@ def webhook_fail_open(facts: ClusterFacts) -> Iterator[Finding]:
     """Where cert-manager serves the webhook may not set Fail."""
     ignoring = [one for one in _webhooks(facts) if one.get("failurePolicy") == FailurePolicy.IGNORE]
     if ignoring and facts.is_injected:
-        what = f"failurePolicy is {FailurePolicy.IGNORE}: while no webhook answers, pods are"
+        then = "while no webhook answers, pods are admitted without review"
         see = f"once API servers call it, set webhook.failClosed, and {APPLY}"
-        yield Finding(f"{what} admitted without review", see)
+        yield Finding(f"failurePolicy is {FailurePolicy.IGNORE}: {then}", see)
 
 
 @_check(_BREAKS, "the policy on what agents write is in force", "ValidatingAdmissionPolicies")
@@ -162,9 +165,8 @@ def policy_missing(facts: ClusterFacts) -> Iterator[Finding]:
     if not any(one.get("matchConditions") for one in _webhooks(facts)):
         raise NotApplicable("mpsd is installed as for Kubernetes before 1.30")
     untied = "an agent's token writes to every node"
-    name = "mpsd-agent-writes"
     if facts.kubernetes < (1, 30):
         what = "mpsd is installed as for Kubernetes 1.30, which serves ValidatingAdmissionPolicies"
         yield Finding(f"{what}: {untied}", "render the chart for this version (docs/install.md)")
-    elif name not in {one["metadata"]["name"] for one in known(facts.policies)}:
-        yield Finding(f"ValidatingAdmissionPolicy {name} is missing: {untied}", APPLY)
+    elif _WRITES not in [one["metadata"]["name"] for one in known(facts.policies)]:
+        yield Finding(f"ValidatingAdmissionPolicy {_WRITES} is missing: {untied}", APPLY)

@@ -1,5 +1,5 @@
-"""Whether GPUs of a node are empty, which pods are left, and which of them may be evicted; and in
-which order mpsd is deleted from a cluster, and who would lose something by it.
+"""Whether GPUs of a node are empty, and who may be evicted; in which order mpsd is deleted from a
+cluster, and who would lose something by it.
 
 What is unknown is not empty, and the report of a silent node is not believed. As `kubectl drain`,
 it evicts no pod that would be back on the same node at once: those of DaemonSets, and static ones.
@@ -46,8 +46,9 @@ def what_is_left(node: ClusterNode, gpus: Collection[str]) -> str:
     each = states(node, gpus, with_clients=True)
     if node.pods is None:
         return f"{each}; {node.name} does not report its pods"
-    left = ", ".join(holding(pod, node.labels) for pod in holders(node, gpus))
-    return f"{each}; left: {left}" if left else each
+    if pods := holders(node, gpus):
+        return f"{each}; left: {', '.join(holding(pod, node.labels) for pod in pods)}"
+    return each
 
 
 def states(node: ClusterNode, gpus: Collection[str], *, with_clients: bool = False) -> str:
@@ -61,8 +62,9 @@ def states(node: ClusterNode, gpus: Collection[str], *, with_clients: bool = Fal
         elif with_clients and gpu.clients and gpu.state != State.DRAINED:
             clients = f" (clients: {gpu.clients})"
         found.append(f"{gpu.label} {gpu.state or 'without a daemon'}{clients}")
-    none = "it has reported no GPU yet" if node.reported_at is None else "no GPU"
-    return ", ".join(found) or none
+    if node.reported_at is None:
+        return ", ".join(found) or "it has reported no GPU yet"
+    return ", ".join(found) or "no GPU"
 
 
 def refusals(node: ClusterNode, gpus: Collection[str]) -> Iterator[str]:
@@ -77,10 +79,12 @@ def serving(node: ClusterNode, gpus: Collection[str]) -> bool:
     return reports(node) and all(gpu.state == State.READY for gpu in chosen(node, gpus))
 
 
-def no_answer(node: ClusterNode, now: float) -> str | None:
-    """Why a node cannot report whether its GPUs are empty, and what to do; None where it can."""
+def no_answer(node: ClusterNode, now: float) -> str:
+    """Why a node cannot report whether its GPUs are empty, and what to do; empty where it can."""
+    if reports(node) and node.gpus:
+        return ""
     if reports(node):
-        return None if node.gpus else f"{node.name} has no GPU that mpsd shares"
+        return f"{node.name} has no GPU that mpsd shares"
     why = "has reported nothing yet"
     if node.reported_at is not None:
         why = f"last reported {lasting(now - node.reported_at)} ago"
@@ -98,8 +102,7 @@ def newly_cordoned(before: ClusterNode, change: CordonChange) -> tuple[str, ...]
 
 
 def what_stays(before: ClusterNode, change: CordonChange, where: str) -> str:
-    """What is so from now on, and how to undo it. where: options of the command, with a leading
-    blank."""
+    """What is so from now on, and how to undo it. where: options, with a leading blank."""
     newly = newly_cordoned(before, change)
     if not newly:
         return f"{before.name}: GPUs that were cordoned before stay cordoned"
@@ -132,7 +135,9 @@ def eviction_of(pod: Mapping[str, Any] | None, holder: PodReport) -> tuple[bool,
         if owner.get("kind") == "DaemonSet":
             of = f"the DaemonSet {owner.get('name')}, which would recreate it here"
             return False, f"{name} is not evicted: it belongs to {of}"
-    return True, f"evicted {name}" if owners else f"evicted {name} (no controller recreates it)"
+    if not owners:
+        return True, f"evicted {name} (no controller recreates it)"
+    return True, f"evicted {name}"
 
 
 def offers_room(node: ClusterNode, gpus: Collection[str]) -> bool:
@@ -173,17 +178,17 @@ class Thing:
     @property
     def stage(self) -> Stage:
         group = self.api.rpartition("/")[0]
-        if group in ("apps", "batch", "extensions"):
-            return Stage.DAEMONS if self.component == CONTROL else Stage.SERVERS
+        if group in ("apps", "batch", "extensions") and self.component == CONTROL:
+            return Stage.DAEMONS
         return _STAGES.get(group or self.kind, Stage.REST)
 
     def __str__(self) -> str:
-        place = f"{self.namespace}/" if self.namespace else ""
-        return f"{self.kind} {place}{self.name}"
+        return f"{self.kind} {'/'.join(filter(None, (self.namespace, self.name)))}"
 
 
 # by group, and by kind in the core group
 _STAGES = {
+    **dict.fromkeys(("apps", "batch", "extensions"), Stage.SERVERS),
     "admissionregistration.k8s.io": Stage.ADMISSION,
     "rbac.authorization.k8s.io": Stage.RIGHTS,
     "apiextensions.k8s.io": Stage.KINDS,
@@ -201,11 +206,10 @@ def in_order(things: Iterable[Thing]) -> list[Thing]:
 def in_use(
     status: ClusterStatus, daemons: Collection[str], *, agents: bool = True
 ) -> Iterator[str]:
-    """Who would lose something, or might, a sentence each. daemons: the nodes where a control pod
-    is.
+    """Who would lose something, or might, a sentence each.
 
-    agents False: there are none any more that could give anybody a GPU, so what nodes reported last
-    still holds.
+    daemons: the nodes where a control pod is. agents False: none is left that could give anybody a
+    GPU, so what nodes reported last still holds.
     """
     for name in sorted(set(daemons) - {node.name for node in status.nodes}):
         why = "runs a control daemon and has no MPSNode"
@@ -219,8 +223,10 @@ def in_use(
 
 
 def _users(node: ClusterNode, *, has_daemon: bool) -> Iterator[str]:
-    if node.unreadable or node.pods is None:
-        why = node.unreadable[0] if node.unreadable else "it does not report its pods"
+    missing = [*node.unreadable]
+    if node.pods is None:
+        missing.append("it does not report its pods")
+    for why in missing[:1]:
         yield f"the users of the GPUs of {node.name} are not known: {why}"
     for pod in node.pods or ():  # also of GPUs that the node does not name
         yield f"{node.name}: pod {holding(pod, node.labels)}"
@@ -228,5 +234,7 @@ def _users(node: ClusterNode, *, has_daemon: bool) -> Iterator[str]:
         if gpu.clients is None and has_daemon:
             yield f"{node.name}: the number of programs on {gpu.label} is not known"
         elif gpu.clients and not holders(node, [gpu.uuid]):
-            number = "1 client" if gpu.clients == 1 else f"{gpu.clients} clients"
+            number = f"{gpu.clients} clients"
+            if gpu.clients == 1:
+                number = "1 client"
             yield f"{node.name}: {gpu.label} has {number} of no pod"

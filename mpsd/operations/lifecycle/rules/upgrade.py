@@ -1,8 +1,8 @@
-"""How a node's control pod is replaced without a program losing its GPU, decided by what is seen.
+"""How a node's control pod is replaced without a program losing its GPU.
 
-What comes next follows from the cluster alone, so that the same command continues where an upgrade
-stopped; and the old pod is deleted only where nothing holds its GPUs. What an upgrade has cordoned
-itself is in an annotation of the MPSNode while the upgrade lasts: only that is put back into use.
+What comes next follows from what the cluster reports, so that the same command continues where an
+upgrade stopped. What an upgrade has cordoned itself is in an annotation of the MPSNode while it
+lasts: only that is put back into use.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -89,8 +89,10 @@ class Standing:
 
     @property
     def uncordoned(self) -> tuple[str, ...]:
-        cordoned = frozenset(self.node.cordoned)
-        return () if ALL in cordoned else tuple(uuid for uuid in self.gpus if uuid not in cordoned)
+        cordoned = self.node.cordoned
+        if ALL in cordoned:
+            return ()
+        return tuple(uuid for uuid in self.gpus if uuid not in cordoned)
 
     @property
     def ours(self) -> frozenset[str]:
@@ -127,15 +129,15 @@ def next_step(seen: Standing) -> Decision:
     if not seen.revision:
         why = "the DaemonSet's controller has not processed its last change"
         return Decision(UpgradeStep.START, why)
-    if pod is None or pod.ending:
-        return Decision(UpgradeStep.START, "the old pod ends" if pod else "there is no control pod")
+    if pod is None:
+        return Decision(UpgradeStep.START, "there is no control pod")
+    if pod.ending:
+        return Decision(UpgradeStep.START, "the old pod ends")
     if not seen.current:
         if seen.annotation is None or seen.uncordoned:
-            annotation = seen.ours.union(seen.uncordoned)
-            after = annotation.union(seen.node.cordoned)
-            return Decision(
-                UpgradeStep.DRAIN, patch=_patch(seen, after, ",".join(sorted(annotation)))
-            )
+            ours = seen.ours.union(seen.uncordoned)
+            patch = _patch(seen, ours.union(seen.node.cordoned), left_to_others(ours, ()))
+            return Decision(UpgradeStep.DRAIN, patch=patch)
         if are_empty(seen.node, seen.gpus):
             return Decision(UpgradeStep.REPLACE)
         return Decision(UpgradeStep.DRAIN, what_is_left(seen.node, seen.gpus))
@@ -149,11 +151,12 @@ def next_step(seen: Standing) -> Decision:
 def _with_the_new_pod(seen: Standing, started_at: float) -> Decision:
     node = seen.node
     begun = [one for one in node.domains if one.since and one.since.timestamp() >= started_at]
+    if not reports(node):
+        begun = []
     covered = {uuid for domain in begun for uuid in domain.gpus}
-    if reports(node) and (refused := [why for one in begun for why in refusals(node, one.gpus)]):
+    if refused := list(refusals(node, covered)):
         return Decision(UpgradeStep.START, refusal="; ".join(refused))
-    is_told = reports(node) and len(begun) == len(node.domains) and covered.issuperset(seen.gpus)
-    if not is_told or not covered:
+    if not covered or len(begun) < len(node.domains) or not covered.issuperset(seen.gpus):
         return Decision(UpgradeStep.START, "the node has not reported its new domains yet")
     if seen.ours:
         settled = (State.DRAINED, State.READY)
@@ -161,8 +164,7 @@ def _with_the_new_pod(seen: Standing, started_at: float) -> Decision:
             return Decision(UpgradeStep.START, _states(waiting))
         return Decision(UpgradeStep.UNDRAIN, patch=_patch(seen, seen.others, ""))
     out = drains(frozenset(node.cordoned), node.domains)
-    idle = [one for one in begun if one.name not in out and one.state != State.READY]
-    if idle:
+    if idle := [one for one in begun if one.name not in out and one.state != State.READY]:
         return Decision(UpgradeStep.UNDRAIN, _states(idle))
     return Decision(UpgradeStep.UNDRAIN, patch=_patch(seen, seen.others, None))
 
@@ -183,7 +185,9 @@ def _patch(seen: Standing, cordoned: Collection[str], annotation: str | None) ->
 def read_annotation(mpsnode: Mapping[str, Any]) -> frozenset[str] | None:
     """What an upgrade has cordoned of this MPSNode; None where none is under way."""
     text = ((mpsnode.get("metadata") or {}).get("annotations") or {}).get(ANNOTATION)
-    return frozenset(filter(None, text.split(","))) if isinstance(text, str) else None
+    if not isinstance(text, str):
+        return None
+    return frozenset(filter(None, text.split(",")))
 
 
 def left_to_others(annotation: frozenset[str], gpus: Collection[str]) -> str:
@@ -194,6 +198,9 @@ def left_to_others(annotation: frozenset[str], gpus: Collection[str]) -> str:
 # -- the DaemonSet and its pods: what is missing in an object reads as not there yet -------------
 
 
+_NONE: Object = {"metadata": {}}
+
+
 def read_control_set(daemon_set: Object, revisions: Iterable[Object]) -> ControlSet:
     """revisions: ControllerRevisions, those of other objects too."""
     metadata = daemon_set["metadata"]
@@ -201,15 +208,16 @@ def read_control_set(daemon_set: Object, revisions: Iterable[Object]) -> Control
     container = spec["template"]["spec"]["containers"][0]
     observed = (daemon_set.get("status") or {}).get("observedGeneration") or 0
     own = [one for one in revisions if is_owned(one, metadata["uid"])]
-    newest = max(own, key=lambda one: int(one.get("revision") or 0), default=None)
-    is_settled = newest is not None and observed >= metadata.get("generation", 0)
+    newest = max(own, key=lambda one: int(one.get("revision") or 0), default=_NONE)
+    if observed < metadata.get("generation", 0):
+        newest = _NONE
     return ControlSet(
         namespace=metadata["namespace"],
         name=metadata["name"],
         uid=metadata["uid"],
         image=str(container.get("image", "")),
         strategy=str((spec.get("updateStrategy") or {}).get("type", "")),
-        revision=_revision(newest) if newest and is_settled else "",
+        revision=_revision(newest),
         selector=pod_selector(daemon_set),
     )
 
@@ -235,22 +243,30 @@ def _control_pod(pod: Object) -> ControlPod:
     metadata = pod["metadata"]
     spec = pod.get("spec") or {}
     status = pod.get("status") or {}
-    states = [one.get("state") or {} for one in status.get("containerStatuses") or ()]
-    began = [seconds((state.get("running") or {}).get("startedAt")) for state in states]
-    known = [at for at in began if at is not None]
-    waiting = [state["waiting"] for state in states if state.get("waiting")]
-    conditions = {one.get("type"): one.get("status") for one in status.get("conditions") or ()}
-    troubles = (f"{one.get('reason', 'waits')}: {one.get('message', '')}" for one in waiting)
+    conditions = [(one.get("type"), one.get("status")) for one in status.get("conditions") or ()]
+    began = []
+    troubles = []
+    statuses = status.get("containerStatuses") or ()
+    for one in statuses:
+        state = one.get("state") or {}
+        if at := seconds((state.get("running") or {}).get("startedAt")):
+            began.append(at)
+        if waiting := state.get("waiting"):
+            told = (waiting.get("reason", "waits"), waiting.get("message"))
+            troubles.append(": ".join(filter(None, told)))
+    started_at = None
+    if began and len(began) == len(statuses):
+        started_at = max(began)
     return ControlPod(
         name=metadata["name"],
         uid=metadata["uid"],
         node=str(spec.get("nodeName") or ""),
         revision=_revision(pod),
         image=str((spec.get("containers") or [{}])[0].get("image", "")),
-        ready=conditions.get("Ready") == "True",
+        ready=("Ready", "True") in conditions,
         ending=bool(metadata.get("deletionTimestamp")),
-        started_at=max(known) if known and len(known) == len(began) else None,
-        trouble="; ".join(one.rstrip(": ") for one in troubles),
+        started_at=started_at,
+        trouble="; ".join(troubles),
     )
 
 
@@ -275,7 +291,10 @@ def plan(control: ControlSet, nodes: Sequence[Standing]) -> Iterator[str]:
     due = [one for one in nodes if is_due(one, control)]
     yield f"{control}, image {control.image}: {len(due)} of {len(nodes)} nodes to upgrade"
     for one in nodes:
-        yield f"{one.node.name}: {_to_do(one) if one in due else 'up to date'}"
+        what = "up to date"
+        if one in due:
+            what = _to_do(one)
+        yield f"{one.node.name}: {what}"
 
 
 def _to_do(one: Standing) -> str:
@@ -284,9 +303,10 @@ def _to_do(one: Standing) -> str:
         pod = f"replace {one.pod.name}, image {one.pod.image}"
     pods = ", ".join(holding(pod, one.node.labels) for pod in holders(one.node, one.gpus))
     back = one.ours.union(one.uncordoned)
-    kept = _named(set(one.gpus) - back, one)
-    others = f"; {kept} stays cordoned, as others want it" if kept else ""
-    return f"wait for {pods or 'nobody'}; {pod}; put back {_named(back, one) or 'nothing'}{others}"
+    what = f"wait for {pods or 'nobody'}; {pod}; put back {_named(back, one) or 'nothing'}"
+    if kept := _named(set(one.gpus) - back, one):
+        return f"{what}; {kept} stays cordoned, as others want it"
+    return what
 
 
 def _named(gpus: Iterable[str], one: Standing) -> str:
@@ -301,7 +321,7 @@ def progress(seen: Standing, decided: Decision) -> str:
         what = f"{seen.pod.name}, image {seen.pod.image}"
     elif decided.step is UpgradeStep.UNDRAIN and seen.ours:
         what = _named(seen.ours, seen)
-    return f"{seen.node.name}: {decided.step}{': ' if what else ''}{what}"
+    return ": ".join(filter(None, (seen.node.name, decided.step, what)))
 
 
 def how_it_stands(
