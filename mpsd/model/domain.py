@@ -41,6 +41,11 @@ def after_is(state: str) -> str:
     return "in fault" if state == State.FAULT else str(state)
 
 
+def because(what: str, reason: str) -> str:
+    """reason: empty where none is known."""
+    return f"{what}: {reason}" if reason else what
+
+
 _REMEDIES: dict[str, str] = {
     State.REFUSED: "mpsd retries by itself once that is fixed",
     State.DOWN: "mpsd restarts it; log/control.log in the domain's folder says why it ended",
