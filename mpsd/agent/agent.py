@@ -4,7 +4,6 @@ wait. All it knows can be found again on the node, so it may be killed at any ti
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -21,9 +20,8 @@ from mpsd.agent.rules.decide import (
     stages,
     why_closed,
 )
-from mpsd.agent.rules.node_events import REFUSED, VIOLATION_REASONS, node_events
+from mpsd.agent.rules.node_events import EventHistory
 from mpsd.grants.ledger import Ledger
-from mpsd.model.events import Event, PastEvent
 from mpsd.model.identity import PodName, ProcessIdentity, process_of
 from mpsd.model.node_view import (
     DomainRecord,
@@ -51,65 +49,8 @@ from mpsd.watchdog.watchdog import Watchdog
 _CONFIRMED_S = 120.0
 _CYCLE_S = 2.0  # between two cycles that nothing asked for
 _SOON_S = 0.2  # after an action failed, or while a grant has clients left and its holder is gone
-_MOST_OF_POD = 8  # events of one pod that are kept
 JOIN_S = 20.0  # for a program's GPUs to be joined: less than its `mpsd run` waits for an answer
 _RECORDS_S = 0.25  # between two checks of the domains' records, which cost a stat each
-
-
-class EventHistory:
-    """The last events of this node, for its page, bounded by kind and by pod, so that none pushes
-    out the others. since: when the agent began, in seconds since 1970."""
-
-    def __init__(self) -> None:
-        self.since = time.time()
-        self._of_node = deque[PastEvent](maxlen=80)
-        self._of_pods = deque[PastEvent](maxlen=80)
-        self._violations = deque[PastEvent](maxlen=20)
-        # with whose request it was
-        self._refusals = deque[tuple[object, PastEvent]](maxlen=20)
-
-    def compare(self, before: NodeView | None, now: NodeView) -> None:
-        """Adds the events between two views (before: None at first). A refusal is forgotten once
-        its process has joined the queue, as `mpsd run --wait` does."""
-        queued = [request.holder for request in now.waiting]
-        kept = [one for one in self._refusals if one[0] not in queued]
-        self._refusals = deque(kept, self._refusals.maxlen)
-        for event in node_events(before, now, ""):
-            self._keep(event, _past(event))
-
-    def add(self, event: Event) -> None:
-        """An event that no view shows; a repeated one is kept once, at its last time."""
-        new = _past(event)
-        for kept in (self._of_node, self._of_pods, self._violations):
-            for one in tuple(kept):
-                if replace(one, at=new.at) == new:
-                    kept.remove(one)
-        self._keep(event, new)
-
-    def _keep(self, event: Event, new: PastEvent) -> None:
-        if event.reason.value in VIOLATION_REASONS:
-            self._violations.append(new)
-        elif not event.subject.namespace:
-            self._of_node.append(new)
-        else:
-            own = [one for one in self._of_pods if (one.where, one.uid) == (new.where, new.uid)]
-            if len(own) >= _MOST_OF_POD:
-                self._of_pods.remove(own[0])
-            self._of_pods.append(new)
-
-    def refused(self, request: WaitingRequest, reason: str) -> None:
-        event = PastEvent(time.time(), REFUSED, request.command, reason)
-        self._refusals.append((request.holder, event))
-
-    def all(self) -> Sequence[PastEvent]:
-        refusals = [event for _holder, event in self._refusals]
-        return (*self._of_node, *self._of_pods, *self._violations, *refusals)
-
-
-def _past(event: Event) -> PastEvent:
-    subject = event.subject
-    at = time.time() if event.at is None else event.at
-    return PastEvent(at, event.reason.value, subject.place, event.message, subject.uid)
 
 
 _Confirmed = dict[tuple[int | None, int], tuple[ServerLimit, float]]
@@ -234,7 +175,7 @@ class AgentRole:
         # called with each view, after the actions
         self.on_view: Callable[[NodeView], None] | None = None
         self.view: NodeView | None = None  # None before the first cycle
-        self.events = EventHistory()
+        self.events = EventHistory(time.time)
         self._past_pods: Mapping[str, PodName] = {}  # as of NodeView
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -2,17 +2,25 @@
 fault's are made from its record, so that every agent makes the same, which the API server
 recognizes."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from mpsd.model.cluster_status import ended_before
 from mpsd.model.domain import State, because
-from mpsd.model.events import Event, Reason, Subject, node_subject, pod_subject
+from mpsd.model.events import Event, PastEvent, Reason, Subject, node_subject, pod_subject
 from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName
-from mpsd.model.node_view import DomainRecord, DomainView, Fault, NodeView, Reasons, pod_names
+from mpsd.model.node_view import (
+    DomainRecord,
+    DomainView,
+    Fault,
+    NodeView,
+    Reasons,
+    WaitingRequest,
+    pod_names,
+)
 from mpsd.model.problem import program_of, shortened
 from mpsd.model.times import epoch, stamp
 from mpsd.model.violations import ViolationKind
@@ -268,3 +276,64 @@ def _processes_of(grant: Grant, before: NodeView, pod: PodName | None) -> int | 
         if one.grant == grant.id and one.on_mps and pod in (None, grant.pod_of(one.pod)):
             found.add(one.pid)
     return len(found)
+
+
+# -- what an agent remembers -----------------------------------------------------------------------
+
+_MOST_OF_POD = 8  # events of one pod that are kept
+
+
+class EventHistory:
+    """The last events of this node, for its page, bounded by kind and by pod, so that none pushes
+    out the others. since: when the agent began, in seconds since 1970."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.since = clock()
+        self._of_node = deque[PastEvent](maxlen=80)
+        self._of_pods = deque[PastEvent](maxlen=80)
+        self._violations = deque[PastEvent](maxlen=20)
+        # with whose request it was
+        self._refusals = deque[tuple[object, PastEvent]](maxlen=20)
+
+    def compare(self, before: NodeView | None, now: NodeView) -> None:
+        """Adds the events between two views (before: None at first). A refusal is forgotten once
+        its process has joined the queue, as `mpsd run --wait` does."""
+        queued = [request.holder for request in now.waiting]
+        kept = [one for one in self._refusals if one[0] not in queued]
+        self._refusals = deque(kept, self._refusals.maxlen)
+        for event in node_events(before, now, ""):
+            self._keep(event, self._past(event))
+
+    def add(self, event: Event) -> None:
+        """An event that no view shows; a repeated one is kept once, at its last time."""
+        new = self._past(event)
+        for kept in (self._of_node, self._of_pods, self._violations):
+            for one in tuple(kept):
+                if replace(one, at=new.at) == new:
+                    kept.remove(one)
+        self._keep(event, new)
+
+    def _keep(self, event: Event, new: PastEvent) -> None:
+        if event.reason.value in VIOLATION_REASONS:
+            self._violations.append(new)
+        elif not event.subject.namespace:
+            self._of_node.append(new)
+        else:
+            own = [one for one in self._of_pods if (one.where, one.uid) == (new.where, new.uid)]
+            if len(own) >= _MOST_OF_POD:
+                self._of_pods.remove(own[0])
+            self._of_pods.append(new)
+
+    def refused(self, request: WaitingRequest, reason: str) -> None:
+        event = PastEvent(self._clock(), REFUSED, request.command, reason)
+        self._refusals.append((request.holder, event))
+
+    def all(self) -> Sequence[PastEvent]:
+        refusals = [event for _holder, event in self._refusals]
+        return (*self._of_node, *self._of_pods, *self._violations, *refusals)
+
+    def _past(self, event: Event) -> PastEvent:
+        subject = event.subject
+        at = self._clock() if event.at is None else event.at
+        return PastEvent(at, event.reason.value, subject.place, event.message, subject.uid)
