@@ -4,7 +4,6 @@ wait. All it knows can be found again on the node, so it may be killed at any ti
 import asyncio
 import contextlib
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,12 +16,12 @@ from mpsd.agent.rules.decide import (
     SetLimit,
     decide,
     is_open,
+    no_daemon,
     stages,
     why_closed,
 )
-from mpsd.agent.rules.node_events import REFUSED, VIOLATION_REASONS, node_events
+from mpsd.agent.rules.node_events import EventHistory
 from mpsd.grants.ledger import Ledger
-from mpsd.model.events import Event, PastEvent
 from mpsd.model.identity import PodName, ProcessIdentity, process_of
 from mpsd.model.node_view import (
     DomainRecord,
@@ -50,68 +49,8 @@ from mpsd.watchdog.watchdog import Watchdog
 _CONFIRMED_S = 120.0
 _CYCLE_S = 2.0  # between two cycles that nothing asked for
 _SOON_S = 0.2  # after an action failed, or while a grant has clients left and its holder is gone
-_MOST_OF_POD = 8  # events of one pod that are kept
 JOIN_S = 20.0  # for a program's GPUs to be joined: less than its `mpsd run` waits for an answer
 _RECORDS_S = 0.25  # between two checks of the domains' records, which cost a stat each
-
-
-class EventHistory:
-    """The last events of this node, for its page, bounded by kind and by pod, so that none pushes
-    out the others'. since: when the agent began, in seconds since 1970."""
-
-    def __init__(self) -> None:
-        self.since = time.time()
-        self._kept: deque[PastEvent] = deque(maxlen=80)  # of the node
-        self._of_pods: deque[PastEvent] = deque(maxlen=80)
-        self._violations: deque[PastEvent] = deque(maxlen=20)
-        # with whose request it was
-        self._refusals: deque[tuple[object, PastEvent]] = deque(maxlen=20)
-
-    def compare(self, before: NodeView | None, now: NodeView) -> None:
-        """Adds the events between two views (before: None at first). A refusal is forgotten once
-        its process has joined the queue, as `mpsd run --wait` does."""
-        queued = [request.holder for request in now.waiting]
-        kept = [one for one in self._refusals if one[0] not in queued]
-        self._refusals = deque(kept, self._refusals.maxlen)
-        for event in node_events(before, now, ""):
-            self._keep(event, _past(event))
-
-    def add(self, event: Event) -> None:
-        """An event that no view shows; a repeated one is kept once, at its last time."""
-        new = _past(event)
-        kept = self._kept_with(event)
-        again = next((one for one in kept if replace(one, at=new.at) == new), None)
-        if again:
-            kept.remove(again)
-        self._keep(event, new)
-
-    def _kept_with(self, event: Event) -> deque[PastEvent]:
-        if event.reason.value in VIOLATION_REASONS:
-            return self._violations
-        return self._of_pods if event.subject.namespace else self._kept
-
-    def _keep(self, event: Event, new: PastEvent) -> None:
-        kept = self._kept_with(event)
-        if kept is self._of_pods:
-            of_pod = [one for one in kept if (one.where, one.uid) == (new.where, new.uid)]
-            if len(of_pod) >= _MOST_OF_POD:
-                kept.remove(of_pod[0])
-        kept.append(new)
-
-    def refused(self, request: WaitingRequest, reason: str) -> None:
-        event = PastEvent(time.time(), REFUSED, request.command, reason)
-        self._refusals.append((request.holder, event))
-
-    def all(self) -> Sequence[PastEvent]:
-        refusals = [event for _holder, event in self._refusals]
-        return (*self._kept, *self._of_pods, *self._violations, *refusals)
-
-
-def _past(event: Event) -> PastEvent:
-    subject = event.subject
-    where = f"{subject.namespace}/{subject.name}" if subject.namespace else subject.name
-    at = time.time() if event.at is None else event.at
-    return PastEvent(at, event.reason.value, where, event.message, subject.uid)
 
 
 _Confirmed = dict[tuple[int | None, int], tuple[ServerLimit, float]]
@@ -134,9 +73,11 @@ class DomainLimits:
         if daemon != record.daemon:
             confirmed = {}
         self._confirmed[record.domain] = record.daemon, confirmed
-        here = {None, *record.servers}
-        recent = [limit for limit, at in confirmed.values() if now - at < _CONFIRMED_S]
-        return DomainView(record, frozenset([one for one in recent if one.server in here]))
+        limits = set()
+        for limit, at in confirmed.values():
+            if now - at < _CONFIRMED_S and limit.server in (None, *record.servers):
+                limits.add(limit)
+        return DomainView(record, frozenset(limits))
 
     async def set(self, domain: str, limit: ServerLimit, now: float) -> bool:
         """False where it was only set again. ControlFailed where it cannot be set and read back."""
@@ -180,8 +121,11 @@ class GrantQueue:
             self.wake()
 
     def everyone(self) -> tuple[WaitingRequest, ...]:
-        unanswered = (entry for entry in self._entries.values() if not entry.answer.done())
-        return tuple(replace(entry.waiting, holder_alive=entry.watch.alive) for entry in unanswered)
+        return tuple(
+            replace(entry.waiting, holder_alive=entry.watch.alive)
+            for entry in self._entries.values()
+            if not entry.answer.done()
+        )
 
     def get(self, waiting_id: str) -> WaitingRequest | None:
         """None where nobody waits for its answer any more."""
@@ -190,9 +134,8 @@ class GrantQueue:
 
     def answer(self, answer: Admit | Refuse) -> None:
         """Does nothing where nobody waits for it any more."""
-        waiting_id = answer.grant.id if isinstance(answer, Admit) else answer.id
-        if self.get(waiting_id):
-            self._entries[waiting_id].answer.set_result(answer)
+        if self.get(answer.id):
+            self._entries[answer.id].answer.set_result(answer)
 
     def forget(self, waiting_id: str) -> None:
         if entry := self._entries.pop(waiting_id, None):
@@ -232,7 +175,7 @@ class AgentRole:
         # called with each view, after the actions
         self.on_view: Callable[[NodeView], None] | None = None
         self.view: NodeView | None = None  # None before the first cycle
-        self.events = EventHistory()
+        self.events = EventHistory(time.time)
         self._past_pods: Mapping[str, PodName] = {}  # as of NodeView
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -247,7 +190,7 @@ class AgentRole:
             tasks.create_task(self.watchdog.run(stop))
             await self._follow(stop)
         with self._shortages.survived("divide domains"):
-            if not self._ledger.view.unknown and not self._ledger.view.unreadable:
+            if self._ledger.view.is_complete:
                 self.domains.divide(self._ledger.view.gpus)
         self._ledger.close()
 
@@ -261,8 +204,10 @@ class AgentRole:
                 with self._shortages.survived("cycle"):
                     acted = await self._cycle()
             cycle.set()
-            quiet = acted and all(held.holder_alive for held in self._ledger.view.held)
-            await self._pause(_CYCLE_S if quiet else _SOON_S, stop)
+            pause_s = _SOON_S
+            if acted and all(held.holder_alive for held in self._ledger.view.held):
+                pause_s = _CYCLE_S
+            await self._pause(pause_s, stop)
 
     async def _cycle(self) -> bool:
         """Looks, decides and acts, stage after stage. False where an action failed; the rest of
@@ -276,23 +221,24 @@ class AgentRole:
         with self._shortages.survived("keep the domains"):
             ledger = self._ledger.view
             self.domains.keep()
-            if self.view and not ledger.unknown and not ledger.unreadable:
+            if self.view and ledger.is_complete:
                 self.domains.divide_idle(ledger.gpus)
-        view = self.look()
+        view = self._close_gates_and_look()
         actions = decide(view, self._policy())
         troubles: dict[str, str] = {}
         for stage in stages(actions):
-            await asyncio.gather(
-                *(self._act_on(domain, own, troubles) for domain, own in stage.items())
-            )
+            acts = [self._act_on(domain, own, troubles) for domain, own in stage.items()]
+            await asyncio.gather(*acts)
         self._troubles = troubles
         with self._shortages.survived("ask for memory caps"):
             self._caps.ask(self._ledger.view, pods_known=self._ledger.pods_known)
         before = self.view
-        self.view = self.look() if actions else view
-        self.events.compare(before, self.view)
+        if actions:
+            view = self._close_gates_and_look()
+        self.view = view
+        self.events.compare(before, view)
         if self.on_view:
-            self.on_view(self.view)
+            self.on_view(view)
         return not troubles
 
     async def granted(self, waiting: WaitingRequest) -> Admit | Refuse:
@@ -314,7 +260,7 @@ class AgentRole:
         """Waits until the domain admits a client of this size; else why it does not."""
         if self._admits(domain, memory_mib):
             return ""
-        why = f"{domain} has no control daemon yet"
+        why = no_daemon(domain)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
                 self._wake.set()
@@ -327,31 +273,38 @@ class AgentRole:
         """Whether the domain admits a client of this size now, and no cycle lowers that: none is
         under way, the last saw it as it is, and a grant as large is held."""
         ledger = self._ledger.view
-        seen = self.view.domain(name) if self.view else None
+        seen = self._seen(name)
         if seen is None or self.cycle_lock.locked() or ledger.unknown:
             return False
         if self.domains.replaced(seen.record):
             return False
-        lasting = (held.grant for held in ledger.held if held.holder_alive)
-        is_held = any(grant.domain == name and grant.memory_mib >= memory_mib for grant in lasting)
+        is_held = any(
+            held.grant.domain == name and held.grant.memory_mib >= memory_mib
+            for held in ledger.held
+            if held.holder_alive
+        )
         if not is_held or seen.record not in self._records.read():
             return False
         now = self._limits.view(seen.record, time.time())
         return is_open(now, time.time()) and now.allowed_mib >= memory_mib
+
+    def _seen(self, domain: str) -> DomainView | None:
+        """As of the last cycle; None where none has seen it."""
+        return self.view.domain(domain) if self.view else None
 
     async def until_ended(self, grant_id: str, deadline_s: float) -> bool:
         """Waits until the grant ends with its holder and processes. Whether it did."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
                 self._wake.set()
-                while any(held.grant.id == grant_id for held in self._ledger.view.held):
+                while self._ledger.view.holds(grant_id):
                     await self._next_cycle.wait()
-        return all(held.grant.id != grant_id for held in self._ledger.view.held)
+        return not self._ledger.view.holds(grant_id)
 
     def _why_not(self, name: str, memory_mib: int) -> str:
-        domain = self.view.domain(name) if self.view else None
+        domain = self._seen(name)
         if domain is None:
-            return f"{name} has no control daemon yet"
+            return no_daemon(name)
         if not is_open(domain, time.time()):
             return why_closed(domain)
         if domain.allowed_mib < memory_mib:
@@ -374,19 +327,27 @@ class AgentRole:
                 if self._records.changed():
                     return
 
+    def _close_gates_and_look(self) -> NodeView:
+        """Closes the gate of each domain without a living daemon, and looks."""
+        gate.close_unguarded(self._run_directory, self._records.read(), self._log)
+        return self.look()
+
     def look(self) -> NodeView:
         now = time.time()
         ledger = self._ledger.view
-        records = self._records.read()
-        gate.close_unguarded(self._run_directory, records, self._log)
-        scan, (capped, uncapped) = self.watchdog.scan(), self._caps.in_force(ledger)
-        every = [(self.domains.ends(record), self._limits.view(record, now)) for record in records]
+        scan = self.watchdog.scan()
+        capped, uncapped = self._caps.in_force(ledger)
+        serving: list[DomainView] = []
+        leaving: list[DomainView] = []
+        for record in self._records.read():
+            kept = leaving if self.domains.ends(record) else serving
+            kept.append(self._limits.view(record, now))
         view = NodeView(
             now=now,
             driver=self._driver,
             gpus=self._node.gpus,
-            domains=tuple(domain for ends, domain in every if not ends),
-            leaving=tuple(domain for ends, domain in every if ends),
+            domains=tuple(serving),
+            leaving=tuple(leaving),
             grants=ledger.held,
             clients=None if scan.unknown else scan.clients,
             waiting=self.queue.everyone(),
@@ -400,9 +361,9 @@ class AgentRole:
             past_pods=self._past_pods,
         )
         self._past_pods = past_pods(view)
-        reported = reasons(view, ledger.ends, self.view.reasons if self.view else {})
+        before = self.view.reasons if self.view else {}
         unknown = (*dict.fromkeys(view.ungrantable.values()), *view.unknown)
-        return replace(view, unknown=unknown, reasons=reported)
+        return replace(view, unknown=unknown, reasons=reasons(view, ledger.ends, before))
 
     async def _act_on(
         self, domain: str, actions: Sequence[Action], troubles: dict[str, str]
@@ -435,8 +396,8 @@ class AgentRole:
                     return
                 if joins and not self.domains.form(grant.gpus, self._ledger.view.gpus):
                     return  # decided again in the next cycle
-                there = [one for one in self.domains.now if one.name == grant.domain]
-                if not any({*grant.gpus} <= {*one.gpus} for one in there):
+                formed = {one.name: set(one.gpus) for one in self.domains.now}
+                if not formed.get(grant.domain, set()).issuperset(grant.gpus):
                     return  # likewise
                 self._ledger.add(grant)
                 self.queue.answer(action)

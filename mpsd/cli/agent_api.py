@@ -31,8 +31,6 @@ from mpsd.model.request import (
     GPUS,
     PERCENT,
     GpuRequest,
-    each_mib,
-    each_percent,
     problems_with_asked,
 )
 from mpsd.model.times import DAY_S
@@ -82,7 +80,7 @@ def read_program_request(asks: ProgramRequest, policy: Policy, facts: GpuFacts) 
     asked = GpuRequest(memory_units, percent, gpus, _MEMORY, _PERCENT)
     if found := problems or [*problems_with_asked(asked, policy, facts)]:
         raise InvalidInput("mpsd run", found)
-    return Request(each_mib(asked, policy.resources), each_percent(asked), gpus)
+    return Request(asked.each_mib(policy.resources), asked.each_percent, gpus)
 
 
 class AgentApi:

@@ -181,7 +181,7 @@ class ContainersApi:
             except TimeoutError:
                 pass  # the agent ends the grant with the last of them
             else:
-                if found[0].id in ledger.view.pods:
+                if found[0].id in ledger.view.by_place:
                     ledger.release(found[0])
         return json_answer({})
 

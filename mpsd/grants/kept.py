@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from mpsd.model.grants import Grant
 from mpsd.model.identity import HostContainer, ProcessIdentity, process_of
@@ -10,10 +11,19 @@ from mpsd.platform import processes, records
 from mpsd.platform.containers import ProgramCgroups
 from mpsd.platform.rules.cgroups import Cgroup
 
+# how the file of a container's grant ends; a program's ends in .json alone
+CONTAINER = ".container.json"
+
 
 @dataclass(frozen=True, slots=True)
 class _WithCgroups(Grant):
+    ending: ClassVar = ".json"
     cgroups: tuple[Cgroup, ...] = ()
+
+    @property
+    def is_somewhere(self) -> bool:
+        """Whether the kernel says by cgroups which processes are under it."""
+        return bool(self.cgroups)
 
     @property
     def own_cgroups(self) -> tuple[str, ...]:
@@ -34,19 +44,22 @@ class ContainerGrant(_WithCgroups):
     for its memory; empty for none. runtime: the program that made the container. cgroups: its own;
     none before the container is made."""
 
+    ending: ClassVar = CONTAINER
     holder: HostContainer
     oom_script: str = ""
     runtime: str = "runc"
 
+    @property
+    def is_somewhere(self) -> bool:
+        return self.holder.is_made
+
 
 KeptGrant = ProgramGrant | ContainerGrant
-# how the file of a container's grant ends; a program's ends in .json alone
-CONTAINER = ".container.json"
 
 
 def living(folder: Path) -> list[str]:
-    """The holders on disk that live, or in whose cgroups processes do, and may still start programs
-    on their GPUs, and what cannot be read and may be of one, in words."""
+    """The holders on disk that may still start programs on their GPUs: those that live, or in whose
+    cgroups processes do, and of records that cannot be read; in words."""
     found = []
     programs = ProgramCgroups()
     for path in folder.glob("*.json"):
@@ -56,8 +69,10 @@ def living(folder: Path) -> list[str]:
             why = f"whose record cannot be read ({path}: {error.reason})"
             found.append(f"the holder of grant {id_of(path)}, {why}")
             continue
-        if grant and (processes.is_alive(process_of(grant.holder)) or others_live(grant, programs)):
-            found.append(f"{process_of(grant.holder)}: {program_of(grant.command)}")
+        if grant:
+            holder = process_of(grant.holder)
+            if processes.is_alive(holder) or others_live(grant, programs):
+                found.append(f"{holder}: {program_of(grant.command)}")
     return found
 
 

@@ -1,9 +1,5 @@
-"""The ledger of grants: what the agent needs of any (`Ledger`), and that of one machine without
-Kubernetes.
-
-`LocalGrants` keeps the grants of programs and containers on disk, so that they outlive the agent,
-and ends them with their holders. A grant is saved before anything is answered, and holds for this
-boot only.
+"""The ledger of a node's grants: what the agent needs of any (`Ledger`), and that of one machine
+without Kubernetes, which keeps the grants of programs and containers on disk.
 
 A record that cannot be read is never taken for a grant that has ended: the grant is rebuilt from
 what its programs were started with, or stays in `LedgerView.unreadable` until somebody removes the
@@ -12,7 +8,7 @@ file.
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Protocol
@@ -59,12 +55,9 @@ def marked_processes() -> Mapping[str, Sequence[MarkedProcess]]:
     for pid in (int(path.name) for path in Path("/proc").glob("[0-9]*")):
         one = processes.identity_of(pid)
         variables = processes.environment_of(pid) or {}
-        if (
-            one
-            and GRANT in variables
-            and containers.pid_namespace(pid) == here
-            and processes.is_alive(one)
-        ):
+        if not one or GRANT not in variables or containers.pid_namespace(pid) != here:
+            continue
+        if processes.is_alive(one):
             found.setdefault(variables[GRANT], []).append(MarkedProcess(one, variables))
     for marked in found.values():
         marked.sort(key=lambda one: (one.process.start_ticks, one.process.pid))
@@ -73,7 +66,7 @@ def marked_processes() -> Mapping[str, Sequence[MarkedProcess]]:
 
 @dataclass(frozen=True, slots=True)
 class GrantableGpus:
-    """The GPUs of which a machine's ledger grants, and the policy by which it does."""
+    """The GPUs that a machine grants of, and the policy by which it does."""
 
     policy: Callable[[], Policy]
     domains: NodeDomains
@@ -82,9 +75,9 @@ class GrantableGpus:
         """The domain that all these processes were given; None where they disagree, or name none of
         this machine."""
         pipes = {one.variables.get(PIPE_DIRECTORY) for one in marked}
-        for one in self.domains.now:
-            if pipes == {str(DomainFolder(run_directory / one.name).client)}:
-                return one
+        for domain in self.domains.now:
+            if pipes == {str(DomainFolder(run_directory / domain.name).client)}:
+                return domain
         return None
 
     def rebuilt(
@@ -97,21 +90,17 @@ class GrantableGpus:
         """The grant that these processes, of this domain, were started under: at least as much as
         they can use. None where its holder was not started with its limit, or where that does not
         fit beside the other grants. It reserves its cap of threads, or what the others leave."""
-        limits = [limit_in(one.variables) for one in marked]
-        policy = self.policy()
         holder = marked[0].process
-        named = {
-            uuid
-            for one in marked
-            for uuid in one.variables.get(CUDA_VISIBLE_DEVICES, "").split(",")
-        }
         gpus = domain.gpus
         if len(gpus) > 1:
-            gpus = tuple(uuid for uuid in gpus if uuid in named)
-        if limits[0] is None or not gpus:
+            named = ",".join(one.variables.get(CUDA_VISIBLE_DEVICES, "") for one in marked)
+            gpus = tuple(uuid for uuid in gpus if uuid in named.split(","))
+        if not gpus or not limit_in(marked[0].variables):
             return None
-        memory_mib = max(limit.memory_mib for limit in limits if limit)
-        percent = max(limit.thread_percent for limit in limits if limit)
+        limits = [*filter(None, (limit_in(one.variables) for one in marked))]
+        memory_mib = max(limit.memory_mib for limit in limits)
+        percent = max(limit.thread_percent for limit in limits)
+        policy = self.policy()
         mine = [gpu for gpu in self.domains.gpus if gpu.uuid in gpus]
         left = rooms(mine, dict.fromkeys(gpus, domain.name), others, policy)
         if len(mine) < len(gpus) or any(room.memory_mib < memory_mib for room in left):
@@ -124,8 +113,9 @@ class GrantableGpus:
 
 
 class LocalGrants:
-    """The ledger of `mpsd up`. on_end: called when a holder ends or a grant was released or
-    changed. here: None where no grant can be rebuilt."""
+    """The ledger of `mpsd up`: grants on disk, which outlive the agent and end with their holders.
+    Each is saved before anything is answered, and holds for this boot only. on_end: called when a
+    holder ends or a grant was released or changed. here: None where no grant can be rebuilt."""
 
     pods_known = False  # no process is in a pod here
 
@@ -149,7 +139,8 @@ class LocalGrants:
         self._unreadable: dict[str, str] = {}  # by grant, why its container's state cannot be read
         self._broken: dict[Path, UnreadableGrant] = {}
         self._programs = ProgramCgroups()
-        self._view, self._viewed = LedgerView(), tuple[object, ...]()  # and what it was made from
+        self._view = LedgerView()
+        self._viewed: tuple[object, ...] = ()  # what it was made from
         self.whereabouts = ContainerProcesses(self.settle)
 
     def load(self) -> None:
@@ -188,11 +179,15 @@ class LocalGrants:
     def _rebuild(self) -> None:
         """Rebuilds what can be proven of the grants whose records cannot be read; their files are
         replaced only then. For the others it learns what domain they are of."""
-        marked = marked_processes() if self._here and self._broken else {}
+        if self._here is None or not self._broken:
+            return
+        marked = marked_processes()
         for path, broken in tuple(self._broken.items()):
             own = marked.get(broken.id)
-            domain = self._here.domain_of(own, self._folder.parent) if self._here and own else None
-            if self._here is None or not own or domain is None or path.name.endswith(CONTAINER):
+            if not own or path.name.endswith(CONTAINER):
+                continue
+            domain = self._here.domain_of(own, self._folder.parent)
+            if domain is None:
                 continue
             self._broken[path] = replace(broken, domain=domain.name)
             if grant := self._here.rebuilt(broken.id, domain, own, tuple(self._grants.values())):
@@ -222,39 +217,35 @@ class LocalGrants:
 
     def add(self, grant: Grant) -> None:
         same = {field.name: getattr(grant, field.name) for field in fields(grant)}
-        kept: KeptGrant
         if grant.container:
             asks = self._asked[grant.id]
-            kept = ContainerGrant(
-                **same, oom_script=asks.oom_script, runtime=asks.runtime or "runc"
-            )
+            runtime = asks.runtime or "runc"
+            boxed = ContainerGrant(**same, oom_script=asks.oom_script, runtime=runtime)
+            records.write(self._file(boxed), boxed)
+            self._keep(boxed)
         else:
-            kept = ProgramGrant(**same)
-            place = self._programs.place_for(kept.holder, kept.id)
-            kept = replace(kept, cgroups=(place,) if place else ())
-        # first, so that no cgroup is made that nobody knows of
-        records.write(self._file(kept), kept)
-        if isinstance(kept, ProgramGrant):
-            kept = self._take_in(kept)
-        self._keep(kept)
+            self._add_program(ProgramGrant(**same))
 
-    def _take_in(self, grant: ProgramGrant) -> ProgramGrant:
-        """With the cgroup that its program is in now; without one where it could not be moved."""
-        for made in grant.cgroups:
-            if why_not := self._programs.take_in(grant.holder, made):
-                self._log.warning("program gets no cgroup", grant=grant.id, reason=why_not)
-                self._programs.remove(made)
-                grant = replace(grant, cgroups=())
-                records.write(self._file(grant), grant)
-        return grant
+    def _add_program(self, grant: ProgramGrant) -> None:
+        """In a cgroup of its own; in none where it could not be moved there."""
+        made = self._programs.place_for(grant.holder, grant.id)
+        if made:
+            grant = replace(grant, cgroups=(made,))
+        # first, so that no cgroup is made that nobody knows of
+        records.write(self._file(grant), grant)
+        if made and (why_not := self._programs.take_in(grant.holder, made)):
+            self._log.warning("program gets no cgroup", grant=grant.id, reason=why_not)
+            self._programs.remove(made)
+            grant = replace(grant, cgroups=())
+            records.write(self._file(grant), grant)
+        self._keep(grant)
 
     def _keep(self, grant: KeptGrant) -> None:
         watch = DeathWatch(process_of(grant.holder), self._on_end)
         self._forget_watch(grant.id)
-        self._grants[grant.id], self._watches[grant.id] = grant, watch
-        if (isinstance(grant, ContainerGrant) and grant.holder.is_made) or self.has_cgroup(
-            grant.id
-        ):
+        self._grants[grant.id] = grant
+        self._watches[grant.id] = watch
+        if grant.is_somewhere:
             self.whereabouts.put(grant.id, process_of(grant.holder), grant.cgroups)
 
     def change(self, grant: KeptGrant) -> None:
@@ -268,12 +259,15 @@ class LocalGrants:
 
     def end(self, grant: Grant) -> None:
         if grant.container:
-            reason = "not created" if grant.id in self._not_made else "its processes have ended"
+            reason = "its processes have ended"
+            if grant.id in self._not_made:
+                reason = "not created"
             about = {"container": grant.container.id, "gpus": grant.gpus, "reason": reason}
             self._log.info("released", grant=grant.id, **about)
         kept = self._grants.get(grant.id)
-        for made in kept.cgroups if isinstance(kept, ProgramGrant) else ():
-            self._programs.remove(made)  # before its record is
+        if isinstance(kept, ProgramGrant):
+            for made in kept.cgroups:
+                self._programs.remove(made)  # before its record is
         for ending in (".json", CONTAINER):
             (self._folder / f"{grant.id}{ending}").unlink(missing_ok=True)
         self._grants.pop(grant.id, None)
@@ -298,21 +292,17 @@ class LocalGrants:
         in a pod here."""
         kept = tuple(self._grants.values())
         alive = tuple([watch.alive for watch in self._watches.values()])
-        sources = kept, alive, frozenset(self._not_made), tuple(self._broken.values())
+        unreadable = tuple(self._broken.values())
+        sources = kept, alive, frozenset(self._not_made), unreadable
         # of who has ended, others may end without a word
         if sources != self._viewed or not all(alive):
-            self._viewed, self._view = (
-                sources,
-                LedgerView(
-                    held=tuple([self._held(grant) for grant in kept]),
-                    holders=self.holders(),
-                    pods={
-                        one.id: one.id
-                        for one in kept
-                        if isinstance(one, ContainerGrant) or self.has_cgroup(one.id)
-                    },
-                    unreadable=tuple(self._broken.values()),
-                ),
+            self._viewed = sources
+            places = [one.id for one in kept if one.container or one.cgroups]
+            self._view = LedgerView(
+                held=tuple(map(self._held, kept)),
+                holders=self.holders(),
+                by_place=dict(zip(places, places, strict=True)),
+                unreadable=unreadable,
             )
         return self._view
 
@@ -345,8 +335,11 @@ class LocalGrants:
 
     def holders(self) -> dict[int, str]:
         """The grant of each living program, by pid."""
-        programs = (grant for grant in self._grants.values() if isinstance(grant, ProgramGrant))
-        return {grant.holder.pid: grant.id for grant in programs if self._watches[grant.id].alive}
+        return {
+            grant.holder.pid: grant.id
+            for grant in self._grants.values()
+            if isinstance(grant, ProgramGrant) and self._watches[grant.id].alive
+        }
 
     def of_container(self, name: HostContainerName) -> tuple[ContainerGrant, bool] | None:
         """What this container holds, and whether it still counts as living."""
@@ -356,10 +349,8 @@ class LocalGrants:
                 return grant, self._is_held(grant)
         return None
 
-    def _containers(self) -> Iterator[ContainerGrant]:
-        return (
-            grant for grant in tuple(self._grants.values()) if isinstance(grant, ContainerGrant)
-        )
+    def _containers(self) -> list[ContainerGrant]:
+        return [one for one in self._grants.values() if isinstance(one, ContainerGrant)]
 
     # -- states of containers ---------------------------------------------------------------------
 
@@ -410,13 +401,12 @@ class LocalGrants:
             self._forget_watch(grant_id)
 
     def _file(self, grant: KeptGrant) -> Path:
-        ending = CONTAINER if isinstance(grant, ContainerGrant) else ".json"
-        return self._folder / f"{grant.id}{ending}"
+        return self._folder / f"{grant.id}{grant.ending}"
 
 
 class Ledger(Protocol):
     """Who holds what of this node's GPUs: `LocalGrants` on one machine, `KubeletGrants` beside a
-    kubelet. One that cannot be read now keeps its last state and reports it in `view.unknown`;
+    kubelet. Where its source cannot be read it keeps its last state, and says so in `view.unknown`;
     nothing counts as free meanwhile."""
 
     @property
@@ -425,8 +415,7 @@ class Ledger(Protocol):
 
     @property
     def pods_known(self) -> bool:
-        """Whether a kubelet is served: then only pods hold grants. Where not, no process is in a
-        pod."""
+        """Whether a kubelet is served: then only pods hold grants, else no process is in one."""
 
     def load(self) -> None: ...
 
@@ -435,8 +424,7 @@ class Ledger(Protocol):
 
     @property
     def view(self) -> LedgerView:
-        """What it knows now; its parts compare equal to those of before where nothing has
-        changed."""
+        """Its parts compare equal to those of before where nothing has changed."""
 
     def add(self, grant: Grant) -> None: ...
 

@@ -292,7 +292,7 @@ class KubeletGrants:
         self.view = LedgerView(
             held=(*(HeldGrant(grant, holder_alive=True) for grant in grants), *claimed),
             unknown=tuple(filter(None, (trouble, unknown))),
-            pods=of_claims | rules.by_cgroup(grants, pods),
+            by_place=of_claims | rules.by_cgroup(grants, pods),
             ungranted={uid: pod for uid, pod in ungranted.items() if uid not in of_claims},
             ends={row.uid: row.ends for row in self._rows if row.ends},
         )

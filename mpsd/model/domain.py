@@ -1,8 +1,5 @@
-"""The states of a domain (the GPUs of one control daemon), as a table.
-
-A transition that is not in the table does not happen; what was seen is turned into at most one
-event a look, the most serious first.
-"""
+"""The states of a domain (the GPUs of one control daemon), as a table of all transitions, and which
+GPUs are of one. What a look saw is at most one event, the most serious."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,6 +38,11 @@ def after_is(state: str) -> str:
     return "in fault" if state == State.FAULT else str(state)
 
 
+def because(what: str, reason: str) -> str:
+    """reason: empty where none is known."""
+    return f"{what}: {reason}" if reason else what
+
+
 _REMEDIES: dict[str, str] = {
     State.REFUSED: "mpsd retries by itself once that is fixed",
     State.DOWN: "mpsd restarts it; log/control.log in the domain's folder says why it ended",
@@ -55,10 +57,10 @@ _REMEDIES: dict[str, str] = {
 
 
 def remedy(state: str, reason: str) -> str:
-    """What to do about a domain in this state for this reason (empty where none is known); empty
-    where it serves, is about to, or is drained on request.
-    """
-    return _REMEDIES.get(state, "") if reason or state != State.STARTING else ""
+    """Empty where it serves, is about to, or is drained on request."""
+    if state == State.STARTING and not reason:
+        return ""
+    return _REMEDIES.get(state, "")
 
 
 class DomainEvent(StrEnum):
@@ -95,11 +97,7 @@ _MOVES: tuple[tuple[DomainEvent, State, Collection[State]], ...] = (
     (DomainEvent.NO_SERVER, State.STARTING, {State.READY, State.FAULT}),
     (DomainEvent.SERVER_FAULT, State.FAULT, {State.STARTING, State.READY, State.WEDGED}),
     (DomainEvent.SERVER_ACTIVE, State.READY, {State.FAULT}),
-    (
-        DomainEvent.DRAIN_ASKED,
-        State.DRAINING,
-        {State.STARTING, State.READY, State.FAULT, State.WEDGED},
-    ),
+    (DomainEvent.DRAIN_ASKED, State.DRAINING, set(State) - {State.DOWN, State.REFUSED} - DRAINS),
     (DomainEvent.DRAIN_WITHDRAWN, State.READY, {State.DRAINING}),
     (DomainEvent.DRAIN_WITHDRAWN, State.STARTING, {State.DRAINED}),
     (DomainEvent.NO_CLIENTS, State.DRAINED, {State.DRAINING}),
@@ -115,15 +113,11 @@ TRANSITIONS: dict[tuple[State, DomainEvent], State] = {
 
 @dataclass(frozen=True, slots=True)
 class DaemonView:
-    """What one look at a domain's daemon found.
-
-    obstacle: why no daemon of ours can serve here; empty when nothing is in the way.
-    unanswered: commands in a row that got no answer within their deadline.
-    settled: every setting was read back since the daemon's start.
-    server: None while it is not known (no answer yet); GONE when there is no server, which is
+    """What one look at a domain's daemon found. obstacle: why no daemon of mpsd can serve here.
+    unanswered: commands in a row without an answer in time. settled: every setting was read back
+    since the daemon's start. server: None while it is not known; GONE when there is none, which is
     healthy. no_server: one was started, and did not come up. clients: processes on MPS here; None
-    while it is not known. granted: somebody holds a grant here, and may come to the GPU yet.
-    """
+    while that is not known. granted: somebody holds a grant here, and may come to the GPU yet."""
 
     alive: bool
     obstacle: str = ""
@@ -137,13 +131,14 @@ class DaemonView:
 
 
 def events_of(seen: DaemonView) -> tuple[DomainEvent, ...]:
-    """Everything that this look shows, the most serious first."""
+    """All that this look shows, the most serious first."""
     if seen.obstacle:
         return (DomainEvent.OBSTACLE_SEEN,)
     if not seen.alive:
         return (DomainEvent.DAEMON_GONE, DomainEvent.OBSTACLE_GONE)
     answered = seen.unanswered == 0 and seen.server is not None
     faulty = seen.server is ServerStatus.FAULT
+    used = None if seen.clients is None else bool(seen.clients or seen.granted)
     happened = {
         DomainEvent.OBSTACLE_GONE: True,
         DomainEvent.DAEMON_STARTED: True,
@@ -156,31 +151,29 @@ def events_of(seen: DaemonView) -> tuple[DomainEvent, ...]:
         DomainEvent.SETTLED: answered and seen.settled,
         DomainEvent.ANSWERED: answered,
         DomainEvent.SERVER_ACTIVE: answered and not faulty,
-        DomainEvent.NO_CLIENTS: answered and seen.clients == 0 and not seen.granted,
-        DomainEvent.CLIENTS_AGAIN: (
-            answered and seen.clients is not None and (seen.clients > 0 or seen.granted)
-        ),
+        DomainEvent.NO_CLIENTS: answered and used is False,
+        DomainEvent.CLIENTS_AGAIN: answered and used,
     }
     return tuple(event for event, so in happened.items() if so)
 
 
 def next_state(state: State, seen: DaemonView) -> State:
     """The state after this look: at most one step of the table."""
-    return next(
-        (TRANSITIONS[state, event] for event in events_of(seen) if (state, event) in TRANSITIONS),
-        state,
-    )
+    for event in events_of(seen):
+        if (state, event) in TRANSITIONS:
+            return TRANSITIONS[state, event]
+    return state
 
 
 def restart_delay_s(restarts_in_a_row: int, restarts: "Restarts") -> float:
-    """Seconds to wait before the next start: none the first time, then doubling up to the
-    longest."""
-    doubled_s = restarts.first_s * 2.0 ** min(restarts_in_a_row - 1, 32)
-    return min(restarts.longest_s, doubled_s) if restarts_in_a_row else 0.0
+    """Before the next start: 0 the first time, then doubling up to the longest."""
+    if not restarts_in_a_row:
+        return 0.0
+    return min(restarts.longest_s, restarts.first_s * 2.0 ** min(restarts_in_a_row - 1, 32))
 
 
 # -- which GPUs share a control daemon -----------------------------------------------------------
-# A GPU that nothing puts beside others has a daemon to itself, so that a fault or a restart stays
+# One that nothing puts beside others has a daemon to itself, so that a fault or a restart stays
 # with it, and a server's limit for ordinal 0 is exact.
 
 
@@ -189,9 +182,8 @@ class DomainKind(StrEnum):
 
     ALONE = "alone"  # it is one GPU
     LISTED = "listed"  # `domains` in the policy names them; they stay together
-    # a request of several GPUs was placed on them; they are divided once nobody holds a grant there
-    JOINED = "joined"
-    # it is one MIG instance, beside which a CUDA process can have no other GPU
+    JOINED = "joined"  # for a request of several GPUs, until nobody holds a grant there
+    # one MIG instance, beside which a CUDA process can have no other GPU
     INSTANCE = "instance"
 
 
@@ -200,8 +192,8 @@ ON_DEMAND = frozenset({DomainKind.ALONE, DomainKind.JOINED})  # may be joined an
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """The GPUs (UUIDs, by ordinal) of one control daemon; its name is that of its folder, `gpu0`,
-    `gpu2-3` or `gpu0-mig7`."""
+    """The GPUs (UUIDs, by ordinal) of one control daemon; its name, `gpu0`, `gpu2-3` or
+    `gpu0-mig7`, is that of its folder."""
 
     name: str
     gpus: tuple[str, ...]
@@ -219,35 +211,29 @@ def domains(gpus: Sequence["Gpu"], policy: "Policy", joined: Groups = ()) -> tup
     """The domains of a node with these GPUs. InvalidInput where the policy names a GPU that is not
     there. joined: a group with a GPU that is not there, or that the policy lists, does not count. A
     MIG instance is in no group."""
-    whole = [gpu for gpu in gpus if not gpu.instance]
-    by_ordinal = {gpu.ordinal: gpu for gpu in whole}
-    message = f"is no GPU of this node, which has {len(whole)}"
+    left = {gpu.ordinal: gpu.uuid for gpu in gpus if not gpu.instance}
+    message = f"is no GPU of this node, which has {len(left)}"
     remedy = "name ordinals that nvidia-smi -L lists"
-    if problems := [
-        Problem("domain-gpu-missing", f"domains[{index}]", str(ordinal), message, remedy)
-        for index, group in enumerate(policy.domains)
-        for ordinal in group
-        if ordinal not in by_ordinal
-    ]:
+    problems = []
+    grouped: list[tuple[list[int], list[str], DomainKind]] = []
+    for index, listed in enumerate(policy.domains):
+        for ordinal in sorted(set(listed) - left.keys()):
+            where = f"domains[{index}]"
+            problems.append(Problem("domain-gpu-missing", where, str(ordinal), message, remedy))
+        ordinals = sorted(listed)
+        grouped.append((ordinals, [left.pop(n, "") for n in ordinals], DomainKind.LISTED))
+    if problems:
         raise InvalidInput("policy.yaml", problems)
-    grouped = {tuple(sorted(group)): DomainKind.LISTED for group in policy.domains}
-    left = {
-        gpu.uuid: gpu.ordinal for gpu in whole if not any(gpu.ordinal in group for group in grouped)
-    }
     for group in joined:
-        if left.keys() >= set(group):
-            grouped[tuple(sorted(left.pop(uuid) for uuid in dict.fromkeys(group)))] = (
-                DomainKind.JOINED
-            )
-    grouped |= {(ordinal,): DomainKind.ALONE for ordinal in left.values()}
-    instances = [gpu for gpu in gpus if gpu.instance]
-    return (
-        *(
-            Domain(domain_name(ordinals), tuple(by_ordinal[n].uuid for n in ordinals), kind)
-            for ordinals, kind in sorted(grouped.items())
-        ),
-        *(Domain(gpu.label, (gpu.uuid,), DomainKind.INSTANCE) for gpu in instances),
-    )
+        ordinals = [ordinal for ordinal, uuid in left.items() if uuid in group]
+        if len(ordinals) == len(set(group)):
+            ordinals.sort()
+            grouped.append((ordinals, [left.pop(n) for n in ordinals], DomainKind.JOINED))
+    grouped += [([ordinal], [uuid], DomainKind.ALONE) for ordinal, uuid in left.items()]
+    found = [Domain(domain_name(each), tuple(uuids), kind) for each, uuids, kind in sorted(grouped)]
+    parts = [gpu for gpu in gpus if gpu.instance]
+    found += [Domain(gpu.label, (gpu.uuid,), DomainKind.INSTANCE) for gpu in parts]
+    return tuple(found)
 
 
 def regrouped(
@@ -259,23 +245,32 @@ def regrouped(
     holds a grant in their domains. held: the GPUs of all grants.
     """
     asked = set(wanted)
-    every = tuple(now)
-    touched = [domain for domain in every if not asked.isdisjoint(domain.gpus)]
-    joined = tuple(domain.gpus for domain in every if domain.kind is DomainKind.JOINED)
-    movable = [
-        domain
-        for domain in touched
-        if domain.kind in ON_DEMAND and set(held).isdisjoint(domain.gpus)
-    ]
-    if len(touched) == 1 and (not movable or asked == set(touched[0].gpus)):
-        return joined if asked <= set(touched[0].gpus) else None
-    if len(movable) < len(touched) or asked - {uuid for domain in touched for uuid in domain.gpus}:
+    taken = set(held)
+    here = set[str]()
+    joined = []
+    touched = []
+    movable = True
+    for domain in now:
+        if domain.kind is DomainKind.JOINED:
+            joined.append(domain.gpus)
+        if not asked.isdisjoint(domain.gpus):
+            touched.append(domain)
+            here.update(domain.gpus)
+            if domain.kind not in ON_DEMAND or not taken.isdisjoint(domain.gpus):
+                movable = False
+    if not asked <= here:
         return None
-    kept = tuple(group for group in joined if asked.isdisjoint(group))
-    return (*kept, tuple(wanted)) if len(asked) > 1 else kept
+    if len(touched) == 1 and (not movable or asked == here):
+        return tuple(joined)
+    if not movable:
+        return None
+    kept = [group for group in joined if asked.isdisjoint(group)]
+    if len(asked) > 1:
+        kept.append(tuple(wanted))
+    return tuple(kept)
 
 
-# Why the domain of a MIG instance that was removed is drained.
+# why the domain of a MIG instance that was removed is drained
 GONE = "its GPU is gone, as after a change of the MIG layout; its programs are waited for"
 
 # What an operator takes out of use: `spec.cordoned` of a node's MPSNode. A domain is drained whole,
@@ -288,11 +283,9 @@ def read_cordoned(mpsnode: Mapping[str, Any]) -> frozenset[str]:
     """UUIDs, or `all`. Any JSON; what cannot be read cordons nothing."""
     spec = mpsnode.get("spec")
     cordoned = spec.get("cordoned") if isinstance(spec, dict) else None
-    return (
-        frozenset(one for one in cordoned if isinstance(one, str))
-        if isinstance(cordoned, list)
-        else frozenset()
-    )
+    if not isinstance(cordoned, list):
+        return frozenset()
+    return frozenset(one for one in cordoned if isinstance(one, str))
 
 
 def drains(
@@ -301,24 +294,20 @@ def drains(
     nvidia_mps: str = "",
     driver_upgrade: str = "",
 ) -> dict[str, str]:
-    """The domains to drain, by name, each with the reason in words: every one while a label of the
-    Node is of an upgrade of its driver, driver_upgrade, or starts NVIDIA's own MPS daemon,
-    nvidia_mps."""
+    """By name, the domains to drain, and why: every one while a label of the Node is of an upgrade
+    of its driver, driver_upgrade, or starts NVIDIA's own MPS daemon, nvidia_mps."""
+    of_all = ""
     if driver_upgrade:
-        return {
-            domain.name: f"the Node's label {driver_upgrade} is of a driver upgrade"
-            for domain in domains
-        }
-    if nvidia_mps:
-        return {
-            domain.name: f"the Node's label {nvidia_mps} starts NVIDIA's own MPS daemon"
-            for domain in domains
-        }
-    return {
-        domain.name: f"cordoned by spec.cordoned of the MPSNode: {', '.join(named)}"
-        for domain in domains
-        if (named := sorted(cordoned.intersection((ALL, *domain.gpus))))
-    }
+        of_all = f"the Node's label {driver_upgrade} is of a driver upgrade"
+    elif nvidia_mps:
+        of_all = f"the Node's label {nvidia_mps} starts NVIDIA's own MPS daemon"
+    found = {}
+    for domain in domains:
+        if of_all:
+            found[domain.name] = of_all
+        elif named := sorted(cordoned.intersection((ALL, *domain.gpus))):
+            found[domain.name] = f"cordoned by spec.cordoned of the MPSNode: {', '.join(named)}"
+    return found
 
 
 def unknown_cordons(

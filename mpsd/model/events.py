@@ -1,11 +1,8 @@
-"""What mpsd reports of single pods and nodes: Kubernetes Events, with reasons from one list.
-
-A reason never changes its name, since people's alerts are made of them; what happened is in the
-message.
-"""
+"""Kubernetes Events of single pods and nodes. A reason never changes its name, since people's
+alerts are made of them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -61,8 +58,12 @@ class Subject:
     name: str
     uid: str
 
+    @property
+    def place(self) -> str:
+        return f"{self.namespace}/{self.name}".removeprefix("/")
+
     def __str__(self) -> str:
-        return f"{self.kind} " + (f"{self.namespace}/{self.name}" if self.namespace else self.name)
+        return f"{self.kind} {self.place}"
 
     @property
     def event_namespace(self) -> str:
@@ -81,10 +82,9 @@ def node_subject(node: str) -> Subject:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. message: in plain words, without what differs from tick to tick. at:
-    when it happened, in seconds since 1970, where that is recorded, so that it is reported once
-    although a restarted agent finds it again; None where it happens now.
-    """
+    """One thing that happened. message: without what differs from tick to tick. at: when, in
+    seconds since 1970, where that is recorded, so that it is reported once although a restarted
+    agent finds it again; None for now."""
 
     subject: Subject
     reason: Reason
@@ -103,8 +103,7 @@ class EventCount:
 
     @property
     def name(self) -> str:
-        """The event's, the same for the same thing, so that a restarted agent counts on where it
-        was."""
+        """The same for the same thing, so that a restarted agent counts on."""
         from hashlib import sha256  # OpenSSL, 3 MiB of `mpsd control`, which makes no event
 
         one = self.event
@@ -115,23 +114,16 @@ class EventCount:
 
 def event_object(seen: EventCount, node: str) -> Object:
     subject = seen.event.subject
-    about = {
-        "kind": subject.kind,
-        "name": subject.name,
-        "uid": subject.uid,
-        "namespace": subject.namespace,
-    }
+    about = {"apiVersion": "v1", **asdict(subject)}
+    reason = seen.event.reason
     return {
         "apiVersion": "v1",
         "kind": "Event",
         "metadata": {"name": seen.name, "namespace": subject.event_namespace},
-        "involvedObject": {
-            "apiVersion": "v1",
-            **{key: value for key, value in about.items() if value},
-        },
-        "reason": seen.event.reason.value,
+        "involvedObject": {key: value for key, value in about.items() if value},
+        "reason": reason.value,
         "message": seen.event.message[:1024],  # Kubernetes' own limit
-        "type": "Warning" if seen.event.reason.is_warning else "Normal",
+        "type": "Warning" if reason.is_warning else "Normal",
         "source": {"component": COMPONENT, "host": node},
         "reportingComponent": COMPONENT,
         "reportingInstance": node,
@@ -148,20 +140,19 @@ def event_patch(seen: EventCount) -> Object:
 def count_in(event: Mapping[str, Any]) -> int:
     """How often an Event in the API counts that it happened; 0 where it has no count."""
     count = event.get("count")
-    return count if isinstance(count, int) and count > 0 else 0
+    return max(0, count) if isinstance(count, int) else 0
 
 
 def is_reported_by(event: Mapping[str, Any], seen: EventCount) -> bool:
-    """Whether an Event in the API already reports this, by the time that it last happened."""
+    """Whether an Event in the API reports this already, by when it last happened."""
     last = event.get("lastTimestamp")
     return seen.event.at is not None and isinstance(last, str) and last >= stamp(seen.last)
 
 
 @dataclass(frozen=True, slots=True)
 class PastEvent:
-    """An event that an agent remembers for its page. what: a value of Reason, or "Refused" for a
-    refused request. uid: of the object it is about; empty where that has none.
-    """
+    """An event that an agent remembers for its page. what: a value of Reason, or "Refused" of a
+    request. uid: of the object it is about, if that has one."""
 
     at: float
     what: str

@@ -1,8 +1,7 @@
-"""Reads the fields of a decoded object, and notes what has the wrong shape instead of raising.
-
-Null is absent, as in Kubernetes; a field of another type is a problem, and reads as absent from
-there on. An object of so many fields that reading them would take seconds is not read to its end,
-which is a problem too.
+"""Reads the fields of a decoded object of Kubernetes, and notes what has the wrong shape instead of
+raising. Null is absent; a field of another type is a problem, and reads as absent. An object of so
+many fields that reading them would take seconds is not read to its end, which is a problem too.
+(`model.strict_reader` is for files of mpsd, in which nothing may be absent or unknown.)
 """
 
 import re
@@ -56,18 +55,20 @@ def at(path: str, *keys: str) -> str:
     """The path of a field below `path`, in the way Kubernetes writes paths:
     `spec.limits[aliyun.com/gpu-mem]`."""
     for key in keys:
-        path += _step(key) if len(key) <= _LONGEST_KEPT else f"[{printable(key)}]"
+        path += _step(key[:_LONGEST_KEPT])
     return path.removeprefix(".")
 
 
 @lru_cache(maxsize=1024)
 def _step(key: str) -> str:
-    return f".{key}" if _PLAIN_KEY.fullmatch(key) else f"[{printable(key)}]"
+    if len(key) < _LONGEST_KEPT and _PLAIN_KEY.fullmatch(key):
+        return f".{key}"
+    return f"[{printable(key)}]"
 
 
 @lru_cache(maxsize=64)
 def _parts(kind: type[Part]) -> tuple[structs.FieldInfo, ...]:
-    """The fields; a key with a slash in front is of a field that no object has."""
+    """Its fields; a key with a slash in front is one that no object has."""
     return tuple(one for one in structs.fields(kind) if not one.encode_name.startswith("/"))
 
 
@@ -80,10 +81,8 @@ def plain(kind: Any) -> Any:
 
 
 class FieldReader:
-    """Reads one object, `most_fields` at most; `problems` grows by what was found wrong on the way.
-    too_many: None while every mapping and list was read; once not, nothing of the object may be
-    believed.
-    """
+    """Reads one object, `most_fields` at most; `problems` grows by what is wrong. too_many: once
+    there is one, nothing of the object may be believed."""
 
     def __init__(self, most_fields: int = MOST_FIELDS) -> None:
         self.problems: list[Problem] = []
@@ -95,12 +94,10 @@ class FieldReader:
 
     def mapping(self, fields: Fields, key: str, path: str) -> Fields:
         """The mapping at `key` of the mapping at `path`, empty where there is none."""
-        # most are absent
-        return {} if fields.get(key) is None else self._read(fields, key, path, dict) or {}
+        return self._read(fields, key, path, dict) or {}
 
     def needed(self, fields: Fields, key: str, path: str) -> Fields | None:
-        """The mapping at `key`, without which Kubernetes takes no such object; None where there is
-        none."""
+        """The mapping at `key`, without which Kubernetes takes no such object."""
         if fields.get(key) is None:
             remedy = "add it; Kubernetes takes none without"
             self.problems.append(Problem("field-missing", at(path, key), "", "is missing", remedy))
@@ -123,20 +120,17 @@ class FieldReader:
 
     def text(self, fields: Fields, key: str, path: str) -> str:
         """The text at `key`, empty where there is none."""
-        found = fields.get(key)
-        # nearly every call finds one
-        return found if type(found) is str else self._read(fields, key, path, str) or ""
+        return self._read(fields, key, path, str) or ""
 
     def texts(self, fields: Fields, key: str, path: str) -> tuple[str, ...]:
         found: list[object] = self._read(fields, key, path, list) or []
-        # twice as fast as without the list
-        texts = tuple([entry for entry in found if isinstance(entry, str)])
-        if len(texts) < len(found):
-            listed = at(path, key)
-            for position, entry in enumerate(found):
-                if not isinstance(entry, str):
-                    self._note(f"{listed}[{position}]", entry, str)
-        return texts
+        texts = []
+        for position, entry in enumerate(found):
+            if isinstance(entry, str):
+                texts.append(entry)
+            else:
+                self._note(f"{at(path, key)}[{position}]", entry, str)
+        return tuple(texts)
 
     def flag(self, fields: Fields, key: str, path: str) -> bool:
         """The flag at `key`, false where there is none."""
@@ -147,12 +141,17 @@ class FieldReader:
         found = self._read(fields, key, path, int)
         return absent if found is None else found
 
+    def record(self, kind: type[Record], fields: Fields, path: str) -> Record:
+        """The struct in the mapping at `path`: decoded at once where nothing is wrong."""
+        try:
+            return msgspec.convert(fields, kind)
+        except (msgspec.ValidationError, RecursionError):
+            return self.struct(kind, fields, path)
+
     def struct(self, kind: type[Record], fields: Fields, path: str) -> Record:
-        """The struct in the mapping at `path`, for what `msgspec.convert` refuses. Its fields are
-        text, flags, whole numbers, times, mappings, structs, tuples of text or of structs, and Any;
-        those of other types keep their defaults. Entries of a list are at the path that their
-        struct gives them (`path_of_entry`).
-        """
+        """As `record`, field by field. These are text, flags, whole numbers, times, mappings,
+        structs, tuples of text or of structs, and Any; those of other types keep their defaults.
+        Entries of a list are at the path that their struct gives them (`path_of_entry`)."""
         read = {}
         for one in _parts(kind):
             found = self._part(one.type, fields, one.encode_name, path)
@@ -179,26 +178,27 @@ class FieldReader:
             return self.texts(fields, key, path)
         if not _is_struct(inner):
             return None
-        entries = self.entries(fields, key, path)
-        return tuple(
-            self.struct(inner, entry, inner.path_of_entry(entry, where)) for where, entry in entries
-        )
+        structs = []
+        for where, entry in self.entries(fields, key, path):
+            structs.append(self.struct(inner, entry, inner.path_of_entry(entry, where)))
+        return tuple(structs)
 
     def _bounded(self, kind: Any, fields: Fields, key: str, path: str) -> object:
         """Text, a flag, a whole number or a time, within the bounds of its type."""
         wanted = plain(kind)
-        found = self._read(fields, key, path, str if wanted is Instant else wanted)
+        remedy = "write a value within this bound"
+        if wanted is Instant:
+            wanted = str
+            remedy = _WORDS[Instant][1]
+        found = self._read(fields, key, path, wanted)
         if found is None or wanted is kind:
             return found
         try:
             return msgspec.convert(found, kind)
         except msgspec.ValidationError as error:
-            # of the right type, so only a time can be of a wrong form
-            remedy = _WORDS[wanted][1] if wanted is Instant else "write a value within this bound"
+            place = at(path, key)
             message = f"is wrong: {error}"
-            self.problems.append(
-                Problem("wrong-value", at(path, key), shown(found), message, remedy)
-            )
+            self.problems.append(Problem("wrong-value", place, shown(found), message, remedy))
         return None
 
     def _read(self, fields: Fields, key: str, path: str, wanted: type[Wanted]) -> Wanted | None:
@@ -212,13 +212,11 @@ class FieldReader:
         if isinstance(value, (dict, list)):
             self._fields_left -= len(value)
             if self._fields_left < 0:
-                if self.too_many is None:
-                    message = (
-                        f"takes the object over {MOST_FIELDS} fields, and no more than those are"
-                        " read"
-                    )
-                    remedy = "write fewer, or several objects"
-                    self.too_many = Problem(TOO_MANY_FIELDS, at(path, key), "", message, remedy)
+                takes = f"takes the object over {MOST_FIELDS} fields"
+                message = f"{takes}, and no more than those are read"
+                remedy = "write fewer, or several objects"
+                here = Problem(TOO_MANY_FIELDS, at(path, key), "", message, remedy)
+                self.too_many = self.too_many or here
                 return None
         return value
 

@@ -1,13 +1,12 @@
-"""Facts about hardware: the shape of `limits/gpus.yaml`, and the arithmetic that follows from them.
+"""Facts about hardware: the shape of `limits/gpus.yaml`, which has the numbers and their sources,
+and the arithmetic that follows from them."""
 
-A number about hardware lives in that file with its source, never here.
-"""
-
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Annotated
+from operator import attrgetter
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -36,9 +35,10 @@ class Capability:
 
     def sms_given(self, thread_percent: int, sms: int) -> int:
         """SMs that a client gets of `sms` for an active-thread percentage of 1 to 100."""
+        if thread_percent == 100:
+            return sms
         asked = sms * thread_percent // 100
-        rounded = asked - asked % self.sm_granularity
-        return min(sms, max(self.sm_minimum, rounded)) if thread_percent < 100 else sms
+        return min(sms, max(self.sm_minimum, asked - asked % self.sm_granularity))
 
     def context_cost_mib(self, sms: int) -> int:
         """MiB that a CUDA context on `sms` SMs takes out of its client's memory limit."""
@@ -47,21 +47,21 @@ class Capability:
     def reserved_kib(self, sms: int) -> int:
         """KiB of addresses that a context on `sms` SMs reserves in an MPS client; 0 where that is
         not known here."""
-        return (
-            -(-sms // self.sms_per_reservation) * RESERVATION_KIB if self.sms_per_reservation else 0
-        )
+        if not self.sms_per_reservation:
+            return 0
+        return -(-sms // self.sms_per_reservation) * RESERVATION_KIB
 
     def least_sms(self, reserved_kib: int, sms: int) -> int:
         """On how many SMs, at least, a context is that reserves so much on a GPU of `sms`; 0 where
         none does."""
         units, rest = divmod(reserved_kib, RESERVATION_KIB)
-        is_one = units > 0 and not rest and reserved_kib <= self.reserved_kib(sms)
-        return (units - 1) * self.sms_per_reservation + 1 if is_one else 0
+        if units <= 0 or rest or reserved_kib > self.reserved_kib(sms):
+            return 0
+        return (units - 1) * self.sms_per_reservation + 1
 
     def of_part(self, part: Fraction) -> "Capability":
-        """The same of a MIG instance with this part of its GPU's compute slices: it accepts so many
-        clients less, in proportion (MIG user guide, "Deployment considerations"; documented, not
-        observed)."""
+        """Of a MIG instance with this part of its GPU's compute slices, which accepts clients in
+        proportion (MIG user guide, "Deployment considerations"; documented, not observed)."""
         return replace(self, clients=max(1, int(self.clients * part)))
 
 
@@ -81,8 +81,7 @@ Slices = Annotated[str, Meta(pattern=r"^([1-7]/7|[1-8]/8)\Z")]
 
 @dataclass(frozen=True, slots=True)
 class MigProfile:
-    """A size that MIG instances of one card can have. compute, memory: the fractions of the card
-    that NVIDIA gives. memory_mib, sms: as of a card."""
+    """A size of MIG instances of one card. compute, memory: the fractions that NVIDIA gives."""
 
     card: Annotated[str, Meta(min_length=1)]
     profile: Annotated[str, Meta(pattern=r"^[1-7]g\.[1-9][0-9]{0,2}gb\Z")]
@@ -110,19 +109,19 @@ class MigProfile:
         )
 
 
-def _each_profile_once(profiles: list[MigProfile]) -> None:
-    if len({(row.card, row.profile) for row in profiles}) < len(profiles):
-        raise ValueError("mig names one profile of a card more than once")
+def _once(fault: str, *key: str) -> Callable[[list[Any]], None]:
+    def check(rows: list[Any]) -> None:
+        if len(set(map(attrgetter(*key), rows))) < len(rows):
+            raise ValueError(fault)
+
+    return check
 
 
-def _each_once(capabilities: list[Capability]) -> None:
-    if len({row.compute_capability for row in capabilities}) < len(capabilities):
-        raise ValueError("capabilities name one compute_capability more than once")
-
-
-def _each_named_once(cards: list[Card]) -> None:
-    if len({card.short for card in cards}) < len(cards):
-        raise ValueError("cards give one short name to more than one card")
+_PROFILES_ONCE = _once("mig names one profile of a card more than once", "card", "profile")
+_CARDS_ONCE = _once("cards give one short name to more than one card", "short")
+_CAPABILITIES_ONCE = _once(
+    "capabilities name one compute_capability more than once", "compute_capability"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,40 +146,34 @@ class GpuFacts:
     once."""
 
     version: Version
-    capabilities: Annotated[list[Capability], Meta(min_length=1), _each_once]
-    cards: Annotated[list[Card], Meta(min_length=1), _each_named_once]
+    capabilities: Annotated[list[Capability], Meta(min_length=1), _CAPABILITIES_ONCE]
+    cards: Annotated[list[Card], Meta(min_length=1), _CARDS_ONCE]
     # an older file has none
-    mig: Annotated[list[MigProfile], _each_profile_once] = field(default_factory=list)
+    mig: Annotated[list[MigProfile], _PROFILES_ONCE] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        known = {row.compute_capability for row in self.capabilities}
         for card in self.cards:
-            if card.compute_capability not in known:
-                wrong = (
-                    f"compute_capability {card.compute_capability} is not among the capabilities"
+            if not self.capability(card.compute_capability):
+                wrong = "is not among the capabilities"
+                raise ValueError(
+                    f"card {card.short}: compute_capability {card.compute_capability} {wrong}"
                 )
-                raise ValueError(f"card {card.short}: {wrong}")
 
     def capability(self, compute_capability: str) -> Capability | None:
-        """The facts for one compute capability; None where the file has no row for it."""
+        """None where the file has no row for it."""
         return self._by_compute_capability.get(compute_capability)
 
     def card(self, short: str) -> Card | None:
-        """The card with this short name; None where the file has none."""
+        """None where the file has none of this short name."""
         return next((card for card in self.cards if card.short == short), None)
 
     def of_only(self, card: Card, profile: MigProfile | None = None) -> "GpuFacts":
         """The facts where every GPU is this card, or a MIG instance of it."""
         if profile is None:
             return replace(self, cards=[card])
-        known = [
-            row for row in self.capabilities if row.compute_capability == card.compute_capability
-        ]
-        return replace(
-            self,
-            cards=[profile.card_of(card)],
-            capabilities=[row.of_part(profile.part) for row in known],
-        )
+        known = self._by_compute_capability[card.compute_capability]
+        part = known.of_part(profile.part)
+        return replace(self, cards=[profile.card_of(card)], capabilities=[part])
 
     def profiles(self, card: Card) -> tuple[MigProfile, ...]:
         """The sizes of MIG instances that are known of this card."""
@@ -198,12 +191,11 @@ class GpuFacts:
     @cached_property
     def rooms(self) -> tuple[EmptyCard, ...]:
         """What one client finds on each card; `__post_init__` has seen a row for every card."""
-        pairs = [
-            (card, self._by_compute_capability[card.compute_capability]) for card in self.cards
-        ]
-        return tuple(
-            EmptyCard(card, row, max(0, card.memory_mib - row.server_mib)) for card, row in pairs
-        )
+        found = []
+        for card in self.cards:
+            row = self._by_compute_capability[card.compute_capability]
+            found.append(EmptyCard(card, row, max(0, card.memory_mib - row.server_mib)))
+        return tuple(found)
 
     @cached_property
     def _by_compute_capability(self) -> Mapping[str, Capability]:

@@ -1,8 +1,5 @@
-"""The ledger: what a GPU has to give, what is granted of it, and what is left.
-
-What is promised never adds up to more than the policy allows of a GPU, in memory, threads or
-clients.
-"""
+"""What a GPU has to give, what is granted of it, and what is left: never more is promised than the
+policy allows of it, in memory, threads or clients."""
 
 import re
 from collections import defaultdict
@@ -20,9 +17,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GpuName:
-    """Which GPU of a node is meant. ordinal: as nvidia-smi counts, of a MIG instance that of its
-    parent. instance: what the label of a MIG instance has beside that, such as `mig7`; empty for a
-    whole GPU."""
+    """Which GPU of a node is meant. ordinal: as nvidia-smi counts; of a MIG instance its parent's.
+    instance: the rest of a MIG instance's label, such as `mig7`; empty for a whole GPU."""
 
     uuid: str
     ordinal: int
@@ -30,7 +26,7 @@ class GpuName:
 
     @property
     def label(self) -> str:
-        return f"gpu{self.ordinal}-{self.instance}" if self.instance else f"gpu{self.ordinal}"
+        return f"gpu{self.ordinal}-{self.instance}".removesuffix("-")
 
 
 _LABEL = re.compile(r"gpu(?P<ordinal>[0-9]{1,9})(?:-(?P<instance>mig[0-9-]{1,20}))?", re.ASCII)
@@ -39,25 +35,21 @@ _LABEL = re.compile(r"gpu(?P<ordinal>[0-9]{1,9})(?:-(?P<instance>mig[0-9-]{1,20}
 def gpu_named(uuid: str, label: str) -> GpuName:
     """The GPU with this label; ordinal -1 for a label that no GPU has."""
     found = _LABEL.fullmatch(label)
-    return (
-        GpuName(uuid, int(found["ordinal"]), instance=found["instance"] or "")
-        if found
-        else GpuName(uuid, -1)
-    )
+    if not found:
+        return GpuName(uuid, -1)
+    return GpuName(uuid, int(found["ordinal"]), instance=found["instance"] or "")
 
 
 def is_instance(uuid: str) -> bool:
-    """Whether this UUID is a MIG instance's (MIG user guide, "MIG device names"), and no whole
-    GPU's."""
+    """Whether this UUID is a MIG instance's (MIG user guide, "MIG device names")."""
     return uuid.startswith("MIG-")
 
 
 @dataclass(frozen=True, slots=True)
 class MigInstance:
-    """What a MIG instance is a part of. parent: the UUID of that GPU. profile: NVIDIA's name of its
-    size, such as `1g.10gb`, or `1c.3g.40gb` of one that shares its GPU instance. gpu_instance,
-    compute_instance: their ids, which are unique within the parent and stay as long as the instance
-    exists (nvml.h)."""
+    """What a MIG instance is a part of. parent: a UUID. profile: such as `1g.10gb`, or `1c.3g.40gb`
+    of one that shares its GPU instance. gpu_instance, compute_instance: their ids, unique within
+    the parent as long as the instance exists (nvml.h)."""
 
     parent: str
     profile: str
@@ -67,16 +59,15 @@ class MigInstance:
     @property
     def label(self) -> str:
         """Not the index that nvidia-smi shows: it changes when another instance is removed."""
-        shared = f"-{self.compute_instance}" if self.compute_instance else ""
-        return f"mig{self.gpu_instance}{shared}"
+        return f"mig{self.gpu_instance}-{self.compute_instance}".removesuffix("-0")
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu(GpuName):
-    """A GPU of this node, or a MIG instance, which is a GPU of its own. memory_mib is what CUDA can
-    use of it: NVML's total less the driver's reserve. pci_bus: its address as the kernel writes it,
-    such as 0000:06:00.0; empty where it is not known. numa_node: None where it has none, or it is
-    not known. mig: None for a whole GPU."""
+    """A GPU of this node, or a MIG instance, which is a GPU of its own. memory_mib: that CUDA can
+    use, NVML's total less the driver's reserve. pci_bus: as the kernel writes it, such as
+    0000:06:00.0; empty where it is not known. numa_node: None where none is known. mig: None for a
+    whole GPU."""
 
     name: str
     memory_mib: int
@@ -89,14 +80,13 @@ class Gpu(GpuName):
     @property
     def product(self) -> str:
         """The name of the whole GPU."""
-        return self.name.removesuffix(f" MIG {self.mig.profile}") if self.mig else self.name
+        return self.name.partition(" MIG ")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class GpuShare:
-    """What the ledger holds of one GPU (a UUID). reserved_percent: of its threads, 0 where no share
-    was asked for. weight: how many of the parts into which max_inst divides the GPU a container of
-    cGPU takes, None for any other.
+    """A part of one GPU (a UUID). reserved_percent: of its threads, 0 where no share was asked for.
+    weight: how many of the max_inst parts of the GPU a container of cGPU takes, None for any other.
     """
 
     gpu: str
@@ -111,9 +101,8 @@ def evenly(gpus: Iterable[str], memory_mib: int, reserved_percent: int) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a program asks for: MiB of each of `gpus` GPUs. thread_percent None asks for no share of
-    the threads, clients None for as many as the policy gives.
-    """
+    """MiB of each of `gpus` GPUs. thread_percent None asks for no share, clients None for as many
+    as the policy gives."""
 
     memory_mib: int
     thread_percent: int | None
@@ -123,15 +112,14 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class CardsRequest:
-    """What a container asks of the GPUs that it names, of each what it likes. thread_percent: the
-    cap, 100 for none."""
+    """What a container asks of the GPUs that it names. thread_percent: the cap, 100 for none."""
 
     parts: tuple[GpuShare, ...]
     thread_percent: int
 
     @property
     def memory_mib(self) -> int:
-        """The most that it asks of one GPU."""
+        """The most of one GPU."""
         return max(part.memory_mib for part in self.parts)
 
     @property
@@ -141,11 +129,11 @@ class CardsRequest:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a program got: parts of GPUs of one domain, a thread cap, and so many clients on each of
-    them. holder: the process that the grant was given to, whose children are its clients too, or
-    the pod or the container whose processes are. earlier_mib, earlier_percent: the most that it was
-    before it was changed (`containers.rules.grant_change`), which programs that run were started
-    with; 0 where it never was more. priority: of its clients, 0 or 1, which is below normal.
+    """Parts of GPUs of one domain, a thread cap, and so many clients on each of them. holder: the
+    process whose children are its clients too, or the pod or the container. earlier_mib,
+    earlier_percent: the most that it was before it was changed (`containers.rules.grant_change`),
+    which programs that run were started with; 0 where it never was more. priority: of its clients,
+    0 or 1, which is below normal.
     """
 
     id: str
@@ -165,37 +153,35 @@ class Grant:
 
     @property
     def memory_mib(self) -> int:
-        """The most that it has of one GPU. MPS knows one limit for all, which each of them must be
-        able to give."""
+        """The most of one GPU: MPS knows one limit for all."""
         return max(part.memory_mib for part in self.parts)
 
     @property
     def reserved_percent(self) -> int:
-        """The most that the ledger holds of one GPU's threads."""
+        """The most of one GPU."""
         return max(part.reserved_percent for part in self.parts)
 
     def part_of(self, gpu: str) -> GpuShare:
-        """What it has of this GPU; nothing where that is none of its own."""
+        """0 MiB where the GPU is none of its own."""
         return next((part for part in self.parts if part.gpu == gpu), GpuShare(gpu, 0, 0))
 
     @property
     def pod(self) -> PodName | None:
-        """The pod that holds it; None where somebody else does."""
+        """None where somebody else holds it."""
         return self.holder if isinstance(self.holder, PodName) else None
 
     @property
     def pods(self) -> tuple[PodName, ...]:
-        """Every pod that holds it; none where somebody else does."""
+        """Every pod that holds it."""
         return (self.holder,) if isinstance(self.holder, PodName) else ()
 
     def pod_of(self, cgroup: str | None) -> PodName | None:
-        """The pod with this uid, whose cgroups a process is in; the first pod where none of them
-        has it."""
+        """The pod with this uid, whose cgroups a process is in, else the first."""
         return next((pod for pod in self.pods if pod.uid == cgroup), self.pod)
 
     @property
     def container(self) -> HostContainer | None:
-        """The container without Kubernetes that holds it; None where somebody else does."""
+        """None where somebody else holds it."""
         return self.holder if isinstance(self.holder, HostContainer) else None
 
     @property
@@ -206,8 +192,7 @@ class Grant:
 
     @property
     def claim(self) -> str | None:
-        """The resource claim that it is of, namespace and name, whose uid is its id; None where it
-        is of none."""
+        """The resource claim that it is of, namespace and name, whose uid is its id."""
         return None
 
 
@@ -222,9 +207,8 @@ class HostMount:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A device node of this machine, which must exist, created in such a container at `inside`.
-    access: of the device cgroup, some of r, w and m (mknod).
-    """
+    """A device node of this machine, created in such a container at `inside`. access: of the device
+    cgroup, some of r, w and m (mknod)."""
 
     source: str
     inside: str
@@ -233,10 +217,9 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True)
 class GpuCapacity:
-    """What a GPU has left to promise. memory_mib_total is what it could promise when nothing is
-    granted. weight: None where the policy sets no max_inst for it. holders: of grants on it; None
-    where it stays in its domain, also while nobody holds one.
-    """
+    """What a GPU has left to promise. memory_mib_total: while nothing is granted. weight: None
+    without a max_inst in the policy. holders: of grants on it; None where it stays in its domain,
+    also while nobody holds one."""
 
     gpu: GpuName
     domain: str
@@ -259,28 +242,18 @@ def facts_here(gpus: Iterable[Gpu], facts: "GpuFacts") -> "GpuFacts":
     """The facts with this node's GPUs for cards, so that the largest is the largest here."""
     from mpsd.model.gpu_facts import Card  # as above
 
-    source = "NVML of this node"
-    cards = [
-        Card(
-            gpu.name,
-            gpu.label,
-            gpu.capability.compute_capability,
-            gpu.memory_mib,
-            gpu.sms,
-            True,
-            source,
-        )
-        for gpu in gpus
-    ]
+    cards = []
+    for gpu in gpus:
+        kind = gpu.capability.compute_capability
+        source = "NVML of this node"
+        cards.append(Card(gpu.name, gpu.label, kind, gpu.memory_mib, gpu.sms, True, source))
     return replace(facts, cards=cards or facts.cards)
 
 
 def promised_mib(gpu: Gpu, policy: "Policy") -> int:
-    """MiB of one GPU that may be promised in all: what CUDA can use, less what the MPS server
-    holds."""
-    return (
-        (gpu.memory_mib - gpu.capability.server_mib) * policy.oversubscription.memory_percent // 100
-    )
+    """MiB that may be promised in all: what CUDA can use, less what the MPS server holds."""
+    usable_mib = gpu.memory_mib - gpu.capability.server_mib
+    return usable_mib * policy.oversubscription.memory_percent // 100
 
 
 def rooms(
@@ -290,42 +263,40 @@ def rooms(
     policy: "Policy",
     on_demand: Collection[str] = (),
 ) -> tuple[GpuCapacity, ...]:
-    """What each GPU has left, in the order of `gpus`. domain_of: from UUID to the name of the GPU's
+    """What each GPU has left, in the order of `gpus`. domain_of: by UUID, the name of the GPU's
     domain. on_demand: the GPUs that may be joined with others, and divided."""
     held: defaultdict[str, list[Grant]] = defaultdict(list)
     for grant in grants:
         for part in grant.parts:
             held[part.gpu].append(grant)
-    found = tuple(_room(gpu, domain_of[gpu.uuid], held[gpu.uuid], policy) for gpu in gpus)
-    if not on_demand:
-        return found
-    return tuple(
-        replace(room, holders=len(held[room.gpu.uuid])) if room.gpu.uuid in on_demand else room
-        for room in found
-    )
+    found = []
+    for gpu in gpus:
+        here = held[gpu.uuid]
+        room = _room(gpu, domain_of[gpu.uuid], here, policy)
+        if gpu.uuid in on_demand:
+            room = replace(room, holders=len(here))
+        found.append(room)
+    return tuple(found)
 
 
 def _room(gpu: Gpu, domain: str, grants: list[Grant], policy: "Policy") -> GpuCapacity:
-    total_mib = promised_mib(gpu, policy)
-    parts = [grant.part_of(gpu.uuid) for grant in grants]
-    return GpuCapacity(
-        gpu=gpu,
-        domain=domain,
-        memory_mib_total=total_mib,
-        memory_mib=total_mib - sum(part.memory_mib for part in parts),
-        thread_percent=policy.oversubscription.thread_percent
-        - sum(part.reserved_percent for part in parts),
-        clients=gpu.capability.clients - sum(grant.clients for grant in grants),
-        weight=free_weight(gpu, grants, policy.compute),
-    )
+    total_mib = free_mib = promised_mib(gpu, policy)
+    percent = policy.oversubscription.thread_percent
+    clients = gpu.capability.clients
+    for grant in grants:
+        part = grant.part_of(gpu.uuid)
+        free_mib -= part.memory_mib
+        percent -= part.reserved_percent
+        clients -= grant.clients
+    weight = free_weight(gpu, grants, policy.compute)
+    return GpuCapacity(gpu, domain, total_mib, free_mib, percent, clients, weight)
 
 
 def free_weight(gpu: GpuName, grants: Iterable[Grant], compute: "Compute") -> int | None:
-    """cGPU's free_weight: what the weights of the GPU's containers leave of max_inst; None where
-    that is not set."""
-    max_inst = compute.of(gpu.ordinal).max_inst
-    return (
-        None
-        if max_inst is None
-        else max_inst - sum(grant.part_of(gpu.uuid).weight or 0 for grant in grants)
-    )
+    """cGPU's free_weight: what the weights of the GPU's containers leave of max_inst, if that is
+    set."""
+    weight = compute.of(gpu.ordinal).max_inst
+    if weight is not None:
+        for grant in grants:
+            weight -= grant.part_of(gpu.uuid).weight or 0
+    return weight

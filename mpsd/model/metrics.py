@@ -1,21 +1,18 @@
-"""Every metric of mpsd: its name, type, labels, unit and meaning, and which of its processes export
-it.
-
-Names and labels here are an interface, and docs/metrics.md is printed from them; a label's values
-come from closed sets, or are the names of GPUs, domains, and pods and containers that live.
-"""
+"""Every metric of mpsd, and which of its processes export it. Names and labels are an interface,
+and docs/metrics.md is printed from them; a label's values come from closed sets, or are the names
+of GPUs, domains, and pods and containers that live."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import accumulate
+from itertools import accumulate, product
 
 # Source of types and names: https://prometheus.io/docs/specs/om/open_metrics_spec/
 
 
 class Type(StrEnum):
-    """As OpenMetrics calls them. A counter's name ends in `_total`, that of an info in `_info`."""
+    """As OpenMetrics calls them."""
 
     COUNTER = "counter"
     GAUGE = "gauge"
@@ -24,7 +21,7 @@ class Type(StrEnum):
 
 
 class MetricUnit(StrEnum):
-    """What a metric counts in; names end in it. NONE: things."""
+    """Names end in it. NONE: things."""
 
     BYTES = "bytes"
     SECONDS = "seconds"
@@ -41,7 +38,7 @@ class HolderKind(StrEnum):
 
 
 class Exporter(StrEnum):
-    """A process of mpsd that has metrics. AGENT: `mpsd up` too."""
+    """AGENT: `mpsd up` too."""
 
     AGENT = "agent"
     WEBHOOK = "webhook"
@@ -50,8 +47,7 @@ class Exporter(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """name: as it is asked for, but for a histogram, which is asked for by the names in
-    `series`."""
+    """name: as it is asked for; a histogram by the names in `series`."""
 
     name: str
     help: str
@@ -67,27 +63,26 @@ class Metric:
 
     @property
     def series(self) -> tuple[str, ...]:
-        parts = ("_bucket", "_sum", "_count") if self.type is Type.HISTOGRAM else ("",)
-        return tuple(self.name + part for part in parts)
+        if self.type is not Type.HISTOGRAM:
+            return (self.name,)
+        return (f"{self.name}_bucket", f"{self.name}_sum", f"{self.name}_count")
+
+
+_TYPES = {"total": Type.COUNTER, "info": Type.INFO}
+_EXPORTERS = {"admission": Exporter.WEBHOOK, "scheduler": Exporter.SCHEDULER}
 
 
 def _metric(
-    name: str,
-    about: str,
-    labels: tuple[str, ...] = (),
-    *,
-    histogram: bool = False,
-    by: tuple[Exporter, ...] = (),
+    name: str, about: str, labels: tuple[str, ...] = (), *by: Exporter, histogram: bool = False
 ) -> Metric:
     """Type and unit follow from the end of the name, and who exports it from its second word."""
-    types = {"total": Type.COUNTER, "info": Type.INFO}
-    exporters = {"admission": Exporter.WEBHOOK, "scheduler": Exporter.SCHEDULER}
-    kind = Type.HISTOGRAM if histogram else types.get(name.rpartition("_")[2], Type.GAUGE)
+    kind = _TYPES.get(name.rpartition("_")[2], Type.GAUGE)
+    if histogram:
+        kind = Type.HISTOGRAM
     word = name.removesuffix("_total").rpartition("_")[2]
-    unit = MetricUnit(word) if word in set(MetricUnit) else MetricUnit.NONE
-    return Metric(
-        name, about, labels, kind, unit, by or (exporters.get(name.split("_")[1], Exporter.AGENT),)
-    )
+    unit = {str(one): one for one in MetricUnit}.get(word, MetricUnit.NONE)
+    by = by or (_EXPORTERS.get(name.split("_")[1], Exporter.AGENT),)
+    return Metric(name, about, labels, kind, unit, by)
 
 
 _DOMAIN = ("domain",)
@@ -102,7 +97,8 @@ UNKNOWN = _metric(
 LIMITS_WRONG = _metric(
     "mpsd_limits_wrong",
     "1 while the limits files cannot be used and older ones are in force.",
-    by=tuple(Exporter),
+    (),
+    *Exporter,
 )
 DRIVER_UPGRADE = _metric(
     "mpsd_driver_upgrade",
@@ -248,12 +244,12 @@ PLUGIN_HELD_BACK = _metric(
     "mpsd_plugin_containers_held_back", "Containers that PreStartContainer does not let start."
 )
 
-_SERVERS = (Exporter.WEBHOOK, Exporter.SCHEDULER)
 CERTIFICATE_EXPIRY = _metric(
     "mpsd_certificate_expiry_timestamp_seconds",
     "When each certificate in use ends.",
     ("certificate",),
-    by=_SERVERS,
+    Exporter.WEBHOOK,
+    Exporter.SCHEDULER,
 )
 
 ADMISSION_REVIEWS = _metric(
@@ -309,9 +305,6 @@ def exported_by(exporter: Exporter) -> tuple[Metric, ...]:
     return tuple(one for one in METRICS if exporter in one.exporters)
 
 
-# How long something took, many times: a histogram as Prometheus reads it, in plain values. Each
-# time is in one slot alone; whoever exports them adds the slots up.
-
 # One command's process takes some milliseconds, and a daemon that does not answer is given up after
 # graces.command_s.
 COMMAND_BOUNDS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -321,9 +314,8 @@ CALL_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2
 
 @dataclass(frozen=True, slots=True)
 class Durations:
-    """counts: of those that took at most so long as the bound of the same place, and longer than
-    the one before; the last: of those that took longer than any bound.
-    """
+    """How long something took, many times. counts: of those that took at most so long as the bound
+    of the same place, and longer than the one before; the last: longer than any bound."""
 
     counts: tuple[int, ...]
     sum_s: float = 0.0
@@ -348,34 +340,33 @@ def no_durations(bounds_s: Sequence[float]) -> Durations:
     return Durations((0,) * (len(bounds_s) + 1))
 
 
+_NO_COMMANDS = no_durations(COMMAND_BOUNDS_S)
+
+
 @dataclass(frozen=True, slots=True)
 class CommandTimes:
     """What `mpsd control` keeps in commands.json about one domain: its questions to the daemon,
-    since it began. boot_id: of the boot that it is about. unanswered: those without a proper answer
-    in time.
-    """
+    since it began. unanswered: those without a proper answer in time."""
 
     boot_id: str
-    answered: Durations = field(default_factory=lambda: no_durations(COMMAND_BOUNDS_S))
+    answered: Durations = _NO_COMMANDS
     unanswered: int = 0
 
 
-# -- kubelet's calls to the device plugin ---------------------------------------------------------
+# -- kubelet's calls to the device plugin, by their names in its API ------------------------------
 
 HELD_BACK_S = 360.0  # kubelet tries a start that was refused again after 5 minutes at most
 
 
 class Call(StrEnum):
-    """A call, by its name in kubelet's API."""
-
     PREFER = "GetPreferredAllocation"
     ALLOCATE = "Allocate"
     PRE_START = "PreStartContainer"
 
 
 class CallOutcome(StrEnum):
-    """The result of a call. REFUSED: for good, for what was asked. HELD_BACK: for now; kubelet
-    retries. LATE: no answer in time. FAILED: by a fault of mpsd's own; its log says which."""
+    """REFUSED: for good, for what was asked. HELD_BACK: for now; kubelet retries. LATE: no answer
+    in time. FAILED: by a fault of mpsd's own; its log says which."""
 
     ANSWERED = "answered"
     REFUSED = "refused"
@@ -385,11 +376,11 @@ class CallOutcome(StrEnum):
 
 
 class PluginCalls:
-    """The counts and times since the agent started. now: a monotonic clock, in seconds."""
+    """Since the agent started. now: a monotonic clock, in seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self.counts = {(call, outcome): 0 for call in Call for outcome in CallOutcome}
+        self.counts = dict.fromkeys(product(Call, CallOutcome), 0)
         self.times = dict.fromkeys(Call, no_durations(CALL_BOUNDS_S))
         # by the devices of the container, when it was refused
         self._held_back: dict[tuple[str, ...], float] = {}
@@ -407,8 +398,7 @@ class PluginCalls:
     @property
     def held_back(self) -> int:
         """Containers whose last start was refused and that kubelet still retries."""
-        oldest = self._now() - HELD_BACK_S
-        self._held_back = {
-            container: at for container, at in self._held_back.items() if at >= oldest
-        }
+        for container, at in tuple(self._held_back.items()):
+            if at < self._now() - HELD_BACK_S:
+                del self._held_back[container]
         return len(self._held_back)

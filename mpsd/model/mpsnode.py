@@ -1,9 +1,5 @@
-"""The MPSNode of a node, as anybody may have written it.
-
-Its fields are those of the definition, manifests/chart/templates/crd/mpsnode.yaml; its status is a
-NodeReport. Any JSON is a node here, with what could be read of it and the rest reported as
-unreadable; nothing raises.
-"""
+"""The MPSNode of a node (manifests/chart/templates/crd/mpsnode.yaml), as anybody may have written
+it: any JSON is one, with what could be read of it, and the rest reported as unreadable."""
 
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, cast
@@ -53,11 +49,7 @@ def as_object(part: ReportPart) -> dict[str, Any]:
 
 
 def read(fields: Fields, shape: FieldReader) -> MPSNode:
-    """What can be read of any JSON object; `shape` notes what cannot."""
-    try:
-        return msgspec.convert(fields, MPSNode)
-    except (msgspec.ValidationError, RecursionError):
-        return shape.struct(MPSNode, fields, "")
+    return shape.record(MPSNode, fields, "")
 
 
 def cluster_status(mpsnodes: Iterable[object], now: float) -> ClusterStatus:
@@ -103,16 +95,16 @@ def _node(found: MPSNode, unreadable: Sequence[str], now: float) -> ClusterNode:
 
 def _pods(status: NodeReport) -> tuple[GrantReport, ...] | None:
     """The grants, with no violations where it is known that a pod has none."""
-    grants = status.grants
-    seen = status.violations
-    if grants is None or not status.grants_known:
+    if status.grants is None or not status.grants_known:
         return None
-    listed = sum([grant.violations is not None for grant in grants])
-    if seen is None or seen.pods != listed:
-        return grants
-    return tuple(
-        [
-            grant if grant.violations else replace(grant, violations=NO_VIOLATIONS)
-            for grant in grants
-        ]
-    )
+    grants = []
+    listed = 0
+    for grant in status.grants:
+        if grant.violations:
+            listed += 1
+            grants.append(grant)
+        else:
+            grants.append(replace(grant, violations=NO_VIOLATIONS))
+    if status.violations is None or status.violations.pods != listed:
+        return status.grants
+    return tuple(grants)

@@ -1,5 +1,4 @@
-"""What is reported of a node, from its agent to the eye: `GET /v1/node`, and with fields left out
-MPSNode.status.
+"""What is reported of a node: `GET /v1/node`, and with fields left out MPSNode.status.
 
 Names and units are an interface: in JSON `memory_mib` is `memoryMiB`, and a time is RFC 3339 in
 UTC. What is absent is not known or not reported, and never zero; an empty text or list says that
@@ -32,12 +31,11 @@ def json_name(name: str) -> str:
 
 
 class ReportPart(Part, frozen=True, omit_defaults=True, rename=json_name, gc=False):
-    """An object of a report."""
+    pass
 
 
 class PodReport(ReportPart, frozen=True):
-    #: Namespace and name, or its uid alone where it is gone; empty where it is in no pod that is
-    #: known.
+    #: Namespace and name, or its uid alone where it is gone; empty for no known pod.
     pod: str = ""
     uid: str = ""
 
@@ -59,10 +57,10 @@ class SuspectReport(PodReport, frozen=True):
 
 
 class HitReport(PodReport, frozen=True):
-    """How many processes of a pod, or of a program beside Kubernetes, a fault hit."""
+    """A pod, or a program beside Kubernetes, that a fault hit."""
 
     processes: Amount = None
-    #: Its grant and program, where it is in no pod and the grant is known.
+    #: Its grant and program, where it is in no pod and its grant is known.
     program: str = ""
 
     def __str__(self) -> str:
@@ -74,7 +72,7 @@ class CauseReport(PodReport, frozen=True):
 
     #: Its grant, where that is known, its pid and program.
     program: str = ""
-    #: How it ended, such as `killed by SIGKILL`.
+    #: Such as `killed by SIGKILL`.
     how: str = ""
 
     def __str__(self) -> str:
@@ -82,17 +80,15 @@ class CauseReport(PodReport, frozen=True):
 
 
 class FaultsReport(ReportPart, frozen=True):
-    """The faults of a domain in this boot."""
+    """Of a domain in this boot; hit, healed and causes are of the last one."""
 
     count: Count = 0
     last: Time = None
     #: Whom at least the last two hit; which of them caused them, if one did, cannot be determined.
     suspects: Annotated[tuple[SuspectReport, ...], Few] = ()
-    #: Whom the last one hit.
     hit: Annotated[tuple[HitReport, ...], Few] = ()
-    #: When the last one was over; absent while it is not.
+    #: Absent while it is not over.
     healed: Time = None
-    #: Clients that ended just before the last one.
     causes: Annotated[tuple[CauseReport, ...], Few] = ()
 
 
@@ -107,9 +103,9 @@ class CanaryReport(ReportPart, frozen=True):
     #: What a context costs on so many SMs.
     context_mib: Amount = None
     sms: Amount = None
-    #: Why this driver does not enforce limits; empty where it does.
+    #: Why this driver does not enforce limits.
     problem: str = ""
-    #: What is not as limits/gpus.yaml has it; empty where all is.
+    #: What is not as limits/gpus.yaml has it.
     warning: str = ""
 
 
@@ -133,28 +129,24 @@ class GpuReport(ReportPart, frozen=True):
     clients: Amount = None
     #: In use of no process that is known; 0 below 1 GiB.
     unexplained_mib: Amount = None
-    #: How much of the time a kernel runs there, whosever; only `GET /v1/use` asks for it, and for
-    #: what follows.
+    #: How much of the time any kernel runs there; this and what follows only in `GET /v1/use`.
     sm_percent: Amount = None
     #: What may still be granted, where all grants are known.
     free_mib: Amount = None
     free_percent: Amount = None
-    #: cGPU's compute policy by its number, its max_inst and what is left of that; absent where
-    #: there is no max_inst.
+    #: cGPU's policy by its number, its max_inst and what is left of that, if there is one.
     compute_policy: Amount = None
     max_inst: Amount = None
     free_weight: Amount = None
-    #: Of a MIG instance the UUID of its GPU.
+    #: Of a MIG instance the UUID of its GPU, and its size, such as `1g.10gb`.
     parent: str = ""
-    #: Of a MIG instance NVIDIA's name of its size, such as `1g.10gb`.
     mig_profile: str = ""
 
 
 class DomainReport(ReportPart, frozen=True):
-    """A control daemon and its GPUs."""
+    """A control daemon and its GPUs (UUIDs)."""
 
     name: str = ""
-    #: UUIDs.
     gpus: Annotated[tuple[str, ...], Few] = ()
     #: A value of model.domain.State, or one of a newer agent.
     state: str = "unknown"
@@ -162,7 +154,6 @@ class DomainReport(ReportPart, frozen=True):
     reason: str = ""
     #: Since the node started.
     restarts: Amount = None
-    #: Absent where there is no daemon.
     daemon_pid: Amount = None
     servers: tuple[int, ...] = ()
     faults: FaultsReport = NO_FAULTS
@@ -170,17 +161,16 @@ class DomainReport(ReportPart, frozen=True):
     canary: CanaryReport | None = None
     #: Of its `mpsd control`.
     version: str = ""
-    #: `alone`, `listed` by the policy, `joined` on demand, or an `instance` of MIG.
+    #: A value of model.domain.DomainKind.
     kind: str = ""
 
     @property
     def context_mib(self) -> int | None:
-        """What a context costs there, as its canary measured it."""
         return self.canary.context_mib if self.canary else None
 
     @property
     def doubt(self) -> str:
-        """What its canary found; empty where nothing."""
+        """What its canary found."""
         return (self.canary.problem or self.canary.warning) if self.canary else ""
 
 
@@ -191,9 +181,9 @@ class CardReport(ReportPart, frozen=True):
     memory_mib: Amount = None
     reserved_percent: Amount = None
     used_mib: Amount = None
-    #: Whether it uses more than it may, the policy's tolerance included.
+    #: It uses more than it may, the policy's tolerance included.
     over: bool = False
-    #: How much of the time its kernels run, where NVML could tell; only `GET /v1/use` asks for it.
+    #: How much of the time its kernels run, where NVML could tell; only in `GET /v1/use`.
     sm_percent: Amount = None
     #: Absent where it was not asked for in cGPU's words.
     weight: Amount = None
@@ -214,15 +204,14 @@ class ViolationReport(ReportPart, frozen=True):
     at: Time = None
     #: A value of model.violations.ViolationKind, or one of a newer agent.
     kind: str = ""
-    #: What the policy has done about it, a value of model.violations.Response.
+    #: A value of model.violations.Response.
     action: str = ""
     gpu: str = ""
     pid: Amount = None
     command: str = ""
     #: Absent where it has none.
     grant: str | None = None
-    #: Namespace and name; empty where none is known, and in an MPSNode at a grant whose only pod is
-    #: meant.
+    #: Namespace and name; empty where none is known, and in an MPSNode for the only pod of a grant.
     pod: str = ""
     message: str = ""
     #: How it ended; empty where it was not to end, or is about to.
@@ -230,8 +219,6 @@ class ViolationReport(ReportPart, frozen=True):
 
 
 class GrantViolations(ReportPart, frozen=True):
-    """Of one grant."""
-
     counts: Annotated[tuple[ViolationCount, ...], Few] = ()
     last: ViolationReport | None = None
 
@@ -240,21 +227,20 @@ NO_VIOLATIONS = GrantViolations()
 
 
 class ViolationsReport(ReportPart, frozen=True):
-    """What the watchdog has seen of everybody since it began, pods that are gone too."""
+    """What the watchdog has seen since it began, of pods that are gone too."""
 
     since: Time = None
-    #: How often it looked.
     looks: Amount = None
     #: Between two looks.
     longest_pause_s: float | None = None
-    #: After a pause of more than a quarter of a second, where the machine had no processor for it.
+    #: After a pause of more than 0.25 s, where the machine had no processor for it.
     late_looks: Amount = None
-    #: Processor time that the agent has spent in NVML.
+    #: Processor time of the agent in NVML.
     nvml_s: float | None = None
     counts: Annotated[tuple[ViolationCount, ...], Few] = ()
     #: The newest last.
     last: Annotated[tuple[ViolationReport, ...], Few] = ()
-    #: In an MPSNode: how many grants have violations, of which it lists not all.
+    #: In an MPSNode: how many grants have violations; it does not list all.
     pods: Amount = None
     #: Why no process is judged now; empty while all are.
     unjudged: str = ""
@@ -266,7 +252,6 @@ class GrantReport(PodReport, frozen=True):
 
     #: The uid of its claim, else of its pod; of a program one that mpsd gave it.
     id: str = ""
-    #: UUIDs.
     gpus: Annotated[tuple[str, ...], Few] = ()
     #: The most of one of its GPUs.
     memory_mib: Amount = None
@@ -275,20 +260,19 @@ class GrantReport(PodReport, frozen=True):
     #: The most that its clients together use on one of its GPUs.
     used_mib: Amount = None
     clients: Amount = None
-    #: GPU by GPU.
     cards: tuple[CardReport, ...] = ()
-    #: Whether it uses more than it may of one of its GPUs.
+    #: It uses more than it may of one of its GPUs.
     over: bool = False
     #: Of a program or a container's first process; absent of a pod.
     holder_pid: Amount = None
-    #: Whether its holder is gone, though not all of its processes.
+    #: Its holder is gone, though not all of its processes.
     ended: bool = False
     command: str = ""
     #: Id and name of the container without Kubernetes that holds it.
     container: str = ""
     container_name: str = ""
-    #: That mpsd made for a program, empty where there is none, so that its processes are known by
-    #: MPSD_GRANT and by descent alone; absent of a pod or a container.
+    #: Of a program; empty where it has none, so that its processes are known by MPSD_GRANT and by
+    #: descent alone.
     cgroup: str | None = None
     #: The resource claim that it is of, namespace and name.
     claim: str = ""
@@ -296,12 +280,10 @@ class GrantReport(PodReport, frozen=True):
     shared_with: Annotated[tuple[PodReport, ...], Few] = ()
     #: Of its clients, 0 or 1, which is below normal.
     priority: Count = 0
-    #: `cgroup` where memory limits of its cgroups are in force, else `mps`; empty where it is not
-    #: reported.
+    #: `cgroup` where memory limits of its cgroups are in force, else `mps`.
     memory_cap: str = ""
     #: Why they are not, where that is known.
     memory_cap_why: str = ""
-    #: Absent where it has none, or where they are not reported.
     violations: GrantViolations | None = None
 
     @property
@@ -311,27 +293,24 @@ class GrantReport(PodReport, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Namespace and name of each of these."""
         return (self.pod, *[one.pod for one in self.shared_with])
 
     @property
     def pods_in_words(self) -> str:
-        """Such as `default/train-0`, or `default/train-0 and 2 more`; empty where it is in none."""
+        """Such as `default/train-0 and 2 more`; empty where it is in none."""
         return shortened(self.names, 1)
 
     @property
     def container_in_words(self) -> str:
-        """Its container's name, or the beginning of its id; empty where it is in none."""
         return self.container_name or self.container[:12]
 
 
 class ClientReport(ReportPart, frozen=True):
-    """A process on a GPU."""
+    """A process on a GPU, by MPS or beside it."""
 
     pid: Amount = None
     gpu: str = ""
     used_mib: Amount = None
-    #: Else it runs beside MPS.
     on_mps: bool = False
     #: Absent where it has none.
     grant: str | None = None
@@ -347,13 +326,11 @@ class WaitingReport(ReportPart, frozen=True):
     holder_pid: Amount = None
     thread_percent: Amount = None
     command: str = ""
-    #: Why it has no answer yet, in plain words.
+    #: Why it has no answer yet.
     reason: str = ""
 
 
 class ConditionReport(ReportPart, frozen=True):
-    """A condition in the words of Kubernetes."""
-
     type: str = ""
     status: str = ""
     last_transition_time: Time = None
@@ -374,8 +351,6 @@ class Summary(ReportPart, frozen=True):
 
 
 class NodeStatus(ReportPart, frozen=True):
-    """What is reported of a node, on that node and of one in a cluster."""
-
     driver: str = ""
     #: Of the agent's mpsd.
     version: str = ""
@@ -387,7 +362,7 @@ class NodeStatus(ReportPart, frozen=True):
 
     @property
     def condition(self) -> ConditionReport | None:
-        """MPSReady; None where it is not reported."""
+        """MPSReady, if it is reported."""
         return next((one for one in self.conditions if one.type == CONDITION), None)
 
     @property
@@ -399,40 +374,35 @@ class NodeStatus(ReportPart, frozen=True):
 class NodeReport(NodeStatus, frozen=True):
     """A node as its agent sees it."""
 
-    #: Absent where it has reported nothing.
     reported_at: Time = None
     #: Of an MPSNode.
     summary: Summary | None = None
-    #: Absent where they are not known; in an MPSNode those of pods, and only where they are all of
-    #: them.
+    #: Absent where they are not known; in an MPSNode those of pods, if they are all of them.
     grants: Annotated[tuple[GrantReport, ...], Few] | None = None
     #: Whether `grants` are all of them.
     grants_known: bool = True
-    #: Absent where NVML could not say.
     clients: tuple[ClientReport, ...] | None = None
     waiting: tuple[WaitingReport, ...] = ()
-    #: What could not be seen, and why, a sentence each.
+    #: What could not be seen, and why.
     unknown: tuple[str, ...] = ()
     #: Where the agent reads the limits files.
     limits_directory: str = ""
-    #: The last 10 ends of control daemons since the agent started, with who lost GPU processes.
+    #: The last 10 since the agent started, with who lost GPU processes.
     daemon_ends: tuple[PastEvent, ...] = ()
-    #: The name under which resource claims are served here; empty where they are not.
+    #: The name under which resource claims are served here.
     claim_driver: str = ""
-    #: Why claims cannot be served now; empty while they can.
+    #: Why they cannot be served now.
     claims_trouble: str = ""
 
     @property
     def now(self) -> float:
-        """Of a report of this machine: when it was made, in seconds since 1970."""
+        """Of a report of this machine, in seconds since 1970."""
         return epoch(self.reported_at) or 0.0
 
 
 class SeenViolations(NamedTuple):
-    """What a watchdog has seen."""
-
     node: ViolationsReport
-    #: Of those that hold a grant now, by its id; the one that had a violation last is last.
+    #: By the ids of those in force; the one that had a violation last is last.
     grants: Mapping[str, GrantViolations]
 
 
@@ -443,7 +413,7 @@ def total(amounts: Iterable[int | None]) -> int | None:
 
 
 def by_kind(counts: Iterable[ViolationCount]) -> dict[str, int | None]:
-    """How often each kind was seen, whatever was done about it; None where that is not known."""
+    """How often each kind was seen, whatever was done about it."""
     found: dict[str, int | None] = {}
     for one in counts:
         found[one.kind] = total([found.get(one.kind, 0), one.count])

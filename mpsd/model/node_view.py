@@ -7,9 +7,10 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import product
 from typing import NamedTuple
 
-from mpsd.model.domain import ON_DEMAND, State
+from mpsd.model.domain import ENDED, ON_DEMAND, State
 from mpsd.model.grants import CardsRequest, Gpu, Grant, Request
 from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
 
@@ -17,7 +18,7 @@ RECORD_VERSION = 1
 
 
 class Queue(StrEnum):
-    """Whether all that a killed client had queued had run, by its MPS servers' use; worst last."""
+    """Whether a killed client's queued work had run, by its MPS servers' use; the worst last."""
 
     #: the servers had nothing to do
     DRY = "dry"
@@ -29,8 +30,7 @@ class Queue(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EndRecord:
-    """An end that is under way, as it is kept on the node: what makes a stopped process mpsd's to
-    kill."""
+    """An end under way, as kept on the node: what makes a stopped process mpsd's to kill."""
 
     process: ProcessIdentity
     #: UUIDs of the GPUs whose MPS servers run what it has queued
@@ -41,18 +41,18 @@ class EndRecord:
     drain_s: float
     #: when it is killed in any case, in seconds of CLOCK_BOOTTIME
     deadline_s: float
-    #: how often it was stopped for good, which is more than once where somebody continued it
+    #: more than one where somebody continued it
     stops: int = 0
     #: whether it was seen stopped since the last of them
     is_held: bool = False
-    #: whether it gets SIGKILL now; the record is kept a little longer, to tell whose end this was
+    #: whether it gets SIGKILL now; the record is kept a little longer, to report whose end it was
     is_killed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class FaultHit:
-    """A process that a fault tore down. pod: the uid in its pod's cgroup; None where it is in no
-    pod that is known. ended_at: when mpsd ended it, for it lingered; None where it did not."""
+    """A process that a fault tore down. pod: the uid in its pod's cgroup; None where none is known.
+    ended_at: when mpsd ended it, for it lingered; None where it did not."""
 
     process: ProcessIdentity
     command: str
@@ -90,11 +90,10 @@ Reasons = Mapping[ProcessIdentity, str]  # why it ended, where Kubernetes alone 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of a GPU: when it was seen (seconds since 1970), and every process that lost its
-    context by it. Which of these caused it, if one did, cannot be determined (docs/mps-observed.md,
-    section 6). unidentified: the pids of those that were gone before it was seen who they were.
-    healed_at: None while its server accepts no client. causes: the clients whose end is its likely
-    cause; empty where there are none, None while that is not settled."""
+    """A fault of a GPU: when it was seen, and every process that lost its context by it. Which of
+    these caused it cannot be determined (docs/mps-observed.md, section 6). unidentified: pids of
+    those that were gone before they were identified. healed_at: None while its server accepts no
+    client. causes: the clients whose end is its likely cause; None while that is not settled."""
 
     at: float
     hit: tuple[FaultHit, ...]
@@ -107,6 +106,11 @@ class Fault:
         return frozenset({hit.process.pid for hit in self.hit} | set(self.unidentified))
 
     @property
+    def killed(self) -> Mapping[ProcessIdentity, FaultHit]:
+        """Those that mpsd has ended since."""
+        return {hit.process: hit for hit in self.hit if hit.ended_at is not None}
+
+    @property
     def pods(self) -> frozenset[str]:
         """Their uids, as far as they are known."""
         return frozenset(hit.pod for hit in self.hit if hit.pod is not None)
@@ -114,11 +118,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """What a CUDA client of our own found under known limits. problem: why this driver cannot be
-    relied on, or empty. boot_id, driver: what it holds for. context_mib: measured with sms SMs;
-    None where there was no context. warning: what is not as limits/gpus.yaml has it, or empty.
-    memory_cap: CAP_HOLDS where a memory limit of its cgroup held a client, why it did not, or empty
-    where that was not tried."""
+    """What a CUDA client of mpsd found under known limits. problem: why this driver cannot be
+    relied on, or empty. context_mib: measured with `sms` SMs; None where there was no context.
+    warning: what is not as limits/gpus.yaml has it, or empty. memory_cap: CAP_HOLDS where a memory
+    limit of its cgroup held a client, why it did not, or empty where that was not tried."""
 
     boot_id: str
     driver: str
@@ -129,21 +132,26 @@ class Canary:
     warning: str = ""
     memory_cap: str = ""
 
+    @property
+    def doubt(self) -> str:
+        """Empty where it found nothing."""
+        return self.problem or self.warning
+
 
 CAP_HOLDS = "holds"
 
 
 @dataclass(frozen=True, slots=True)
 class DomainRecord:
-    """What `mpsd control` keeps in record.json about one domain, and everyone else reads.
+    """What `mpsd control` keeps in record.json about one domain, and everyone else reads. Times are
+    seconds since 1970.
 
-    daemon: None while there is none. since: seconds since 1970 when this state began. restarts: in
-    a row, without a time of stability between. restarts_total: since mpsd first ran in this boot.
-    compute_modes: what the GPUs were set to before mpsd, by UUID; `mps.compute_modes` goes by files
-    of its own. served: whether it has ever been ready in this boot. faults: the last ones of this
-    boot, the newest last. canary: None before it has run. boot_id: of the boot that all of it is
-    about. written_by: the version of the `mpsd control` that keeps it. kind: a `DomainKind`.
-    held_until: seconds since 1970 until which no new client is let in, since mpsd first makes a
+    daemon: None while there is none. since: when this state began. restarts: in a row, without a
+    time of stability between. restarts_total: since mpsd first ran in this boot. compute_modes:
+    what the GPUs were set to before mpsd, by UUID; `mps.compute_modes` goes by files of its own.
+    served: whether it has ever been ready in this boot. faults: the last ones, the newest last.
+    canary: None before it has run. written_by: the version of the `mpsd control` that keeps it.
+    kind: a `DomainKind`. held_until: no new client is let in before, since mpsd first makes a
     context of its own there; 0 where none is made."""
 
     version: int
@@ -199,23 +207,19 @@ class DomainView:
         not known to."""
         confirmed = {(limit.server, limit.ordinal): limit.memory_mib for limit in self.limits}
         servers = (None, *self.record.servers)
-        gpus = self.record.gpus
-        return min(
-            confirmed.get((server, ordinal), 0)
-            for server in servers
-            for ordinal in range(len(gpus))
-        )
+        wanted = product(servers, range(len(self.record.gpus)))
+        return min(confirmed.get(one, 0) for one in wanted)
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
     """A process that holds memory of a GPU. on_mps False: it runs beside MPS. grant: the id of its
-    grant, or None. used_mib: with its managed memory; None: NVML knows the process and not its
-    memory. pod: the uid in the cgroup of its pod, or the grant of the container without Kubernetes
-    that it is in; None where it is in neither that anybody can tell. environment: of what it was
-    started with, the variables that MPS reads; None where that cannot be read. only_draws: it uses
-    the GPU through a graphics interface alone, which MPS has no part in. reserved_kib: of its
-    context (model.gpu_facts); 0 where nobody asked, or there is none yet."""
+    grant, or None. used_mib: with its managed memory; None where NVML does not say. pod: the uid in
+    the cgroup of its pod, or the grant of the container without Kubernetes that it is in; None
+    where it is known to be in neither. environment: the variables that MPS reads of those it was
+    started with; None where they cannot be read. only_draws: it uses the GPU through a graphics
+    interface alone, not by MPS. reserved_kib: of its context (model.gpu_facts); 0 where nobody
+    asked, or there is none yet."""
 
     process: ProcessIdentity
     gpu: str
@@ -247,9 +251,8 @@ class WaitingRequest:
 
 @dataclass(frozen=True, slots=True)
 class HeldGrant:
-    """A grant and whether the process it was given to still lives. others_alive: where that has
-    ended, whether other processes are in the cgroup that mpsd made for it. cgroup: that one; empty
-    where it has none; None of no program."""
+    """others_alive: where its holder has ended, whether other processes are in the cgroup that mpsd
+    made for it. cgroup: that one; empty where it has none; None of no program."""
 
     grant: Grant
     holder_alive: bool
@@ -259,8 +262,8 @@ class HeldGrant:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableGrant:
-    """A grant whose record, this file, cannot be read, so that nobody knows what it holds. domain:
-    whose GPUs it may be on; None where that is unknown too."""
+    """A grant whose record, this file, cannot be read. domain: whose GPUs it may be on; None where
+    that is unknown too."""
 
     id: str
     file: str
@@ -276,16 +279,16 @@ class UnreadableGrant:
 
 @dataclass(frozen=True, slots=True)
 class LedgerView:
-    """What a ledger knows. unknown: why it may be incomplete, empty where it is complete. holders:
-    the grant of each living program, by pid. pods: the grant of each pod or container that holds
-    one, by its name in `Whereabouts`. ungranted: each pod that is known to hold no grant, by the
-    uid in its cgroups. unreadable: grants that are not among `held`, because their records cannot
-    be read. ends: of containers."""
+    """What the node's ledger of grants (`grants.ledger.Ledger`) knows. unknown: why it may be
+    incomplete. holders: the grant of each living program, by pid. by_place: the grant of each pod,
+    container or cgroup that holds one, by its name in `Whereabouts`. ungranted: each pod that is
+    known to hold no grant, by the uid in its cgroups. unreadable: grants that are not among `held`,
+    because their records cannot be read. ends: of containers."""
 
     held: tuple[HeldGrant, ...] = ()
     unknown: tuple[str, ...] = ()
     holders: Mapping[int, str] = field(default_factory=dict)
-    pods: Mapping[str, str] = field(default_factory=dict)
+    by_place: Mapping[str, str] = field(default_factory=dict)
     ungranted: Mapping[str, PodName] = field(default_factory=dict)
     unreadable: tuple[UnreadableGrant, ...] = ()
     ends: ContainerEnds = field(default_factory=dict)
@@ -293,21 +296,27 @@ class LedgerView:
     @property
     def gpus(self) -> frozenset[str]:
         """The GPUs of all grants."""
-        return frozenset(uuid for held in self.held for uuid in held.grant.gpus)
+        return frozenset().union(*(held.grant.gpus for held in self.held))
+
+    @property
+    def is_complete(self) -> bool:
+        return not self.unknown and not self.unreadable
+
+    def holds(self, grant_id: str) -> bool:
+        return any(held.grant.id == grant_id for held in self.held)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """One look at the node. now: seconds since 1970. unknown: in plain words, what could not be
     seen, and why. clients None: NVML could not say, so nothing may be taken for gone. grants_known:
-    whether `grants` are all of them. ungranted: by the uid in its cgroup, each pod that is known to
-    hold no grant; a pod of neither is not known yet. unexplained_mib: by GPU, where that much is in
-    use of no process that is known. unreadable: as in LedgerView. leaving: domains that `mpsd
-    control` ends, since their GPUs are of others from now on. A MIG instance that was removed is
-    not among `gpus`; its domain is one of `domains` until its programs have ended. capped: the
-    grants whose cgroups have memory limits in force. uncapped: by grant, why those of others have
-    none; of one that is in neither nothing is known. past_pods: by the uid in its cgroup, those
-    that held a grant of late. reasons: of the causes of faults."""
+    whether `grants` are all of them. ungranted, unreadable: as in LedgerView. unexplained_mib: by
+    GPU, what is in use of no process that is known. leaving: domains that `mpsd control` ends,
+    since their GPUs are of others from now on. A MIG instance that was removed is not among `gpus`;
+    its domain is one of `domains` until its programs have ended. capped: the grants whose cgroups
+    have memory limits in force. uncapped: by grant, why those of others have none; of one in
+    neither nothing is known. past_pods: by the uid in its cgroup, those that held a grant of late.
+    reasons: of the causes of faults."""
 
     now: float
     driver: str
@@ -331,21 +340,33 @@ class NodeView:
         return next((domain for domain in self.domains if domain.name == name), None)
 
     @property
+    def every_domain(self) -> tuple[DomainView, ...]:
+        """Those that leave too."""
+        return (*self.domains, *self.leaving)
+
+    @property
+    def domain_of(self) -> dict[str, str]:
+        """By UUID, the name of the domain that stays."""
+        return {uuid: one.name for one in self.domains for uuid in one.record.gpus}
+
+    @property
     def is_unused(self) -> bool:
         """Whether nobody holds a part of a GPU here, no program is on MPS, and no domain accepts or
         still has one. No where a grant may not be known."""
-        idle = {State.DRAINED, State.REFUSED, State.DOWN}
-        held = self.grants or self.waiting or self.unreadable or not self.grants_known
-        held = held or any(client.on_mps for client in self.clients or ())
-        return not held and all(domain.state in idle for domain in (*self.domains, *self.leaving))
+        if self.grants or self.waiting or self.unreadable or not self.grants_known:
+            return False
+        if any(client.on_mps for client in self.clients or ()):
+            return False
+        return all(domain.state in ENDED for domain in self.every_domain)
 
     @property
     def on_demand(self) -> frozenset[str]:
         """The GPUs that may be joined with others, and divided."""
-        every = (*self.domains, *self.leaving)
-        return frozenset(
-            gpu for domain in every if domain.record.kind in ON_DEMAND for gpu in domain.record.gpus
-        )
+        found = set[str]()
+        for domain in self.every_domain:
+            if domain.record.kind in ON_DEMAND:
+                found.update(domain.record.gpus)
+        return frozenset(found)
 
     @property
     def ungrantable(self) -> Mapping[str, str]:
@@ -358,11 +379,15 @@ class NodeView:
         found: dict[str, str] = {}
         for one in self.unreadable:
             gpus = one.gpus(domains, labels)
-            what = " and ".join(labels.get(uuid, uuid) for uuid in gpus)
-            take, them = ("takes", "it") if len(gpus) == 1 else ("take", "them")
-            because = f"the record of grant {one.id} cannot be read ({one.file}: {one.reason})"
-            remedy = f"once no program uses {them}, run `rm {shlex.quote(one.file)}`"
-            found |= dict.fromkeys(gpus, f"{what} {take} no new grant, because {because}; {remedy}")
+            take, them = ("take", "them")
+            if len(gpus) == 1:
+                take, them = ("takes", "it")
+            why = (
+                f"{' and '.join(labels.get(uuid, uuid) for uuid in gpus)} {take} no new grant,"
+                f" because the record of grant {one.id} cannot be read ({one.file}: {one.reason});"
+                f" once no program uses {them}, run `rm {shlex.quote(one.file)}`"
+            )
+            found |= dict.fromkeys(gpus, why)
         return found
 
 
@@ -380,14 +405,18 @@ def pod_names(*views: NodeView) -> dict[str, PodName]:
 def past_pods(view: NodeView) -> dict[str, PodName]:
     """Those that hold a grant, and the last of those that did: a pod that was killed is to be named
     in a fault."""
-    granted = _granted(view)
-    every = {uid: pod for uid, pod in view.past_pods.items() if uid not in granted} | granted
+    every = dict(view.past_pods)
+    for uid, pod in _granted(view).items():
+        every.pop(uid, None)  # to the end
+        every[uid] = pod
     return dict([*every.items()][-_MOST_PAST:])
 
 
 def _granted(view: NodeView) -> dict[str, PodName]:
     grants = {held.grant.id: held.grant for held in view.grants}
-    names = {pod.uid: pod for one in grants.values() for pod in one.pods if pod.uid}
+    names: dict[str, PodName] = {}
+    for one in grants.values():
+        names.update((pod.uid, pod) for pod in one.pods if pod.uid)
     for client in view.clients or ():  # of a static pod the cgroup has another uid than the API
         grant = grants.get(client.grant or "")
         if client.pod is not None and grant and (holder := grant.pod_of(client.pod)):

@@ -1,14 +1,9 @@
-"""A pod, or the template of one: what mpsd reads of it, whichever object it was found in.
-
-It is decoded by its types at once. Only where something has another type it is read field by field,
-by `FieldReader.struct`, which notes every wrong field with its path and reads on as if that were
-absent.
-"""
+"""A pod, or the template of one: what mpsd reads of it. It is decoded by its types at once, and
+only where something has another type by `FieldReader.struct`, which notes every wrong field."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec import field
 from msgspec.structs import force_setattr
 
@@ -19,14 +14,14 @@ from mpsd.model.names import CLAIMS_LABEL
 from mpsd.model.problem import Problem, printable
 from mpsd.model.quantity import is_zero
 
-PRIORITY = "mpsd.io/gpu-priority"  # an annotation of a pod
-# another: the seconds by which the webhook has lengthened its grace
+# annotations of a pod; the second: the seconds by which the webhook has lengthened its grace
+PRIORITY = "mpsd.io/gpu-priority"
 GRACE_ADDED = "mpsd.io/grace-added"
 USUAL_GRACE_S = 30  # Kubernetes' own, of a pod that names none
 FINISHED = frozenset({"Succeeded", "Failed"})  # phases of a pod that holds nothing any more
 CLAIM = "ResourceClaim"
 CLAIM_TEMPLATE = "ResourceClaimTemplate"
-NO_BOUND = 2**63  # of what is read the API server holds 1.5 MiB at most
+NO_BOUND = 2**63  # the API server holds 1.5 MiB of an object at most
 ANY_CLAIM = "a resource claim"  # in `Pod.asked`, of one with a claim
 
 
@@ -59,17 +54,23 @@ class Requirement(Read, frozen=True, gc=False):
 
     def holds(self, found: str | None) -> bool:
         """found: the label's value; None where the Node has none."""
-        if self.operator in ("Gt", "Lt"):
-            try:
-                here = int(found or "")
-                limit = int(self.values[0])
-            except (ValueError, IndexError):
-                return False
-            return here > limit if self.operator == "Gt" else here < limit
-        is_in = found in self.values
-        is_there = found is not None
-        known = {"In": is_in, "NotIn": not is_in, "Exists": is_there, "DoesNotExist": not is_there}
-        return known.get(self.operator, True)
+        match self.operator:
+            case "In":
+                return found in self.values
+            case "NotIn":
+                return found not in self.values
+            case "Exists":
+                return found is not None
+            case "DoesNotExist":
+                return found is None
+            case "Gt" | "Lt":
+                try:
+                    over = int(found or "") - int(self.values[0])
+                except (ValueError, IndexError):
+                    return False
+                return over > 0 if self.operator == "Gt" else over < 0
+            case _:
+                return True
 
 
 class NodeSelectorTerm(Read, frozen=True, gc=False):
@@ -101,8 +102,7 @@ class Toleration(Read, frozen=True, gc=False):
 
 
 class ClaimName(NamedTuple):
-    """What a pod gets a resource claim by: the claim itself, or the template that it is made of, in
-    the pod's namespace."""
+    """What a pod gets a resource claim by, in its namespace: the claim itself, or a template."""
 
     kind: str
     name: str
@@ -126,7 +126,7 @@ class _Volume(Read, frozen=True, gc=False):
 
 
 class HostVolume(NamedTuple):
-    """A volume that is a path of the host. path: leads to that path in the object."""
+    """A volume that is a path of the host. path: to that in the object."""
 
     name: str
     host_path: str
@@ -141,11 +141,9 @@ class PodSpec(Read, frozen=True, gc=False):
     host_pid: bool = field(default=False, name="hostPID")
     #: whether uid 0 inside is uid 0 on the host
     host_users: bool = True
-    #: whether its containers see each other's processes
     shares_processes: bool = field(default=False, name="shareProcessNamespace")
-    #: how long it has to end; None for USUAL_GRACE_S
+    #: None for USUAL_GRACE_S
     grace_s: int | None = field(default=None, name="terminationGracePeriodSeconds")
-    #: empty where none is named, as of the next two
     scheduler: str = field(default="", name="schedulerName")
     node: str = field(default="", name="nodeName")
     runtime_class: str = field(default="", name="runtimeClassName")
@@ -162,11 +160,9 @@ class PodSpec(Read, frozen=True, gc=False):
 
     @property
     def wishes(self) -> "NodeWishes":
-        selected = [
-            (key, value) for key, value in self.node_selector.items() if isinstance(value, str)
-        ]
+        selector = tuple(one for one in self.node_selector.items() if isinstance(one[1], str))
         terms = self.affinity.node_affinity.required.node_selector_terms
-        return NodeWishes(tuple(selected), self.tolerations, terms)
+        return NodeWishes(selector, self.tolerations, terms)
 
 
 class NodeWishes(NamedTuple):
@@ -175,11 +171,11 @@ class NodeWishes(NamedTuple):
     #: keys and values
     selector: tuple[tuple[str, str], ...]
     tolerations: tuple[Toleration, ...]
-    #: of its required node affinity, one of which is to hold; none where it has none
+    #: of its required node affinity, one of which is to hold
     terms: tuple[NodeSelectorTerm, ...]
 
     def tolerates(self, key: str, value: str, effect: str) -> bool:
-        """Whether it goes to a Node with this taint."""
+        """Of a taint of a Node."""
         return any(
             one.key in ("", key)
             and (one.operator == "Exists" or one.value == value)
@@ -197,7 +193,7 @@ class PodCondition(Read, frozen=True, gc=False):
 
 
 class StateReason(Read, frozen=True, gc=False):
-    """Why a container waits or has ended, as kubelet says it."""
+    """Of a container that waits or has ended, as kubelet says it."""
 
     reason: str = ""
     message: str = ""
@@ -231,22 +227,12 @@ class _PodStatus(Read, frozen=True, gc=False):
 
 
 class PodPriority(NamedTuple):
-    """What a pod says of its priority."""
-
-    #: `spec.priority`, which Kubernetes fills in when a pod is created; None before that
+    #: `spec.priority`; None until the pod is created
     value: int | None = None
-    #: its PriorityClass; empty where it names none
+    #: its PriorityClass
     class_name: str = ""
     #: the annotation PRIORITY; None where it has none
     written: str | None = None
-
-
-class RunAs(NamedTuple):
-    """Who a container's programs run as."""
-
-    #: None where the image says
-    uid: int | None
-    non_root: bool
 
 
 class PodDeletion(NamedTuple):
@@ -254,11 +240,11 @@ class PodDeletion(NamedTuple):
     devices count, or all where none does: a sidecar's hook does not hold back the others' signals.
     """
 
-    #: seconds until kubelet kills what is left; 0 where it does not say, since it may be any time
+    #: seconds until kubelet kills what is left; 0 where it may be any time
     grace_s: int
     #: whether a container has a hook, other than mpsd's, that runs before it gets a signal
     has_pre_stop: bool = False
-    #: the names of the signals that containers get in place of SIGTERM, as far as the pod says
+    #: in place of SIGTERM
     stop_signals: tuple[str, ...] = ()
 
 
@@ -269,7 +255,7 @@ class Pod(Read, frozen=True, gc=False):
     metadata: _Metadata = _Metadata()
     spec: PodSpec = PodSpec()
     status: _PodStatus = _PodStatus()
-    #: leads to it from the object's root; empty for a bare pod. Set by `read_pod`
+    #: leads to it from the object's root. Set by `read_pod`
     path: str = field(default="", name="/path")
 
     @property
@@ -292,8 +278,8 @@ class Pod(Read, frozen=True, gc=False):
 
     @property
     def is_placed(self) -> bool:
-        """A node has taken it already, so that where it runs is no longer its own wish: a kubelet
-        has written into its status. The API server empties that of every pod that is created."""
+        """A kubelet has written into its status, so that where it runs is no longer its wish. The
+        API server empties that of every pod that is created."""
         return bool(self.status.start_time)
 
     @property
@@ -317,29 +303,31 @@ class Pod(Read, frozen=True, gc=False):
                 volume = f"{at(self.path, 'spec')}.volumes[{printable(one.name)}]"
                 yield HostVolume(one.name, one.host_path.path, f"{volume}.hostPath.path")
 
-    def run_as(self, container: Container) -> RunAs:
-        """What the pod says, where the container does not."""
-        own = container.security
-        of_all = self.spec.security
-        uid = of_all.run_as_user if own.run_as_user is None else own.run_as_user
-        non_root = of_all.run_as_non_root if own.run_as_non_root is None else own.run_as_non_root
-        return RunAs(uid, bool(non_root))
+    def run_as(self, container: Container) -> tuple[int | None, bool]:
+        """The uid of the container's programs, None where the image says, and whether that is none
+        of root, by the container or else by the pod."""
+        uid = container.security.run_as_user
+        if uid is None:
+            uid = self.spec.security.run_as_user
+        non_root = container.security.run_as_non_root
+        if non_root is None:
+            non_root = self.spec.security.run_as_non_root
+        return uid, bool(non_root)
 
     @property
     def priority(self) -> PodPriority:
         written = self.annotations.get(PRIORITY)
-        if written is not None and not isinstance(written, str):
+        if not isinstance(written, str | None):
             written = ""
         return PodPriority(self.spec.priority, self.spec.priority_class, written)
 
     @property
     def on_claim_nodes(self) -> bool:
-        """It goes only to nodes with CLAIMS_LABEL: by its nodeSelector, or in every term of its
+        """It goes only to nodes with CLAIMS_LABEL: by its nodeSelector, or by every term of its
         required node affinity, of which any may be met."""
-        wishes = self.spec.wishes
-        if (CLAIMS_LABEL, "true") in wishes.selector:
+        if self.spec.node_selector.get(CLAIMS_LABEL) == "true":
             return True
-        terms = wishes.terms
+        terms = self.spec.wishes.terms
         return bool(terms) and all(_CLAIM_NODES in term.match_expressions for term in terms)
 
     @property
@@ -356,16 +344,16 @@ class Pod(Read, frozen=True, gc=False):
     @property
     def claims_made(self) -> Mapping[str, ClaimName]:
         """The same, with what was made of a template in its place, where that is known."""
-        made = {one.name: one.claim for one in self.status.resource_claim_statuses if one.claim}
-        return {
-            entry: ClaimName(CLAIM, made[entry]) if entry in made else name
-            for entry, name in self.claims.items()
-        }
+        found = dict(self.claims)
+        for one in self.status.resource_claim_statuses:
+            if one.claim and one.name in found:
+                found[one.name] = ClaimName(CLAIM, one.claim)
+        return found
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """The names of what its containers ask, well or badly, of device plugins; ANY_CLAIM where
-        they have a resource claim. Kubernetes' own resources have no slash in their names."""
+        """What its containers ask, well or badly, of device plugins, whose resources alone have a
+        slash in their names; ANY_CLAIM where they have a resource claim."""
         named = set()
         for one in self.containers:
             for name, amount in (*one.limits.items(), *one.requests.items()):
@@ -382,14 +370,16 @@ class Pod(Read, frozen=True, gc=False):
             return None
         containers = [*self.spec.init_containers, *self.spec.containers]
         asking = [one for one in containers if one.asks_for_devices()]
-        cycles = [one.lifecycle for one in asking or containers]
-        has_pre_stop = any(one.pre_stop not in (None, PRE_STOP) for one in cycles)
-        signals = {one.stop_signal for one in cycles} - {""}
+        has_pre_stop = False
+        signals = set()
+        for one in asking or containers:
+            has_pre_stop |= one.lifecycle.pre_stop not in (None, PRE_STOP)
+            signals.add(one.lifecycle.stop_signal)
         grace_s = self.metadata.deletion_grace_s or 0
-        return PodDeletion(grace_s, has_pre_stop, tuple(sorted(signals)))
+        return PodDeletion(grace_s, has_pre_stop, tuple(sorted(signals - {""})))
 
     def size(self) -> int:
-        """How many entries the lists and mappings have that rules go through."""
+        """How many entries there are that rules go through."""
         spec = self.spec
         own = self.labels, self.annotations, spec.resource_claims, spec.volumes, self.containers
         return sum(map(len, own)) + sum(one.size() for one in self.containers)
@@ -397,8 +387,7 @@ class Pod(Read, frozen=True, gc=False):
 
 def pod_in(thing: object, shape: FieldReader | None = None) -> Pod | None:
     """The pod in a decoded object of the API, or one that was decoded as such; None for what is no
-    pod. However many annotations or variables it has it is read to its end, since the API server
-    has taken it already."""
+    pod. It is read to its end whatever its size, since the API server has taken it already."""
     if isinstance(thing, Pod):
         return _placed(thing, "")
     if not isinstance(thing, dict) or thing.get("kind", "Pod") != "Pod":
@@ -408,13 +397,9 @@ def pod_in(thing: object, shape: FieldReader | None = None) -> Pod | None:
 
 def read_pod(shape: FieldReader, fields: Fields, path: str = "") -> Pod:
     """The pod whose `metadata`, `spec` and `status` are in `fields`."""
-    try:
-        pod = msgspec.convert(fields, Pod)
-    except (msgspec.ValidationError, RecursionError):
+    pod = shape.record(Pod, fields, path)
+    if not shape.has_room_for(pod.size()):
         pod = shape.struct(Pod, fields, path)
-    else:
-        if not shape.has_room_for(pod.size()):
-            pod = shape.struct(Pod, fields, path)
     spec = fields.get("spec")
     if spec is None:
         shape.needed(fields, "spec", path)
@@ -429,7 +414,7 @@ def read_pod(shape: FieldReader, fields: Fields, path: str = "") -> Pod:
 
 
 def _placed(pod: Pod, path: str) -> Pod:
-    """The pod, with what follows from where it and its containers are."""
+    """With what follows from where it and its containers are."""
     force_setattr(pod, "path", path)
     place(pod.spec.init_containers, Role.INIT, at(path, "spec", "initContainers"))
     place(pod.spec.containers, Role.MAIN, at(path, "spec", "containers"))

@@ -1,14 +1,12 @@
-"""What pods and programs may have: the shape of `limits/policy.yaml`.
-
-A policy that loads is complete and free of contradictions; unknown, missing and wrong fields are
-refused by name, all at once (`model.strict_reader`). Only a rule of admission and a field with a
-default may be left out, so that a new one makes no older policy invalid.
-"""
+"""What pods and programs may have: the shape of `limits/policy.yaml`, which `model.strict_reader`
+reads. Only a rule of admission and a field with a default may be left out, so that a new one makes
+no older policy invalid."""
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import chain
 from typing import Annotated, Literal
 
 from msgspec import Meta
@@ -51,8 +49,8 @@ CapabilityName = Annotated[str, Meta(pattern=r"^[A-Z][A-Z_]*\Z")]
 
 
 def _disjoint(domains: list[list[int]]) -> None:
-    named = Counter(ordinal for domain in domains for ordinal in domain)
-    if twice := sorted(ordinal for ordinal, times in named.items() if times > 1):
+    named = Counter(chain.from_iterable(domains))
+    if twice := sorted(named - Counter(set(named))):
         raise ValueError(f"GPU {', '.join(map(str, twice))} is named more than once")
 
 
@@ -65,8 +63,7 @@ class HostIPC(StrEnum):
 
 
 class RuleMode(StrEnum):
-    """What a broken rule does: it refuses, it warns whoever asks, or it is noted in the audit
-    log."""
+    """What a broken rule does: refuse, warn whoever asks, or note it in the audit log."""
 
     ENFORCE = "enforce"
     WARN = "warn"
@@ -74,8 +71,7 @@ class RuleMode(StrEnum):
 
 
 class RuleId(StrEnum):
-    """The name of each rule of admission, which never changes. `admission.rules` says what each is
-    for."""
+    """The names of rules of admission, which never change (`admission.rules`)."""
 
     OBJECT_MALFORMED = "object-malformed"
     REQUEST_IMPOSSIBLE = "request-impossible"
@@ -104,8 +100,7 @@ class RuleId(StrEnum):
     UNASKED_HOST_PATH = "unasked-host-path"
 
 
-# The modes of limits/policy.yaml, which a rule has where a policy does not name it: one may be
-# older than the rule.
+# as in limits/policy.yaml, for a policy that is older than a rule
 _WARNED = {
     RuleId.GPUS_NOT_TOGETHER,
     RuleId.HOST_IPC_ADDED,
@@ -118,31 +113,26 @@ _WARNED = {
     RuleId.UNASKED_PRIVILEGED,
     RuleId.UNASKED_HOST_PATH,
 }
-DEFAULT_MODES: Mapping[RuleId, RuleMode] = {
-    rule: RuleMode.WARN if rule in _WARNED else RuleMode.ENFORCE for rule in RuleId
-}
+DEFAULT_MODES: Mapping[RuleId, RuleMode] = dict.fromkeys(RuleId, RuleMode.ENFORCE) | dict.fromkeys(
+    _WARNED, RuleMode.WARN
+)
 
 
 class RuleModes(dict[RuleId, RuleMode]):
-    """A mode for every rule. by_default: the rules that the policy does not name, which have their
-    shipped mode."""
+    """A mode for every rule. by_default: those that the policy does not name."""
 
     def __init__(self, named: Mapping[RuleId, RuleMode]) -> None:
-        super().__init__(
-            {rule: named.get(rule, default) for rule, default in DEFAULT_MODES.items()}
-        )
+        super().__init__({**DEFAULT_MODES, **named})
         self.by_default = tuple(rule for rule in RuleId if rule not in named)
 
 
 class Placement(StrEnum):
-    """Which GPU is taken of those that have room."""
-
     BINPACK = "binpack"
     SPREAD = "spread"
 
 
 class CanaryRule(StrEnum):
-    """What a driver that does not obey means for its GPUs: no pods, a warning; SKIP does not
+    """What a driver that does not enforce limits means: no pods, or a warning; SKIP does not
     look."""
 
     REQUIRE = "require"
@@ -164,9 +154,8 @@ class Resources:
         for key, name in (("memory", self.memory), ("percent", self.percent)):
             if "kubernetes.io/" in name or name.startswith("requests."):
                 message = "Kubernetes keeps names with kubernetes.io/ or requests. for itself"
-                raise Contradiction(
-                    key, message, "resource-reserved", "write a domain of yours, such as mpsd.io"
-                )
+                remedy = "write a domain of yours, such as mpsd.io"
+                raise Contradiction(key, message, "resource-reserved", remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,17 +168,16 @@ class Requests:
     def __post_init__(self) -> None:
         minimum = f"minimum_thread_percent {self.minimum_thread_percent}"
         step = self.thread_percent_step
-        if self.default_thread_percent < self.minimum_thread_percent:
-            raise ValueError(
-                f"default_thread_percent {self.default_thread_percent} is below {minimum}"
-            )
+        default = self.default_thread_percent
+        if default < self.minimum_thread_percent:
+            raise ValueError(f"default_thread_percent {default} is below {minimum}")
         if self.minimum_thread_percent % step:
             raise ValueError(f"{minimum} is not in steps of thread_percent_step {step}")
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What the rules of admission go by. Tuples, so that what is made of them can be kept."""
+    """Tuples, so that what is made of them can be kept."""
 
     host_ipc: HostIPC
     rules: RuleModes
@@ -211,9 +199,8 @@ class Admission:
 
     def __post_init__(self) -> None:
         if self.claims_for_requests and not self.device_classes:
-            raise ValueError(
-                "claims_for_requests is true and device_classes names no class to claim"
-            )
+            why = "claims_for_requests is true and device_classes names no class to claim"
+            raise ValueError(why)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,23 +248,18 @@ class Graces:
     fault_grace_s: Seconds
     wedged_limit_s: Seconds
     drain_s: Seconds
-    #: between the stop of a client that is to end and its SIGKILL, for what it had queued; 0: at
-    #: once
+    #: from the stop of a client that is to end to its SIGKILL, for what it had queued
     end_drain_s: Annotated[float, Meta(ge=0, le=10)] = 3.0
 
     def __post_init__(self) -> None:
-        start_s = self.start_s
-        command_s = self.command_s
-        if start_s < command_s:
-            raise ValueError(
-                f"start_s {start_s:g} is below command_s {command_s:g}: no command could ever be"
-                " answered"
-            )
+        if self.start_s < self.command_s:
+            below = f"start_s {self.start_s:g} is below command_s {self.command_s:g}"
+            raise ValueError(f"{below}: no command could ever be answered")
 
     @property
     def pod_end_s(self) -> float:
-        """How long before the end of a pod's grace its clients are stopped, so that kubelet finds
-        none to kill."""
+        """How long before its grace ends a pod's clients are stopped, so that kubelet finds none to
+        kill."""
         return self.end_drain_s + POD_END_MARGIN_S
 
 
@@ -294,20 +276,16 @@ class Restarts:
 
 @dataclass(frozen=True, slots=True)
 class CardCompute:
-    """What cGPU does with a card's threads. policy: a number of model.cgpu_policies. max_inst: into
-    how many parts the card is divided, which is the most that the weights of its containers come
-    to; None: no such bound.
-    """
+    """What cGPU does with a card's threads. policy: a number of model.cgpu_policies. max_inst: how
+    many parts the card has, which its containers' weights do not exceed; None: no such bound."""
 
     policy: Annotated[int, Meta(ge=min(POLICIES), le=max(POLICIES))]
     max_inst: Annotated[int, Meta(ge=1, le=MOST_INSTANCES)] | None
 
     def __post_init__(self) -> None:
         if self.max_inst is None and POLICIES[self.policy].share is not ThreadCap.WHOLE:
-            message = (
-                "is not set, and the policy beside it gives a container 1/max_inst or"
-                " weight/max_inst of a card"
-            )
+            gives = "1/max_inst or weight/max_inst of a card"
+            message = f"is not set, and the policy beside it gives a container {gives}"
             remedy = f"write 1 to {MOST_INSTANCES}, or policy 1, 2, 4 or 5"
             raise Contradiction("max_inst", message, "max-inst-unset", remedy)
 
@@ -324,8 +302,8 @@ class Compute(CardCompute):
 
 @dataclass(frozen=True, slots=True)
 class GpuPriority:
-    """Which pods' work on a GPU comes after that of others. by: what of a pod says so.
-    below_normal_under: the smallest `spec.priority` that is not below normal."""
+    """Whose work on a GPU comes after others'. by: what of a pod says so. below_normal_under: the
+    smallest `spec.priority` that is not below normal."""
 
     by: Literal["none", "priority-class", "annotation"] = "none"
     # an int32, as priorities are
@@ -334,8 +312,6 @@ class GpuPriority:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The whole of `limits/policy.yaml`."""
-
     version: Version
     resources: Resources
     requests: Requests

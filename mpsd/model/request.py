@@ -1,8 +1,6 @@
-"""What a pod asks for: its containers' requests for a share of a GPU, and every problem in them.
-
-Two readings: `read_share` is strict, as admission is, and refuses what Kubernetes would refuse, but
-earlier: when a file is explained, not when a Job makes pods. `read_allocated` is of pods that
-exist, as kubelet allocates for them.
+"""What a pod's containers ask of GPUs. `read_share` is strict, as admission is, and refuses what
+Kubernetes would refuse, but earlier: when a file is explained, not when a Job makes pods.
+`read_allocated` is of pods that exist, as kubelet allocates for them.
 """
 
 import re
@@ -34,17 +32,15 @@ class GpuRequest:
     memory_units: int
     percent: int | None
     gpus: int
-    memory_where: str
-    percent_where: str
+    memory_where: str = ""
+    percent_where: str = ""
 
+    def each_mib(self, resources: Resources) -> int:
+        return self.memory_units * resources.memory_unit_mib // self.gpus
 
-def each_mib(asked: GpuRequest, resources: Resources) -> int:
-    return asked.memory_units * resources.memory_unit_mib // asked.gpus
-
-
-def each_percent(asked: GpuRequest) -> int | None:
-    """Percent of the threads of each of the GPUs; None when none is asked for."""
-    return None if asked.percent is None else asked.percent // asked.gpus
+    @property
+    def each_percent(self) -> int | None:
+        return None if self.percent is None else self.percent // self.gpus
 
 
 def problems_with_asked(asked: GpuRequest, policy: Policy, facts: GpuFacts) -> Iterator[Problem]:
@@ -59,16 +55,13 @@ def problems_with_percent(percent: int, gpus: int, where: str, policy: Policy) -
     least = policy.requests.minimum_thread_percent * gpus
     step = policy.requests.thread_percent_step * gpus
     most = 100 * gpus
-    over = f" over {gpus} GPUs" if gpus > 1 else ""
+    over = ""
+    if gpus > 1:
+        over = f" over {gpus} GPUs"
     if not least <= percent <= most:
         message = f"is not a share of the threads{over}: those are {least} to {most} percent"
-        yield Problem(
-            "percent-range",
-            where,
-            str(percent),
-            message,
-            f"write {least} to {most}, in steps of {step}",
-        )
+        remedy = f"write {least} to {most}, in steps of {step}"
+        yield Problem("percent-range", where, str(percent), message, remedy)
     elif percent % step:
         message = f"is not in steps of {step}{over}"
         remedy = _nearest(percent, step, least, most)
@@ -77,9 +70,8 @@ def problems_with_percent(percent: int, gpus: int, where: str, policy: Policy) -
 
 def _nearest(value: int, step: int, least: int, most: int) -> str:
     below = value - value % step
-    return "write " + " or ".join(
-        str(near) for near in (below, below + step) if least <= near <= most
-    )
+    near = [str(one) for one in (below, below + step) if least <= one <= most]
+    return f"write {' or '.join(near)}"
 
 
 def _memory(asked: GpuRequest, policy: Policy, facts: GpuFacts) -> Iterator[Problem]:
@@ -93,9 +85,9 @@ def _memory(asked: GpuRequest, policy: Policy, facts: GpuFacts) -> Iterator[Prob
         nearest = _nearest(units, gpus, gpus, units + gpus)
         yield Problem("memory-uneven", asked.memory_where, str(units), message, nearest)
         return
-    memory_mib = each_mib(asked, policy.resources)
+    memory_mib = asked.each_mib(policy.resources)
     # A percentage that cannot be is a problem of its own; here the nearest that could be counts.
-    percent = min(100, max(1, each_percent(asked) or policy.requests.default_thread_percent))
+    percent = min(100, max(1, asked.each_percent or policy.requests.default_thread_percent))
     if not any(room.context_mib(percent) < memory_mib <= room.mib for room in facts.rooms):
         yield _out_of_bounds(asked, memory_mib, percent, policy, facts)
 
@@ -103,25 +95,22 @@ def _memory(asked: GpuRequest, policy: Policy, facts: GpuFacts) -> Iterator[Prob
 def _out_of_bounds(
     asked: GpuRequest, memory_mib: int, percent: int, policy: Policy, facts: GpuFacts
 ) -> Problem:
-    """The problem with memory that no card has, or of which a CUDA context leaves nothing on any
-    card."""
+    """Of memory that no card has, or of which a CUDA context leaves nothing on any."""
     where = asked.memory_where
     value = str(asked.memory_units)
     gpus = asked.gpus
     unit_mib = policy.resources.memory_unit_mib
-    each = " on each GPU" if gpus > 1 else ""
-    if not (large_enough := [room for room in facts.rooms if memory_mib <= room.mib]):
+    each = ""
+    if gpus > 1:
+        each = " on each GPU"
+    large_enough = [room for room in facts.rooms if memory_mib <= room.mib]
+    if not large_enough:
         largest = facts.largest_room
         most = largest.mib // unit_mib
-        unit = memory_unit(unit_mib).name
-        which, whose = (
-            ("the", "")
-            if len({card.name for card in facts.cards}) == 1
-            else ("any", ", the largest known,")
-        )
-        message = (
-            f"is more than {which} GPU has{each}: {largest.card.name}{whose} has {most} {unit}"
-        )
+        has = f"has {most} {memory_unit(unit_mib).name}"
+        message = f"is more than any GPU has{each}: {largest.card.name}, the largest known, {has}"
+        if len({card.name for card in facts.cards}) == 1:
+            message = f"is more than the GPU has{each}: {largest.card.name} {has}"
         return Problem("memory-over-card", where, value, message, f"request at most {most * gpus}")
     cost_mib = min(room.context_mib(percent) for room in large_enough)
     least = (cost_mib // unit_mib + 1) * gpus
@@ -132,16 +121,14 @@ def _out_of_bounds(
     return Problem("memory-below-context", where, value, message, f"request {least} or more")
 
 
-# No plugin chooses which devices kubelet uses again. Of those that init containers have held, the
-# next container gets whichever come first in a Go map (devicesToAllocate of
-# pkg/kubelet/cm/devicemanager/manager.go): where it needs fewer than there are and they lie on
-# several GPUs, it gets more of one than of another, and cannot start so.
+# Of devices that init containers have held, the next container gets whichever come first in a Go
+# map (devicesToAllocate of pkg/kubelet/cm/devicemanager/manager.go): where it needs fewer and they
+# lie on several GPUs, it gets more of one than of another, and cannot start so.
 
 
 def taken_in_part(asked: Sequence[tuple[Role, int]]) -> tuple[int, int] | None:
     """The positions of an init container and of the first after it that gets a part of its devices;
-    None for none. asked: the containers in the order in which kubelet allocates, each with the
-    number of devices that it asks for.
+    None for none. asked: in the order in which kubelet allocates, with the number of devices.
     """
     holder = 0
     left = 0
@@ -164,11 +151,10 @@ _COUNT = re.compile(r"[1-9][0-9]?")
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What one container asks for. memory_units: as it was written, over all GPUs. memory_mib,
-    thread_percent: on each of `gpus` GPUs. thread_percent: None asks for no share; the policy's
-    default is then a cap, and nothing is reserved. thread_cap: where a claim may use more than it
-    reserves; None where it may not. below_normal: a claim says so.
-    """
+    """memory_units: as written, over all GPUs. memory_mib, thread_percent: on each of `gpus` GPUs.
+    thread_percent: None asks for no share; the policy's default is then a cap, and nothing is
+    reserved. thread_cap: where a claim may use more than it reserves; None where it may not.
+    below_normal: a claim says so."""
 
     container: str
     role: Role
@@ -192,28 +178,27 @@ class PodRequest:
 
     @property
     def memory_mib(self) -> int:
-        """MiB on each GPU that the pod holds when it holds most."""
+        """On each GPU, when the pod holds most."""
         return _at_peak(self.requests, lambda request: request.memory_mib)
 
     @property
     def thread_percent(self) -> int:
-        """Percent of each GPU's threads that are reserved for the pod when most are; 0 where it
-        asks for no share."""
+        """Of each GPU, when most is reserved; 0 where it asks for no share."""
         return _at_peak(self.requests, lambda request: request.thread_percent or 0)
 
 
 def client_limit(request: ContainerRequest, policy: Policy) -> ClientLimit:
     """The limit that each process of the container gets on each of its GPUs."""
-    percent = request.thread_percent if request.thread_cap is None else request.thread_cap
-    return ClientLimit(
-        request.memory_mib, policy.requests.default_thread_percent if percent is None else percent
-    )
+    default = policy.requests.default_thread_percent
+    # neither is ever 0
+    percent = request.thread_cap or request.thread_percent or default
+    return ClientLimit(request.memory_mib, percent)
 
 
 def asks(container: Container, resources: Resources) -> bool:
-    """Whether a container names anything of ours, well or badly."""
+    """Whether a container names anything of mpsd's, well or badly."""
     names = {resources.memory, resources.percent, resources.count}
-    return not names.isdisjoint(container.limits) or not names.isdisjoint(container.requests)
+    return not names.isdisjoint((*container.limits, *container.requests))
 
 
 def asks_for_gpu(pod: Pod, resources: Resources) -> bool:
@@ -221,24 +206,25 @@ def asks_for_gpu(pod: Pod, resources: Resources) -> bool:
 
 
 def read_allocated(pod: Pod, resources: Resources) -> PodRequest:
-    """All that kubelet allocates for, whether or not admission would refuse it; problems: of
-    numbers that are none. Such a number counts as 0, and where it is the number of GPUs, as 1.
-    """
+    """All that kubelet allocates for, whether or not admission would refuse it. What is no number
+    is a problem, and counts as 0, or as 1 GPU."""
     count = gpu_count(pod, resources)
-    gpus = 1 if isinstance(count, Problem) else count
+    gpus = count if isinstance(count, int) else 1
     requests = []
-    problems = list[Problem]()
+    problems = []
     for container in pod.containers:
         if container.limits.keys().isdisjoint((resources.memory, resources.percent)):
             continue
-        found = {name: _limit(container, name, unit) for name, unit in _units(resources)}
-        wrong = {name: one for name, one in found.items() if isinstance(one, Problem)}
-        problems.extend(one for name, one in wrong.items() if not is_zero(container.limits[name]))
-        units, percent = (one if isinstance(one, int) else 0 for one in found.values())
-        if (units or percent) and container.role is not Role.EPHEMERAL:
-            requests.append(
-                _request(container, GpuRequest(units, percent or None, gpus, "", ""), resources)
-            )
+        amounts = [0, 0]
+        for position, (name, unit) in enumerate(_units(resources)):
+            found = _limit(container, name, unit)
+            if isinstance(found, int):
+                amounts[position] = found
+            elif found and not is_zero(container.limits[name]):
+                problems.append(found)
+        if any(amounts) and container.role is not Role.EPHEMERAL:
+            asked = GpuRequest(amounts[0], amounts[1] or None, gpus)
+            requests.append(_request(container, asked, resources))
     return PodRequest(tuple(requests), tuple(problems))
 
 
@@ -248,12 +234,9 @@ def _units(resources: Resources) -> tuple[tuple[str, QuantityUnit], tuple[str, Q
 
 def _limit(container: Container, name: str, unit: QuantityUnit) -> int | Problem | None:
     """The number of one resource; None where the container's limits do not name it."""
-    written = container.limits
-    return (
-        whole_units(written[name], at(container.path, *_LIMITS, name), unit)
-        if name in written
-        else None
-    )
+    if name not in container.limits:
+        return None
+    return whole_units(container.limits[name], at(container.path, *_LIMITS, name), unit)
 
 
 def read_share(pod: Pod, policy: Policy, facts: GpuFacts) -> PodRequest:
@@ -261,42 +244,40 @@ def read_share(pod: Pod, policy: Policy, facts: GpuFacts) -> PodRequest:
     asking = [container for container in pod.containers if asks(container, policy.resources)]
     if not asking:
         return PodRequest((), ())
-    gpus = gpu_count(pod, policy.resources)
-    problems = [gpus] if isinstance(gpus, Problem) else []
-    requests = []
-    for container in asking:
-        reading = _read(container, None if isinstance(gpus, Problem) else gpus, policy, facts)
-        if isinstance(reading, ContainerRequest):
-            requests.append(reading)
-        else:
-            problems.extend(reading)
-    share = PodRequest(() if problems else tuple(requests), tuple(problems))
-    return (
-        share
-        if problems
-        else replace(share, problems=tuple(_pod_problems(pod, share, policy, facts)))
-    )
+    problems: list[Problem] = []
+    gpus: int | None = None
+    count = gpu_count(pod, policy.resources)
+    if isinstance(count, int):
+        gpus = count
+    else:
+        problems.append(count)
+    requests = [_read(container, gpus, policy, facts, problems) for container in asking]
+    if problems:
+        return PodRequest((), tuple(problems))
+    share = PodRequest(tuple(filter(None, requests)), ())
+    return replace(share, problems=tuple(_pod_problems(pod, share, policy, facts)))
 
 
 def _read(
-    container: Container, gpus: int | None, policy: Policy, facts: GpuFacts
-) -> ContainerRequest | tuple[Problem, ...]:
-    """One container's request, or its problems. gpus: None where the pod's label cannot be read."""
+    container: Container, gpus: int | None, policy: Policy, facts: GpuFacts, problems: list[Problem]
+) -> ContainerRequest | None:
+    """One container's request, where nothing is wrong with it; else adds to `problems`. gpus: None
+    where the pod's label cannot be read."""
     names = policy.resources
-    memory_where, percent_where = (
-        at(container.path, *_LIMITS, name) for name in (names.memory, names.percent)
-    )
-    problems = list(_faults(container, names))
-    memory_units, percent = [
-        _number(container, name, unit, problems) for name, unit in _units(names)
-    ]
-    if gpus is not None and memory_units is not None:
+    problems.extend(_faults(container, names))
+    memory_units = _number(container, names.memory, memory_unit(names.memory_unit_mib), problems)
+    percent = _number(container, names.percent, PERCENT, problems)
+    if gpus is None:
+        return None
+    percent_where = at(container.path, *_LIMITS, names.percent)
+    if memory_units is not None:
+        memory_where = at(container.path, *_LIMITS, names.memory)
         asked = GpuRequest(memory_units, percent, gpus, memory_where, percent_where)
         problems.extend(problems_with_asked(asked, policy, facts))
-        return tuple(problems) or _request(container, asked, policy.resources)
-    if gpus is not None and percent is not None:
+        return _request(container, asked, names)
+    if percent is not None:
         problems.extend(problems_with_percent(percent, gpus, percent_where, policy))
-    return tuple(problems)
+    return None
 
 
 def gpu_count(pod: Pod, resources: Resources) -> int | Problem:
@@ -322,13 +303,8 @@ def _faults(container: Container, resources: Resources) -> Iterator[Problem]:
     if container.role is Role.EPHEMERAL:
         where = at(container.path, "resources")
         message = "an ephemeral container can ask for no resources"
-        yield Problem(
-            "ephemeral-asks",
-            where,
-            "",
-            message,
-            "remove them; it sees the GPU of no other container",
-        )
+        remedy = "remove them; it sees the GPU of no other container"
+        yield Problem("ephemeral-asks", where, "", message, remedy)
     if resources.count in named:
         where = at(container.path, *_LIMITS, resources.count)
         message = "is a label of the pod, and no resource to ask for"
@@ -344,8 +320,7 @@ def _faults(container: Container, resources: Resources) -> Iterator[Problem]:
 def _number(
     container: Container, name: str, unit: QuantityUnit, problems: list[Problem]
 ) -> int | None:
-    """The number of one resource, as kubelet allocates it; None where there is no such number. Adds
-    to `problems`."""
+    """The number of one resource, as kubelet allocates it, if any. Adds to `problems`."""
     limit = _limit(container, name, unit)
     if isinstance(limit, Problem):
         problems.append(limit)
@@ -356,82 +331,78 @@ def _number(
     written = container.requests[name]
     if limit is None:
         message = "is asked for under requests alone, which Kubernetes refuses for such a resource"
-        problems.append(
-            Problem(
-                "limit-missing", where, shown(written), message, "write it under limits instead"
-            )
-        )
-    elif isinstance(request := whole_units(written, where, unit), Problem):
+        remedy = "write it under limits instead"
+        problems.append(Problem("limit-missing", where, shown(written), message, remedy))
+        return None
+    request = whole_units(written, where, unit)
+    if isinstance(request, Problem):
         problems.append(request)
     elif request != limit:
         message = f"is not the limit, which is {limit}, and Kubernetes wants the two alike"
-        problems.append(
-            Problem(
-                "request-not-limit", where, str(request), message, "remove it; limits is enough"
-            )
-        )
+        remedy = "remove it; limits is enough"
+        problems.append(Problem("request-not-limit", where, str(request), message, remedy))
     return limit
 
 
 def _request(container: Container, asked: GpuRequest, resources: Resources) -> ContainerRequest:
-    memory_mib = each_mib(asked, resources)
-    percent = each_percent(asked)
+    memory_mib = asked.each_mib(resources)
     return ContainerRequest(
-        container.name, container.role, asked.memory_units, memory_mib, percent, asked.gpus
+        container.name,
+        container.role,
+        asked.memory_units,
+        memory_mib,
+        asked.each_percent,
+        asked.gpus,
     )
 
 
 def _pod_problems(
     pod: Pod, share: PodRequest, policy: Policy, facts: GpuFacts
 ) -> Iterator[Problem]:
-    """Why containers that could each be served cannot all be: a pod lives on one GPU, or on one set
-    of them."""
+    """Why containers that could each be served cannot be on one GPU, or one set of them."""
     where = at(pod.path, "spec")
     promised = policy.oversubscription
     most_mib = facts.largest_room.mib * promised.memory_percent // 100
     remedy = "request less, or use two pods"
-    if (asked_mib := share.memory_mib) > most_mib:
-        message = f"its containers ask for more of one GPU than any can promise, {most_mib} MiB"
-        yield Problem("pod-memory-over-card", where, f"{asked_mib} MiB", message, remedy)
-    if (percent := share.thread_percent) > (most := promised.thread_percent):
-        message = (
-            f"its containers ask for more threads of one GPU than may be promised, {most} percent"
-        )
-        yield Problem("pod-percent-over-gpu", where, f"{percent} percent", message, remedy)
+    ask = "its containers ask for more"
+    if share.memory_mib > most_mib:
+        value = f"{share.memory_mib} MiB"
+        message = f"{ask} of one GPU than any can promise, {most_mib} MiB"
+        yield Problem("pod-memory-over-card", where, value, message, remedy)
+    if share.thread_percent > (most := promised.thread_percent):
+        value = f"{share.thread_percent} percent"
+        message = f"{ask} threads of one GPU than may be promised, {most} percent"
+        yield Problem("pod-percent-over-gpu", where, value, message, remedy)
     yield from _init_over_gpus(pod, share, policy.resources)
 
 
 def _init_over_gpus(pod: Pod, share: PodRequest, resources: Resources) -> Iterator[Problem]:
-    """Why kubelet cannot divide evenly, over several GPUs, what an init container leaves to the
-    next container."""
+    """Why kubelet cannot divide evenly what an init container leaves to the next."""
     found = taken_in_part([(request.role, request.memory_units) for request in share.requests])
     if found is None or share.requests[0].gpus == 1:
         return
     init, later = (share.requests[position] for position in found)
-    (container,) = (
-        one for one in pod.containers if one.role is Role.INIT and one.name == init.container
-    )
+    named = {one.name: one for one in pod.containers if one.role is Role.INIT}
     message = (
         f"is more than container {later.container} asks after it, and of an init container's"
         f" devices on {init.gpus} GPUs kubelet gives the next one any, not as many of each"
     )
     remedy = f"request {later.memory_units} or less here, or for {init.memory_units} there"
-    where = at(container.path, *_LIMITS, resources.memory)
+    where = at(named[init.container].path, *_LIMITS, resources.memory)
     yield Problem("init-over-gpus", where, str(init.memory_units), message, remedy)
 
 
 def _at_peak(
     requests: tuple[ContainerRequest, ...], amount: Callable[[ContainerRequest], int]
 ) -> int:
-    """What a pod holds at its peak, as Kubernetes counts. That is an init container beside the
-    sidecars that started before it, or all main containers beside all sidecars.
-    """
-    sidecars = peak = 0
+    """What a pod holds at its peak, as Kubernetes counts: an init container beside the sidecars
+    that started before it, or all main containers beside all sidecars."""
+    sidecars = mains = peak = 0
     for request in requests:
         if request.role is Role.SIDECAR:
             sidecars += amount(request)
         elif request.role is Role.INIT:
             peak = max(peak, sidecars + amount(request))
-    return max(
-        peak, sidecars + sum(amount(request) for request in requests if request.role is Role.MAIN)
-    )
+        elif request.role is Role.MAIN:
+            mains += amount(request)
+    return max(peak, sidecars + mains)

@@ -406,7 +406,7 @@ class Watchdog:
         if ledger is not self._counted:
             grants = [held.grant for held in ledger.held]
             # of those the kernel says who is in
-            self._marks = frozenset(one.id for one in grants) - ledger.pods.keys()
+            self._marks = frozenset(one.id for one in grants) - ledger.by_place.keys()
             self._capped = frozenset(one.id for one in grants if shows_lifted(one, self._gpus))
             self._counted = ledger
-        return Owners(servers, self._marks, ledger.holders, ledger.pods, self._capped)
+        return Owners(servers, self._marks, ledger.holders, ledger.by_place, self._capped)

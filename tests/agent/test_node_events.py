@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from mpsd.agent.agent import EventHistory
-from mpsd.agent.rules.node_events import OLD_FAULT_S, node_events
+from mpsd.agent.rules.node_events import OLD_FAULT_S, EventHistory, node_events
 from mpsd.model.domain import State
 from mpsd.model.events import Event, EventCount, Reason, is_reported_by, pod_subject
 from mpsd.model.grants import Request
@@ -307,7 +306,7 @@ def held_back(name: str, at: float | None = None) -> Event:
 
 
 def test_what_kubelet_tries_again_and_again_pushes_nothing_out_and_is_as_of_the_last_time() -> None:
-    book = EventHistory()
+    book = EventHistory(lambda: NOW)
     book.add(held_back("other", 1.0))
     for at in range(1000):
         book.add(held_back("train", float(at)))
@@ -320,7 +319,7 @@ def test_what_kubelet_tries_again_and_again_pushes_nothing_out_and_is_as_of_the_
 def test_many_pods_and_one_with_many_events_push_out_neither_the_nodes_events_nor_each_others() -> (
     None
 ):
-    book = EventHistory()
+    book = EventHistory(lambda: NOW)
     book.compare(node(), node(state=State.DOWN))
     book.add(held_back("quiet", 1.0))
     for number in range(1000):
@@ -334,7 +333,7 @@ def test_many_pods_and_one_with_many_events_push_out_neither_the_nodes_events_no
 
 
 def test_a_domain_that_goes_down_and_comes_back_twice_did_so_twice() -> None:
-    book = EventHistory()
+    book = EventHistory(lambda: NOW)
     up, down = node(), node(state=State.DOWN)
     for before, now in ((up, down), (down, up), (up, down), (down, up)):
         book.compare(before, now)
@@ -342,7 +341,7 @@ def test_a_domain_that_goes_down_and_comes_back_twice_did_so_twice() -> None:
 
 
 def test_a_refusal_is_forgotten_once_its_process_has_joined_the_queue() -> None:
-    book = EventHistory()
+    book = EventHistory(lambda: NOW)
     asks, other = (
         WaitingRequest(name, Request(7168, 30, 1), identity(pid), True, name, None)
         for name, pid in (("asks", 7), ("other", 8))

@@ -161,7 +161,7 @@ def test_a_container_has_a_limit_of_its_own_only_where_the_kernel_counts_it() ->
 
 def test_the_agent_asks_for_what_the_ledger_has() -> None:
     grant = granted("one", 4)
-    view = LedgerView(held=(HeldGrant(grant, True),), pods={POD: "one", "other": "two"})
+    view = LedgerView(held=(HeldGrant(grant, True),), by_place={POD: "one", "other": "two"})
     asked = wanted_caps(view, "boot", pods_known=True)
     assert asked.caps == (
         WantedCap("one", {part.gpu: part.memory_mib for part in grant.parts}, (POD,)),

@@ -8,7 +8,7 @@ from itertools import groupby
 
 from mpsd.grants.rules.placement import InsufficientResources, Placed, lacks, place, place_there
 from mpsd.model.client_limits import DENY_MIB, ClientLimit, problems_with
-from mpsd.model.domain import ANSWERING, SERVING, after_is
+from mpsd.model.domain import ANSWERING, SERVING, after_is, because
 from mpsd.model.grants import CardsRequest, Gpu, GpuCapacity, Grant, evenly, rooms
 from mpsd.model.node_view import DomainView, NodeView, ServerLimit, WaitingRequest
 from mpsd.model.policy import Policy
@@ -19,6 +19,10 @@ class EndGrant:
     """Remove the grant from the ledger: its holder, processes and clients are gone."""
 
     grant: Grant
+
+    @property
+    def domain(self) -> str:
+        return self.grant.domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,15 @@ class Admit:
 
     grant: Grant
     joins: bool = False
+
+    @property
+    def id(self) -> str:
+        """The request's."""
+        return self.grant.id
+
+    @property
+    def domain(self) -> str:
+        return self.grant.domain
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +70,8 @@ Action = EndGrant | SetLimit | Admit | Refuse | Forget
 
 
 def domain_of(action: Action) -> str:
-    """The domain whose daemon or ledger the action changes; empty for none."""
-    match action:
-        case EndGrant(grant) | Admit(grant, _):
-            return grant.domain
-        case SetLimit(domain, _):
-            return domain
-        case Refuse() | Forget():
-            return ""
+    """The domain whose daemon or grants the action changes; empty for none."""
+    return "" if isinstance(action, Refuse | Forget) else action.domain
 
 
 def stages(actions: Iterable[Action]) -> Iterator[Mapping[str, Sequence[Action]]]:
@@ -84,23 +91,25 @@ def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
     """What to do now, in order. A grant lasts as long as its holder, a process in its cgroup or one
     of its clients, and while NVML cannot say whether it has any."""
     used = {client.grant for client in view.clients or ()}
-    over = (held.grant for held in view.grants if not (held.holder_alive or held.others_alive))
-    orphans = () if view.clients is None else tuple(over)
-    ended = tuple(grant for grant in orphans if grant.id not in used)
-    kept = tuple(held.grant for held in view.grants if held.grant not in ended)
-    answers = tuple(_answers(view, kept, policy))
-    grants = (*kept, *(answer.grant for answer in answers if isinstance(answer, Admit)))
-    ungrantable = view.ungrantable.keys()
-    every = (*view.domains, *view.leaving)
-    # a limit for some of the grants would shut the others out
-    domains = every if view.grants_known else ()
-    domains = tuple(domain for domain in domains if ungrantable.isdisjoint(domain.record.gpus))
-    limits = tuple(limit for domain in domains for limit in _limits_to_set(domain, grants))
-    raised = [
-        limit for limit in limits if limit.limit.memory_mib > DENY_MIB and not _lowers(limit, view)
-    ]
-    lowered = [limit for limit in limits if limit not in raised]
-    return (*map(EndGrant, ended), *raised, *answers, *lowered)
+    ended: list[EndGrant] = []
+    grants: list[Grant] = []
+    for held in view.grants:
+        lives = held.holder_alive or held.others_alive
+        if lives or view.clients is None or held.grant.id in used:
+            grants.append(held.grant)
+        else:
+            ended.append(EndGrant(held.grant))
+    answers = tuple(_answers(view, grants, policy))
+    grants += [answer.grant for answer in answers if isinstance(answer, Admit)]
+    raised: list[SetLimit] = []
+    lowered: list[SetLimit] = []
+    for domain in view.every_domain:
+        # a limit for some of the grants would shut the others out
+        if view.grants_known and view.ungrantable.keys().isdisjoint(domain.record.gpus):
+            for limit in _limits_to_set(domain, grants):
+                lowers = limit.memory_mib <= DENY_MIB or _lowers(limit, domain)
+                (lowered if lowers else raised).append(SetLimit(domain.name, limit))
+    return (*ended, *raised, *answers, *lowered)
 
 
 def _answers(
@@ -115,9 +124,10 @@ def _answers(
             yield Forget(waiting.id)
         elif answer := _answer(waiting, _open_rooms(view, grants, policy), view, queued, policy):
             yield answer
-            if isinstance(answer, Admit) and answer.joins:
-                return
-            grants += [answer.grant] if isinstance(answer, Admit) else []
+            if isinstance(answer, Admit):
+                if answer.joins:
+                    return
+                grants.append(answer.grant)
         else:
             queued += 1
 
@@ -134,53 +144,55 @@ def _answer(
     placed = _place(waiting, open_rooms, policy, closed)
     if isinstance(placed, Placed) and not queued:
         grant = _grant(waiting, placed, policy)
-        unusable = _why_unusable(grant, view)
-        joins = placed.domain not in {room.domain for room in open_rooms}
-        return Refuse(waiting.id, unusable, for_ever=True) if unusable else Admit(grant, joins)
+        if unusable := _why_unusable(grant, view):
+            return Refuse(waiting.id, unusable, for_ever=True)
+        return Admit(grant, joins=placed.domain not in {room.domain for room in open_rooms})
+    without_domain = _without_domain(view)
     whole_node = _place(waiting, _all_rooms(view, (), policy), policy, closed)
-    if (
-        isinstance(whole_node, InsufficientResources)
-        and not whole_node.ever
-        and not tuple(_without_domain(view))
-    ):
+    if isinstance(whole_node, InsufficientResources) and not whole_node.ever and not without_domain:
         return Refuse(waiting.id, whole_node.reason, for_ever=True)
     if any(is_tried(domain, view.now) for domain in view.domains):
         return None  # it takes new programs again in a moment
     if waiting.deadline is not None and view.now < waiting.deadline:
         return None
-    reason = f"{queued} request{' is' if queued == 1 else 's are'} already queued"
+    reasons = ["1 request is already queued"]
     if isinstance(placed, InsufficientResources):
-        reason = placed.reason
-    others: list[str] = []
+        reasons = [placed.reason]
+    elif queued > 1:
+        reasons = [f"{queued} requests are already queued"]
     if not isinstance(waiting.request, CardsRequest):  # who names GPUs asks for no others
-        others = [why_closed(domain) for domain in view.domains if not is_open(domain, view.now)]
-        others += map(_no_daemon, _without_domain(view))
-        others += dict.fromkeys(view.ungrantable.values())
-    return Refuse(waiting.id, "; ".join([reason, *others]), for_ever=False)
+        reasons += [why_closed(domain) for domain in view.domains if not is_open(domain, view.now)]
+        reasons += [no_daemon(gpu.label) for gpu in without_domain]
+        reasons += dict.fromkeys(view.ungrantable.values())
+    return Refuse(waiting.id, "; ".join(reasons), for_ever=False)
 
 
 def why_waiting(view: NodeView, policy: Policy) -> Mapping[str, str]:
     """By id, why a request goes on waiting; one that is about to be answered is left out."""
-    open_rooms = _open_rooms(view, [held.grant for held in view.grants], policy)
+    open_rooms = _open_rooms(view, _held(view), policy)
     reasons: dict[str, str] = {}
     for waiting in view.waiting:
         if waiting.holder_alive:
-            answer = _answer(
-                replace(waiting, deadline=None), open_rooms, view, len(reasons), policy
-            )
+            at_once = replace(waiting, deadline=None)
+            answer = _answer(at_once, open_rooms, view, len(reasons), policy)
             if isinstance(answer, Refuse):
                 reasons[waiting.id] = answer.reason
     return reasons
 
 
+def _held(view: NodeView) -> list[Grant]:
+    return [held.grant for held in view.grants]
+
+
 def had_room(request: CardsRequest, view: NodeView, policy: Policy) -> tuple[str, ...]:
     """The labels of the GPUs that could give a container what it asks of them."""
     asked = {part.gpu: part for part in request.parts}
-    open_rooms = _open_rooms(view, [held.grant for held in view.grants], policy)
-    named = [room for room in open_rooms if room.gpu.uuid in asked]
-    return tuple(
-        room.gpu.label for room in named if not any(lacks(asked[room.gpu.uuid], room, policy))
-    )
+    labels = []
+    for room in _open_rooms(view, _held(view), policy):
+        part = asked.get(room.gpu.uuid)
+        if part and not any(lacks(part, room, policy)):
+            labels.append(room.gpu.label)
+    return tuple(labels)
 
 
 def _place(
@@ -193,26 +205,28 @@ def _place(
 
 def _why_unusable(grant: Grant, view: NodeView) -> str:
     """Why no program could start under this grant; empty where it could."""
-    limits = (
-        (gpu, ClientLimit(grant.part_of(gpu.uuid).memory_mib, grant.thread_percent))
-        for gpu in view.gpus
-    )
-    return "; ".join(
-        str(problem)
-        for gpu, limit in limits
-        if limit.memory_mib
-        for problem in problems_with(limit, gpu.label, gpu.capability, gpu.memory_mib, gpu.sms)
-    )
+    problems: list[str] = []
+    for gpu in view.gpus:
+        if memory_mib := grant.part_of(gpu.uuid).memory_mib:
+            limit = ClientLimit(memory_mib, grant.thread_percent)
+            problems += map(
+                str, problems_with(limit, gpu.label, gpu.capability, gpu.memory_mib, gpu.sms)
+            )
+    return "; ".join(problems)
 
 
 def _closed_gpus(view: NodeView) -> Mapping[str, str]:
+    """By UUID, why it takes no programs."""
+    closed = dict(view.ungrantable)
+    for gpu in _without_domain(view):
+        closed[gpu.uuid] = no_daemon(gpu.label)
     label = {gpu.uuid: gpu.label for gpu in view.gpus}
-    return {**view.ungrantable, **{gpu.uuid: _no_daemon(gpu) for gpu in _without_domain(view)}} | {
-        uuid: f"{label.get(uuid, uuid)} accepts no programs now: {why_closed(domain)}"
-        for domain in view.domains
-        if not is_open(domain, view.now)
-        for uuid in domain.record.gpus
-    }
+    for domain in view.domains:
+        if not is_open(domain, view.now):
+            for uuid in domain.record.gpus:
+                named = label.get(uuid, uuid)
+                closed[uuid] = f"{named} accepts no programs now: {why_closed(domain)}"
+    return closed
 
 
 def is_open(domain: DomainView, now: float) -> bool:
@@ -229,33 +243,34 @@ def why_closed(domain: DomainView) -> str:
     """Why a domain that is not open takes no new programs."""
     if domain.state in SERVING:
         return f"{domain.name} is tried by mpsd, after its last client was killed"
-    why = f": {domain.record.reason}" if domain.record.reason else ""
-    return f"{domain.name} is {after_is(domain.state)}{why}"
+    return because(f"{domain.name} is {after_is(domain.state)}", domain.record.reason)
 
 
-def _no_daemon(gpu: Gpu) -> str:
-    return f"{gpu.label} has no control daemon yet"
+def no_daemon(name: str) -> str:
+    """name: of a domain, or the label of a GPU."""
+    return f"{name} has no control daemon yet"
 
 
-def _without_domain(view: NodeView) -> Iterator[Gpu]:
+def _without_domain(view: NodeView) -> list[Gpu]:
     """GPUs that `mpsd control` has not named yet, so nothing is known of them."""
-    known = {uuid for domain in view.domains for uuid in domain.record.gpus}
-    return (gpu for gpu in view.gpus if gpu.uuid not in known)
+    known = view.domain_of
+    return [gpu for gpu in view.gpus if gpu.uuid not in known]
 
 
 def _grant(waiting: WaitingRequest, placed: Placed, policy: Policy) -> Grant:
     request = waiting.request
-    percent = waiting.request.thread_percent
-    own = (
-        request.parts
-        if isinstance(request, CardsRequest)
-        else evenly(placed.gpus, request.memory_mib, percent or 0)
-    )
+    percent = request.thread_percent
+    if isinstance(request, CardsRequest):
+        parts = request.parts
+    else:
+        parts = evenly(placed.gpus, request.memory_mib, percent or 0)
+    if percent is None:
+        percent = policy.requests.default_thread_percent
     return Grant(
         id=waiting.id,
         domain=placed.domain,
-        parts=own,
-        thread_percent=policy.requests.default_thread_percent if percent is None else percent,
+        parts=parts,
+        thread_percent=percent,
         clients=policy.requests.clients_per_grant,
         holder=waiting.holder,
         command=waiting.command,
@@ -263,7 +278,7 @@ def _grant(waiting: WaitingRequest, placed: Placed, policy: Policy) -> Grant:
 
 
 def _all_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[GpuCapacity, ...]:
-    domain_of = {uuid: domain.name for domain in view.domains for uuid in domain.record.gpus}
+    domain_of = view.domain_of
     gpus = [gpu for gpu in view.gpus if gpu.uuid in domain_of]
     return rooms(gpus, domain_of, grants, policy, view.on_demand)
 
@@ -278,30 +293,29 @@ def _open_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tupl
     )
 
 
-def _limits_to_set(domain: DomainView, grants: Iterable[Grant]) -> Iterator[SetLimit]:
+def _limits_to_set(domain: DomainView, grants: Iterable[Grant]) -> Iterator[ServerLimit]:
     """Each ordinal gets the domain's largest grant, or denial. It is the client's own ordinal
     (docs/mps-observed.md, section 3), so none can have a limit for its GPU."""
     if domain.state not in ANSWERING:
         return
-    own = (
-        one
-        for one in grants
-        if one.domain == domain.name and not {*one.gpus}.isdisjoint(domain.record.gpus)
-    )
-    largest_mib = max((grant.memory_mib for grant in own), default=DENY_MIB)
-    for ordinal in range(len(domain.record.gpus)):
+    gpus = set(domain.record.gpus)
+    own_mib = [
+        grant.memory_mib
+        for grant in grants
+        if grant.domain == domain.name and not gpus.isdisjoint(grant.gpus)
+    ]
+    largest_mib = max(own_mib, default=DENY_MIB)
+    for ordinal in range(len(gpus)):
         for server in (None, *domain.record.servers):
             wanted = ServerLimit(server, ordinal, largest_mib)
             if wanted not in domain.limits:
-                yield SetLimit(domain.name, wanted)
+                yield wanted
 
 
-def _lowers(action: SetLimit, view: NodeView) -> bool:
+def _lowers(wanted: ServerLimit, domain: DomainView) -> bool:
     """True where a larger limit is known to be in force."""
-    domain = next(
-        (one for one in (*view.domains, *view.leaving) if one.name == action.domain), None
+    return any(
+        limit.memory_mib > wanted.memory_mib
+        for limit in domain.limits
+        if (limit.server, limit.ordinal) == (wanted.server, wanted.ordinal)
     )
-    wanted = action.limit
-    known = domain.limits if domain else frozenset[ServerLimit]()
-    larger = (limit for limit in known if limit.memory_mib > wanted.memory_mib)
-    return any(replace(limit, memory_mib=wanted.memory_mib) == wanted for limit in larger)

@@ -2,16 +2,25 @@
 fault's are made from its record, so that every agent makes the same, which the API server
 recognizes."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from mpsd.model.cluster_status import ended_before
-from mpsd.model.domain import State
-from mpsd.model.events import Event, Reason, Subject, node_subject, pod_subject
+from mpsd.model.domain import State, because
+from mpsd.model.events import Event, PastEvent, Reason, Subject, node_subject, pod_subject
 from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName
-from mpsd.model.node_view import DomainRecord, DomainView, Fault, NodeView, Reasons, pod_names
+from mpsd.model.node_view import (
+    DomainRecord,
+    DomainView,
+    Fault,
+    NodeView,
+    Reasons,
+    WaitingRequest,
+    pod_names,
+)
 from mpsd.model.problem import program_of, shortened
 from mpsd.model.times import epoch, stamp
 from mpsd.model.violations import ViolationKind
@@ -29,7 +38,7 @@ def node_events(before: NodeView | None, now: NodeView, node: str) -> tuple[Even
     found = list[Event]()
     names: Mapping[str, PodName] = {}
     if any(domain.record.faults for domain in now.domains):  # nothing else names a pod by its uid
-        names = pod_names(now, before) if before else pod_names(now)
+        names = pod_names(*filter(None, (now, before)))
     for domain in now.domains:
         earlier = before.domain(domain.name) if before else None
         found += _FaultEvents(domain.name, names, subject).between(before, earlier, now, domain)
@@ -53,11 +62,13 @@ class _FaultEvents:
     def between(
         self, before: NodeView | None, earlier: DomainView | None, now: NodeView, domain: DomainView
     ) -> Iterator[Event]:
-        before_now = _settled(earlier.record) if earlier else ()
-        known = {fault.at: fault for fault in before_now}
-        seen = before.clients if before and domain.record.faults else ()
-        clients = {client.pid: client.pod for client in seen or ()}
-        every = _settled(domain.record)
+        known = {fault.at: fault for fault in _settled(earlier)}
+        clients: dict[int, str | None] = {}
+        reasons: Reasons = {}
+        if before and domain.record.faults:
+            clients = {client.pid: client.pod for client in before.clients or ()}
+            reasons = before.reasons
+        every = _settled(domain)
         for number, fault in enumerate(every, 1):
             if earlier is None and fault.healed_at is not None and now.now - fault.at > OLD_FAULT_S:
                 continue
@@ -69,37 +80,36 @@ class _FaultEvents:
                 yield from self._on_pods(faults, hit)
             yield from self._of_killed(same, fault)
             if now.now - fault.at <= OLD_FAULT_S:
-                yield from self._of_reasons(fault, before.reasons if before else {}, now.reasons)
+                yield from self._of_reasons(fault, reasons, now.reasons)
 
     def _on_node(self, faults: Sequence[Fault], hit: _Hit) -> Event:
         text = (
             f"MPS domain {self.domain} had a fault, which ended the work of every program on its"
             " GPU: "
         )
-        pods = sorted(
-            f"{self._name(pod)} ({number})" for pod, number in hit.items() if pod is not None
-        )
-        others = [f"processes of no pod ({hit[None]})"] if hit[None] else []
-        text += shortened(pods + others) if hit else "no process was seen there"
+        struck = sorted(f"{self._name(pod)} ({number})" for pod, number in hit.items() if pod)
+        if hit[None]:
+            struck.append(f"processes of no pod ({hit[None]})")
+        text += shortened(struck) or "no process was seen there"
         if faults[-1].causes:
             text += f"; {self._ended_before(faults[-1], {})}"
-        elif sum(hit.values()) > 1:
+        elif hit.total() > 1:
             text += "; MPS does not report which of them caused it"
-        if found := suspects(faults, self.names):
-            each = [
-                f"{self._name(one.uid)} ({one.faults} faults since"
-                f" {stamp(epoch(one.since) or 0.0)})"
-                for one in found
-            ]
+        each = []
+        for one in suspects(faults, self.names):
+            since = stamp(epoch(one.since) or 0.0)
+            each.append(f"{self._name(one.uid)} ({one.faults} faults since {since})")
+        if each:
             text += f"; hit each time: {shortened(each)}"
         return Event(self.node, Reason.FAULT, text, faults[-1].at)
 
     def _on_pods(self, faults: Sequence[Fault], hit: _Hit) -> Iterator[Event]:
         for pod in sorted(hit.keys() & self.names.keys(), key=str):
-            many = hit[pod] > 1
+            lost = "1 GPU process of this pod; it"
+            if hit[pod] > 1:
+                lost = f"{hit[pod]} GPU processes of this pod; they"
             text = (
-                f"MPS domain {self.domain}: a program's fault ended the work of {hit[pod]} GPU"
-                f" process{'es' if many else ''} of this pod; {'they' if many else 'it'} must be"
+                f"MPS domain {self.domain}: a program's fault ended the work of {lost} must be"
                 " restarted"
             )
             if faults[-1].causes:
@@ -111,10 +121,10 @@ class _FaultEvents:
 
     def _of_killed(self, known: Fault | None, fault: Fault) -> Iterator[Event]:
         """On the pods of processes that stayed after the fault and were killed since `known`."""
-        already = {hit.process for hit in known.hit if hit.ended_at is not None} if known else set()
-        for hit in fault.hit:
+        already = known.killed if known else {}
+        for hit in fault.killed.values():
             pod = self.names.get(hit.pod or "")
-            if pod and hit.ended_at is not None and hit.process not in already:
+            if pod and hit.process not in already:
                 text = (
                     f"MPS domain {self.domain}: {hit.process} of this pod remained after a fault"
                     " had ended its work, and was killed so that the GPU can serve again"
@@ -135,12 +145,13 @@ class _FaultEvents:
         return ended_before(map(str, causes_report(fault, self.names, reasons)))
 
     def _name(self, pod: str) -> str:
-        return str(self.names[pod]) if pod in self.names else f"a pod that is gone, uid {pod}"
+        return str(self.names.get(pod) or f"a pod that is gone, uid {pod}")
 
 
-def _settled(record: DomainRecord) -> tuple[Fault, ...]:
+def _settled(domain: DomainView | None) -> tuple[Fault, ...]:
     """Its faults, but one that began just now, whose causes are not known yet."""
-    return tuple(fault for fault in record.faults if fault.causes is not None)
+    faults = domain.record.faults if domain else ()
+    return tuple(fault for fault in faults if fault.causes is not None)
 
 
 def _hit_by_pod(fault: Fault, clients: Mapping[int, str | None]) -> _Hit:
@@ -151,7 +162,6 @@ def _hit_by_pod(fault: Fault, clients: Mapping[int, str | None]) -> _Hit:
 
 # -- states of domains ---------------------------------------------------------------------------
 
-_Holding = tuple[Grant, PodName | None]
 _STATES = {
     State.DOWN: (Reason.DAEMON_DOWN, "has no MPS control daemon"),
     State.WEDGED: (Reason.WEDGED, "does not answer; running programs continue, new ones wait"),
@@ -165,87 +175,165 @@ _STATES = {
 def _domain_events(
     before: NodeView | None, earlier: DomainView | None, domain: DomainView, node: Subject
 ) -> Iterator[Event]:
-    ended = earlier is not None and domain.record.restarts_total > earlier.record.restarts_total
-    risk = _risk(earlier.record, domain.record) if earlier else None
-    at_risk = list(_at_risk(before, domain)) if before and risk else []
-    troubled = {State.DOWN, State.WEDGED, State.REFUSED}  # a fault has events of its own
-    # its first daemon is about to be started
-    begins = domain.state is State.DOWN and not domain.record.started_at
-    has_changed = (
-        domain.state is not earlier.state if earlier else domain.state in troubled and not begins
-    )
+    risk = None
+    ended = False
+    at_risk: list[_Loser] = []
+    # a fault has events of its own
+    has_changed = domain.state in {State.DOWN, State.WEDGED, State.REFUSED}
+    if domain.state is State.DOWN and not domain.record.started_at:
+        has_changed = False  # its first daemon is about to be started
+    if before and earlier:
+        has_changed = domain.state is not earlier.state
+        ended = domain.record.restarts_total > earlier.record.restarts_total
+        if risk := _risk(earlier.record, domain.record):
+            at_risk = list(_at_risk(before, domain))
     if has_changed or ended:
-        yield from _on_node(
-            domain, node, [(grant, pod) for grant, pod, _number in at_risk], ended=ended
-        )
-    for _grant, pod, number in at_risk:
-        if risk and pod:
-            yield Event(pod_subject(pod), risk, f"MPS domain {domain.name}: {_loss(number, risk)}")
+        yield from _on_node(domain, node, at_risk, ended=ended)
+    for one in at_risk:
+        if risk and one.pod:
+            text = f"MPS domain {domain.name}: {one.loss(risk)}"
+            yield Event(pod_subject(one.pod), risk, text)
 
 
 def _on_node(
-    domain: DomainView, node: Subject, at_risk: Sequence[_Holding], *, ended: bool
+    domain: DomainView, node: Subject, at_risk: Sequence["_Loser"], *, ended: bool
 ) -> Iterator[Event]:
-    names = shortened(sorted({_holder(*one) for one in at_risk}))
-    kinds = ("pods that lost GPU processes", "pods there")
-    if not all(pod for _grant, pod in at_risk):
-        kinds = ("programs that lost the GPU", "programs there")
-    lost, may_lose = (f"; {kind}: {names}" if names else "" for kind in kinds)
+    lost = may_lose = ""
+    if names := shortened(sorted({one.name for one in at_risk})):
+        lost = f"; programs that lost the GPU: {names}"
+        may_lose = f"; programs there: {names}"
+        if all(one.pod for one in at_risk):
+            lost = f"; pods that lost GPU processes: {names}"
+            may_lose = f"; pods there: {names}"
     named = f"MPS domain {domain.name}"
     if ended and domain.state is not State.DOWN:  # it ended and came back between the two views
         yield Event(node, Reason.DAEMON_DOWN, f"{named}: its MPS control daemon ended{lost}")
     if domain.state in _STATES:
-        why = f": {domain.record.reason}" if domain.record.reason else ""
-        if domain.state is State.READY and domain.record.canary:
-            doubt = domain.record.canary.problem or domain.record.canary.warning
-            why = f"{why}, although its canary found: {doubt}" if doubt else why
-        who = {State.DOWN: lost, State.WEDGED: may_lose}.get(domain.state, "")
-        reason, text = _STATES[domain.state]
-        yield Event(node, reason, f"{named} {text}{why}{who}")
+        reason, state = _STATES[domain.state]
+        text = because(f"{named} {state}", domain.record.reason)
+        canary = domain.record.canary
+        if domain.state is State.READY and canary and canary.doubt:
+            text += f", although its canary found: {canary.doubt}"
+        text += {State.DOWN: lost, State.WEDGED: may_lose}.get(domain.state, "")
+        yield Event(node, reason, text)
 
 
 def _risk(earlier: DomainRecord, now: DomainRecord) -> Reason | None:
     """Why programs lost a domain's GPUs, or may lose them, but for a fault; None for neither."""
-    if now.restarts_total > earlier.restarts_total or (
-        now.daemon is None and earlier.daemon is not None
-    ):
+    if now.restarts_total > earlier.restarts_total or (earlier.daemon and not now.daemon):
         return Reason.DAEMON_DOWN
-    begins = now.state is State.WEDGED and earlier.state is not State.WEDGED
-    return Reason.WEDGED if begins else None
+    if now.state is State.WEDGED and earlier.state is not State.WEDGED:
+        return Reason.WEDGED
+    return None
 
 
-def _at_risk(
-    before: NodeView, domain: DomainView
-) -> Iterator[tuple[Grant, PodName | None, int | None]]:
-    """The grants with processes there, each pod of these, and how many; None where not known."""
-    for grant in (held.grant for held in before.grants):
-        if not set(domain.record.gpus).isdisjoint(grant.gpus):
-            for pod in grant.pods or (None,):
-                number = _processes_of(grant, before, pod)
-                if number != 0:
-                    yield grant, pod, number
+class _Loser(NamedTuple):
+    """A grant, one of its pods if any, and how many processes it has there; None where that is not
+    known."""
+
+    grant: Grant
+    pod: PodName | None
+    processes: int | None
+
+    @property
+    def name(self) -> str:
+        """A pod, a container, or a program without its arguments, any of which may be a secret."""
+        if self.pod or self.grant.container:
+            return str(self.pod or self.grant.holder)
+        program, _space, _arguments = program_of(self.grant.command).partition(" ")
+        return f"{self.grant.holder} ({program})"
+
+    def loss(self, reason: Reason) -> str:
+        whose = "any GPU processes of this pod"
+        if self.processes == 1:
+            whose = "1 GPU process of this pod"
+        elif self.processes is not None:
+            whose = f"{self.processes} GPU processes of this pod"
+        if reason is Reason.WEDGED:
+            may = f"{whose} may continue, and will lose the GPU if mpsd restarts the daemon"
+            return f"its MPS control daemon does not answer; {may}"
+        return f"its MPS control daemon ended; {whose} lost the GPU and must be restarted"
+
+
+def _at_risk(before: NodeView, domain: DomainView) -> Iterator[_Loser]:
+    """Those of the grants with processes there."""
+    for held in before.grants:
+        grant = held.grant
+        if set(domain.record.gpus).isdisjoint(grant.gpus):
+            continue
+        for pod in grant.pods or (None,):
+            processes = _processes_of(grant, before, pod)
+            if processes != 0:
+                yield _Loser(grant, pod, processes)
 
 
 def _processes_of(grant: Grant, before: NodeView, pod: PodName | None) -> int | None:
     """How many are on MPS under the grant, of this pod if any; None where not known."""
     if before.clients is None:
         return None
-    own = (one for one in before.clients if one.grant == grant.id and one.on_mps)
-    return len({one.pid for one in own if pod is None or grant.pod_of(one.pod) == pod})
+    found = set()
+    for one in before.clients:
+        if one.grant == grant.id and one.on_mps and pod in (None, grant.pod_of(one.pod)):
+            found.add(one.pid)
+    return len(found)
 
 
-def _holder(grant: Grant, pod: PodName | None) -> str:
-    """A pod, a container, or a program without its arguments, any of which may be a secret."""
-    if pod or grant.container:
-        return str(pod or grant.holder)
-    return f"{grant.holder} ({program_of(grant.command).partition(' ')[0]})"
+# -- what an agent remembers -----------------------------------------------------------------------
+
+_MOST_OF_POD = 8  # events of one pod that are kept
 
 
-def _loss(number: int | None, reason: Reason) -> str:
-    whose = "any GPU processes of this pod"
-    if number is not None:
-        whose = f"{number} GPU process{'es' if number > 1 else ''} of this pod"
-    if reason is Reason.WEDGED:
-        may = f"{whose} may continue, and will lose the GPU if mpsd restarts the daemon"
-        return f"its MPS control daemon does not answer; {may}"
-    return f"its MPS control daemon ended; {whose} lost the GPU and must be restarted"
+class EventHistory:
+    """The last events of this node, for its page, bounded by kind and by pod, so that none pushes
+    out the others. since: when the agent began, in seconds since 1970."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.since = clock()
+        self._of_node = deque[PastEvent](maxlen=80)
+        self._of_pods = deque[PastEvent](maxlen=80)
+        self._violations = deque[PastEvent](maxlen=20)
+        # with whose request it was
+        self._refusals = deque[tuple[object, PastEvent]](maxlen=20)
+
+    def compare(self, before: NodeView | None, now: NodeView) -> None:
+        """Adds the events between two views (before: None at first). A refusal is forgotten once
+        its process has joined the queue, as `mpsd run --wait` does."""
+        queued = [request.holder for request in now.waiting]
+        kept = [one for one in self._refusals if one[0] not in queued]
+        self._refusals = deque(kept, self._refusals.maxlen)
+        for event in node_events(before, now, ""):
+            self._keep(event, self._past(event))
+
+    def add(self, event: Event) -> None:
+        """An event that no view shows; a repeated one is kept once, at its last time."""
+        new = self._past(event)
+        for kept in (self._of_node, self._of_pods, self._violations):
+            for one in tuple(kept):
+                if replace(one, at=new.at) == new:
+                    kept.remove(one)
+        self._keep(event, new)
+
+    def _keep(self, event: Event, new: PastEvent) -> None:
+        if event.reason.value in VIOLATION_REASONS:
+            self._violations.append(new)
+        elif not event.subject.namespace:
+            self._of_node.append(new)
+        else:
+            own = [one for one in self._of_pods if (one.where, one.uid) == (new.where, new.uid)]
+            if len(own) >= _MOST_OF_POD:
+                self._of_pods.remove(own[0])
+            self._of_pods.append(new)
+
+    def refused(self, request: WaitingRequest, reason: str) -> None:
+        event = PastEvent(self._clock(), REFUSED, request.command, reason)
+        self._refusals.append((request.holder, event))
+
+    def all(self) -> Sequence[PastEvent]:
+        refusals = [event for _holder, event in self._refusals]
+        return (*self._of_node, *self._of_pods, *self._violations, *refusals)
+
+    def _past(self, event: Event) -> PastEvent:
+        subject = event.subject
+        at = self._clock() if event.at is None else event.at
+        return PastEvent(at, event.reason.value, subject.place, event.message, subject.uid)

@@ -1,8 +1,6 @@
 """The messages about grants between the agent and `mpsd run`, `mpsd set`, `mpsd stop` and
-`mpsd-runtime`.
-
-The names are an interface between versions: fields are added, never renamed. Little is imported,
-because every program that is started waits for this to load.
+`mpsd-runtime`, whose names are an interface between versions. Little is imported, because every
+program that is started waits for this to load.
 """
 
 from dataclasses import dataclass
@@ -57,13 +55,10 @@ class HostContainerName:
 @dataclass(frozen=True, slots=True)
 class HostContainerRequest:
     """A container to create. name: as people know it, empty where it has none. environment:
-    VARIABLES of containers.dialects.dialect_names, as far as they are set.
-
-    oom_script: as ALIYUN_COM_GPU_OOM_SCRIPT names it, empty for none. capabilities: its bounding
-    set. host_ipc: whether it shares the machine's IPC namespace. host_root: whether it may be root
-    on this machine. runtime: the program that makes the container, by which others are started in
-    it later; empty for runc.
-    """
+    VARIABLES of containers.dialects.dialect_names, as far as they are set. oom_script: as
+    ALIYUN_COM_GPU_OOM_SCRIPT names it. capabilities: its bounding set. host_ipc: whether it shares
+    the machine's IPC namespace. host_root: whether it may be root on this machine. runtime: the
+    program that makes the container, and starts others in it later; empty for runc."""
 
     root: str
     id: str
@@ -79,10 +74,7 @@ class HostContainerRequest:
 @dataclass(frozen=True, slots=True)
 class ContainerAnswer:
     """What goes into the bundle. grant: its id. environment: replaces what the bundle has under
-    these names.
-
-    messages: for its user, where MPS differs from what the dialect says.
-    """
+    these names. messages: for its user, where MPS differs from what the dialect says."""
 
     grant: str
     environment: dict[str, str]
@@ -93,7 +85,7 @@ class ContainerAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ExecAnswer:
-    """What a further process of the container is started with."""
+    """For a further process of the container."""
 
     environment: dict[str, str]
 
@@ -105,23 +97,21 @@ class HostContainerSignal:
 
     root: str
     id: str
-    #: the signal's number
     signum: int
     #: whether each of its processes gets it, and not its first one alone
     to_all: bool = False
-    #: its first process and when that started (`ProcessIdentity`), as the runtime's state has them;
-    #: 0 where it does not
+    #: its first process and when that started (`ProcessIdentity`), by the runtime's state; 0 where
+    #: that does not say
     pid: int = 0
     start_ticks: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ClientsEnded:
-    """What was done before the signal."""
+    """ended: clients of MPS, which would have died of the signal. is_over: the container's first
+    process has ended with them, so that the signal finds nobody."""
 
-    #: how many clients of MPS were ended, which would have died of it
     ended: int
-    #: whether the container's first process has ended with them, so that the signal finds nobody
     is_over: bool
 
 
@@ -131,11 +121,8 @@ class ClientsEnded:
 @dataclass(frozen=True, slots=True)
 class GrantChangeRequest:
     """The new values; None leaves one as it is. percent 0: no cap, and nothing reserved. weight:
-    cGPU's.
-
-    gpu: a UUID; None for every GPU of the grant. forced: memory may go below what is used, and what
-    uses it is ended. dry_run: nothing is changed.
-    """
+    cGPU's. gpu: a UUID; None for every GPU of the grant. forced: memory may go below what is used,
+    and what uses it is ended."""
 
     memory_mib: int | None = None
     percent: int | None = None
@@ -147,7 +134,7 @@ class GrantChangeRequest:
 
 @dataclass(frozen=True, slots=True)
 class CardLimits:
-    """A grant's part of one GPU. weight: None where the request was not one of cGPU."""
+    """Of one GPU. weight: None where the request was not one of cGPU."""
 
     gpu: str
     label: str
@@ -166,7 +153,7 @@ class GrantLimits:
 
 @dataclass(frozen=True, slots=True)
 class GrantChanged:
-    """messages: the consequences, each a sentence or two. dry_run: nothing was changed."""
+    """messages: the consequences, each a sentence or two."""
 
     grant: str
     before: GrantLimits
@@ -180,23 +167,21 @@ class GrantChanged:
 
 @dataclass(frozen=True, slots=True)
 class ProgramsToStop:
-    """Programs of `mpsd run` that are to end."""
+    """grants: the ids of programs' grants. grace_s: for how long processes that handle SIGTERM may
+    end by themselves; 0: they do not get it."""
 
-    #: the ids of their grants
     grants: tuple[str, ...]
-    #: for how long processes that handle SIGTERM may end by themselves, in seconds; 0: they do not
-    #: get it
     grace_s: float
 
 
 class StopOutcome(StrEnum):
-    """What became of a program that was to end."""
+    """What became of a program that was to end, by its processes."""
 
-    #: each of its processes ended by itself
+    #: each by itself
     TERMINATED = "terminated"
-    #: some were killed
+    #: some were
     KILLED = "killed"
-    #: some are left
+    #: some are
     LEFT = "left"
     #: nothing was done
     REFUSED = "refused"
@@ -204,14 +189,12 @@ class StopOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProgramStopped:
-    """One of them."""
+    """queue: of its clients of MPS together; in use: others on their GPUs may have been struck.
+    reasons: why it is not over, each a sentence."""
 
     grant: str
     outcome: StopOutcome
-    #: how many processes it had
     processes: int
     took_s: float
-    #: of its clients of MPS together; in use: others on their GPUs may have been struck
     queue: Queue
-    #: why it is not over, each a sentence; none where it is
     reasons: tuple[str, ...] = ()

@@ -5,8 +5,8 @@ The same capacities and the same request always give the same GPUs.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from mpsd.model import policy as policies
 from mpsd.model.domain import domain_name
@@ -14,18 +14,10 @@ from mpsd.model.grants import CardsRequest, GpuCapacity, GpuShare, Request
 from mpsd.model.policy import Policy
 from mpsd.model.quantity import gib
 
-# Of the GPUs that have room, the one with the smallest key is taken.
-_PREFERENCE: Mapping[policies.Placement, Callable[[GpuCapacity], tuple[int, ...]]] = {
-    policies.Placement.BINPACK: lambda room: (
-        room.memory_mib,
-        room.thread_percent,
-        room.gpu.ordinal,
-    ),
-    policies.Placement.SPREAD: lambda room: (
-        -room.memory_mib,
-        -room.thread_percent,
-        room.gpu.ordinal,
-    ),
+# By the policy: of the GPUs that have room, the one with the least left is taken, or the most.
+_SIGN: Mapping[policies.Placement, int] = {
+    policies.Placement.BINPACK: 1,
+    policies.Placement.SPREAD: -1,
 }
 
 
@@ -47,7 +39,11 @@ class InsufficientResources:
 
 
 def by_preference(rooms: Iterable[GpuCapacity], policy: Policy) -> list[GpuCapacity]:
-    return sorted(rooms, key=_PREFERENCE[policy.placement])
+    sign = _SIGN[policy.placement]
+    return sorted(
+        rooms,
+        key=lambda room: (sign * room.memory_mib, sign * room.thread_percent, room.gpu.ordinal),
+    )
 
 
 FREE = ""  # instead of a domain: of GPUs on which nobody holds a grant, any of which may be joined
@@ -57,8 +53,12 @@ def together(rooms: Iterable[GpuCapacity]) -> dict[str, str]:
     """By GPU, the domain in which it stays, else FREE: GPUs with the same can be had together.
     rooms: with all GPUs of every domain that may be divided."""
     every = tuple(rooms)
-    staying = {room.domain for room in every if room.holders is None or room.holders}
-    return {room.gpu.uuid: room.domain if room.domain in staying else FREE for room in every}
+    found = {room.gpu.uuid: FREE for room in every}
+    staying = {room.domain for room in every if room.holders != 0}
+    for room in every:
+        if room.domain in staying:
+            found[room.gpu.uuid] = room.domain
+    return found
 
 
 def find_gpus(
@@ -80,15 +80,15 @@ def find_gpus(
         if len(beside) >= request.gpus:
             # rather a domain that is there
             beside.sort(key=lambda other: other.domain != room.domain)
-            return _placed(beside[: request.gpus], every)
+            return _placed(beside[: request.gpus], group)
     return None
 
 
-def _placed(chosen: Sequence[GpuCapacity], rooms: Sequence[GpuCapacity]) -> Placed:
-    """chosen: of one domain, or free."""
+def _placed(chosen: Sequence[GpuCapacity], group: Mapping[str, str]) -> Placed:
+    """chosen: of one domain, or free. group: `together`."""
     domain = chosen[0].domain
     uuids = tuple(room.gpu.uuid for room in chosen)
-    if together(rooms)[uuids[0]] == FREE:
+    if group[uuids[0]] == FREE:
         domain = domain_name(room.gpu.ordinal for room in chosen)
     return Placed(domain, uuids)
 
@@ -100,15 +100,17 @@ def place(
     if found := find_gpus(request, rooms, policy):
         return found
     large = [room for room in rooms if request.memory_mib <= room.memory_mib_total]
-    fits_when_empty = (request.thread_percent or 0) <= policy.oversubscription.thread_percent and (
-        most_together(large) >= request.gpus
-    )
-    return InsufficientResources(_reason(request, rooms, policy), fits_when_empty)
+    ever = most_together(large) >= request.gpus
+    if (request.thread_percent or 0) > policy.oversubscription.thread_percent:
+        ever = False
+    return InsufficientResources(_reason(request, rooms, policy), ever)
 
 
 def most_together(rooms: Iterable[GpuCapacity]) -> int:
     """How many GPUs at most a request may have, whatever is granted of them now."""
-    sizes = Counter(FREE if room.holders is not None else room.domain for room in rooms)
+    sizes = Counter[str]()
+    for room in rooms:
+        sizes[FREE if room.holders is not None else room.domain] += 1
     return max(sizes.values(), default=0)
 
 
@@ -118,7 +120,9 @@ def _reason(request: Request, rooms: Sequence[GpuCapacity], policy: Policy) -> s
     if request.gpus > most_together(rooms):
         return f"no domain here has {request.gpus} GPUs: {apart(rooms)}"
     lacking = what_lacks(request, rooms, policy)
-    return lacking if request.gpus > 1 else f"no single GPU has {wanted(request)}: {lacking}"
+    if request.gpus > 1:
+        return lacking
+    return f"no single GPU has {wanted(request)}: {lacking}"
 
 
 def what_lacks(
@@ -130,20 +134,20 @@ def what_lacks(
     before = ""
     for room in rooms:
         free, of = _lack(request, room, policy)
-        if of:
-            parts.append(
-                f"{room.gpu.label} {free}"
-                if of == before
-                else f"{room.gpu.label} has {free} of the needed {of} free"
-            )
-            before = of
+        if not of:
+            continue
+        if of == before:
+            parts.append(f"{room.gpu.label} {free}")
+        else:
+            parts.append(f"{room.gpu.label} has {free} of the needed {of} free")
+        before = of
     parts += [f"{label} is {reason}" for label, reason in closed.items()]
-    each = ", ".join(parts)
+    reasons = [", ".join(parts)]
     if request.gpus == 1:
-        return each
-    roomy = sum(room.holds(request, policy) for room in rooms)
-    why = apart(rooms) if roomy >= request.gpus else ""
-    return f"{needs(request)}: {'; '.join(filter(None, [why, each]))}"
+        return reasons[0]
+    if sum(room.holds(request, policy) for room in rooms) >= request.gpus:
+        reasons.insert(0, apart(rooms))
+    return f"{needs(request)}: {'; '.join(filter(None, reasons))}"
 
 
 def _lack(request: Request, room: GpuCapacity, policy: Policy) -> tuple[str, str]:
@@ -175,34 +179,37 @@ def needs(request: Request) -> str:
 def apart(rooms: Sequence[GpuCapacity]) -> str:
     """Why GPUs with room are not in one domain, in plain words."""
     group = together(rooms)
-    free = [room.gpu.label for room in rooms if group[room.gpu.uuid] == FREE]
-    used = [
-        room.gpu.label
-        for room in rooms
-        if room.holders is not None and group[room.gpu.uuid] != FREE
-    ]
-    parts = [room.gpu.label for room in rooms if room.gpu.instance]
-    fixed = [room.gpu.label for room in rooms if room.holders is None and not room.gpu.instance]
-    ordinals = sorted(room.gpu.ordinal for room in rooms if not room.gpu.instance)
-    found = []
-    if free:
-        found.append(f"{_are(free)} unused")
-    if used:
-        why = "in use by others, and GPUs are joined only while nobody uses them"
-        found.append(f"{_are(used)} {why}")
-    if fixed:
-        why = f"not joined on demand; `domains` in the policy can list {ordinals}"
-        found.append(f"{_are(fixed)} {why}")
+    free: list[str] = []
+    used: list[str] = []
+    fixed: list[str] = []
+    parts: list[str] = []
+    ordinals: list[int] = []
+    for room in rooms:
+        gpu = room.gpu
+        if not gpu.instance:
+            ordinals.append(gpu.ordinal)
+        if group[gpu.uuid] == FREE:
+            free.append(gpu.label)
+        elif room.holders is not None:
+            used.append(gpu.label)
+        elif gpu.instance:
+            parts.append(gpu.label)
+        else:
+            fixed.append(gpu.label)
+    why_used = "in use by others, and GPUs are joined only while nobody uses them"
+    why_fixed = f"not joined on demand; `domains` in the policy can list {sorted(ordinals)}"
+    found = [*_are(free, "unused"), *_are(used, why_used), *_are(fixed, why_fixed)]
     if parts:
         why = "MIG instances are not joined, since a CUDA program sees one at most"
         found.append(f"{why}: {', '.join(parts)}")
     return "; ".join(found)
 
 
-def _are(labels: Sequence[str]) -> str:
+def _are(labels: Sequence[str], what: str) -> Iterator[str]:
     if len(labels) == 1:
-        return f"{labels[0]} is"
-    return f"{', '.join(labels[:-1])} and {labels[-1]} are"
+        yield f"{labels[0]} is {what}"
+    elif labels:
+        yield f"{', '.join(labels[:-1])} and {labels[-1]} are {what}"
 
 
 # -- a container that names its GPUs: all of them or none ----------------------------------------
@@ -214,78 +221,67 @@ def place_there(
     """The GPUs, which are one domain's, or the reason why they cannot be had. closed: in plain
     words, by UUID, why a GPU that is not among `rooms` takes no programs."""
     by_gpu = {room.gpu.uuid: room for room in rooms}
-    named = [by_gpu[part.gpu] for part in request.parts if part.gpu in by_gpu]
-    away = [
-        closed.get(one.gpu, f"{one.gpu} is not on this node now")
-        for one in request.parts
-        if one.gpu not in by_gpu
-    ]
-    short = [
-        lack
-        for part in request.parts
-        if part.gpu in by_gpu
-        for lack in lacks(part, by_gpu[part.gpu], policy)
-    ]
+    named: list[GpuCapacity] = []
+    away: list[str] = []
+    short: list[str] = []
+    ever = True  # a GPU that is not here now may come back
+    for part in request.parts:
+        room = by_gpu.get(part.gpu)
+        if room is None:
+            away.append(closed.get(part.gpu, f"{part.gpu} is not on this node now"))
+        else:
+            named.append(room)
+            short += lacks(part, room, policy)
+            ever = ever and _fits_when_empty(part, room, policy)
+    reasons = [*away, *short]
     group = together(rooms)
     are_apart = len({group[room.gpu.uuid] for room in named}) > 1
-    if not (are_apart or away or short):
-        return replace(_placed(named, rooms), gpus=tuple(part.gpu for part in request.parts))
-    fit_when_empty = _named_fit_when_empty(request, by_gpu, policy)
-    stay_apart = are_apart and most_together(named) < len(named)
-    reasons = [*([_apart(named, rooms)] if are_apart else []), *away, *short]
-    if short:
-        reasons.append(
-            "request less" + (", or try again when others have ended" if fit_when_empty else "")
-        )
+    if are_apart:
+        reasons.insert(0, _apart(named, rooms))
+    if not reasons:
+        return _placed(named, group)
+    if short and ever:
+        reasons.append("request less, or try again when others have ended")
+    elif short:
+        reasons.append("request less")
     if len(request.parts) > 1:
         reasons.append(f"nothing is reserved on any of the {len(request.parts)} GPUs")
-    return InsufficientResources("; ".join(reasons), not stay_apart and fit_when_empty)
+    if are_apart and most_together(named) < len(named):
+        ever = False
+    return InsufficientResources("; ".join(reasons), ever)
 
 
 def lacks(part: GpuShare, room: GpuCapacity, policy: Policy) -> Iterator[str]:
     """What a GPU lacks of what is asked of it, in plain words."""
-    label = room.gpu.label
+    has = f"{room.gpu.label} has"
     if part.memory_mib > room.memory_mib:
-        free_mib = max(0, room.memory_mib)
-        yield (
-            f"{label} has {free_mib} of {room.memory_mib_total} MiB free, and {part.memory_mib} MiB"
-            " are requested"
-        )
-    if part.reserved_percent > room.thread_percent:
-        free = max(0, room.thread_percent)
-        yield (
-            f"{label} has {free} % of its threads free, and {part.reserved_percent} % are requested"
-        )
+        free = f"{max(0, room.memory_mib)} of {room.memory_mib_total} MiB free"
+        yield f"{has} {free}, and {part.memory_mib} MiB are requested"
+    percent = part.reserved_percent
+    if percent > room.thread_percent:
+        free = f"{max(0, room.thread_percent)} % of its threads free"
+        yield f"{has} {free}, and {percent} % are requested"
     if room.weight is not None and (part.weight or 0) > room.weight:
         max_inst = policy.compute.of(room.gpu.ordinal).max_inst
-        yield (
-            f"{label} has a weight of {max(0, room.weight)} of {max_inst} free, and {part.weight}"
-            " is requested"
-        )
-    if policy.requests.clients_per_grant > room.clients:
-        needed = policy.requests.clients_per_grant
-        yield (
-            f"{label} has room for {max(0, room.clients)} more clients, and a grant may have"
-            f" {needed}"
-        )
+        free = f"a weight of {max(0, room.weight)} of {max_inst} free"
+        yield f"{has} {free}, and {part.weight} is requested"
+    clients = policy.requests.clients_per_grant
+    if clients > room.clients:
+        free = f"room for {max(0, room.clients)} more clients"
+        yield f"{has} {free}, and a grant may have {clients}"
 
 
 def _apart(named: Sequence[GpuCapacity], rooms: Sequence[GpuCapacity]) -> str:
     labels = " and ".join(room.gpu.label for room in named)
     why = "have separate control daemons, and a program can be a client of only one"
-    staying = [room for room in rooms if any(room.domain == one.domain for one in named)]
-    return f"{labels} {why}: {apart(staying)}"
+    domains = {room.domain for room in named}
+    return f"{labels} {why}: {apart([room for room in rooms if room.domain in domains])}"
 
 
-def _named_fit_when_empty(
-    request: CardsRequest, rooms: dict[str, GpuCapacity], policy: Policy
-) -> bool:
-    """A GPU that is not here now may come back."""
-    return all(
-        part.memory_mib <= rooms[part.gpu].memory_mib_total
+def _fits_when_empty(part: GpuShare, room: GpuCapacity, policy: Policy) -> bool:
+    weight = part.weight or 0
+    return (
+        part.memory_mib <= room.memory_mib_total
         and part.reserved_percent <= policy.oversubscription.thread_percent
-        and (part.weight or 0)
-        <= (policy.compute.of(rooms[part.gpu].gpu.ordinal).max_inst or part.weight or 0)
-        for part in request.parts
-        if part.gpu in rooms
+        and weight <= (policy.compute.of(room.gpu.ordinal).max_inst or weight)
     )

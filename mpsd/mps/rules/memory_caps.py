@@ -103,7 +103,7 @@ class CapActions:
 def wanted_caps(ledger: LedgerView, boot_id: str, *, pods_known: bool) -> WantedCaps:
     """What the cgroups of all grants are to hold. pods_known: whether pods hold the grants here."""
     uids: dict[str, list[str]] = {}
-    for uid, grant_id in ledger.pods.items() if pods_known else ():
+    for uid, grant_id in ledger.by_place.items() if pods_known else ():
         uids.setdefault(grant_id, []).append(uid)
     caps = []
     for grant in (held.grant for held in ledger.held):

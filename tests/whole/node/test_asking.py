@@ -140,7 +140,7 @@ async def _world(folder: Path, api: SimulatedApi) -> AsyncIterator[World]:
     await kubelet.start()
     await ledger.refresh()
     assert not ledger.view.ungranted
-    assert ledger.view.pods == {}  # the grant is known, and not yet whose processes have it
+    assert ledger.view.by_place == {}  # the grant is known, and not yet whose processes have it
     mirroring = asyncio.create_task(pods.run())
     try:
         await until(
