@@ -80,6 +80,7 @@ class JournalEntry:
         return pod is not None and not pod.is_finished and self.uid in ("", pod.uid)
 
 
+NO_ENTRY = JournalEntry("memory", (), None, None, "", 0.0)  # of devices that were never answered
 Held = Sequence[ContainerDevices]
 Journal = Sequence[JournalEntry]
 Pods = Sequence[NodePod]
@@ -134,9 +135,9 @@ def corrected(
     right: dict[int, JournalEntry] = {}
     for ids, entry in by_devices(asked_with).items():
         container = holders.get(ids)
-        pod = known.get(container.pod_key) if container else None
-        if pod and entry.pod_key != pod.key:
-            right[id(entry)] = replace(entry, pod=container, uid=pod.uid)
+        if container and container.pod_key in known and entry.pod_key != container.pod_key:
+            uid = known[container.pod_key].uid
+            right[id(entry)] = replace(entry, pod=container, uid=uid)
     return tuple([right.get(id(entry), entry) for entry in journal])
 
 
@@ -309,7 +310,7 @@ def _grant(
     unit_mib = policy.resources.memory_unit_mib
     mib = dict[str, int]()
     for device_id in holding.memory:
-        gpu = gpu_of(device_id) or ""
+        gpu = gpu_of(device_id)
         if gpu in domain_of:
             mib[gpu] = mib.get(gpu, 0) + worth.get(device_id, unit_mib)
     if not mib:
