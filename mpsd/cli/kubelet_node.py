@@ -13,7 +13,7 @@ from mpsd.kubelet.dra.driver import ClaimPlace
 from mpsd.kubelet.dra.node import NodeClaims
 from mpsd.kubelet.dra.rules.slices import ServedBy, WayKnown, next_serving
 from mpsd.kubelet.ledger import KubeletGrants, are_same
-from mpsd.kubelet.plugin_server import PluginService
+from mpsd.kubelet.plugin_server import PluginServer
 from mpsd.kubelet.pod_ends import PodEnds
 from mpsd.kubelet.rules.allocation import NodeConditions
 from mpsd.kubelet.rules.gpu_choice import annotations_for
@@ -138,7 +138,7 @@ class KubeletNode:
         )
         self._shutdown = ShutdownReport(kube, kubelet.node, policy, self._log)
         self._ends: PodEnds  # from `run` on
-        self._plugins: tuple[PluginService, ...] = ()
+        self._plugins: tuple[PluginServer, ...] = ()
         self._claims: NodeClaims | None = None  # before `run`
         self._serving, self._serving_changed = ServedBy.UNDECIDED, asyncio.Event()
         self.calls = PluginCalls(time.monotonic)
@@ -213,8 +213,8 @@ class KubeletNode:
         folder = kubelet.device_plugins
         note = self.calls.note
         self._plugins = (
-            PluginService(resources.memory, folder, "mpsd-memory.sock", memory, note),
-            PluginService(resources.percent, folder, "mpsd-percent.sock", percent, note),
+            PluginServer(resources.memory, folder, "mpsd-memory.sock", memory, note),
+            PluginServer(resources.percent, folder, "mpsd-percent.sock", percent, note),
         )
         try:
             await self._follow(claims, stop, seen)
@@ -265,7 +265,7 @@ class KubeletNode:
                     raise error
 
     @property
-    def _services(self) -> tuple[PluginService, ...]:
+    def _services(self) -> tuple[PluginServer, ...]:
         """The device plugins, where the GPUs are served by them."""
         return self._plugins if self._serving is ServedBy.PLUGINS else ()
 
@@ -306,7 +306,7 @@ class KubeletNode:
         return self._here.upgrade_state
 
     def _trouble(self) -> str:
-        missing = [service.resource for service in self._services if not service.registered]
+        missing = [service.resource for service in self._services if service.trouble]
         if missing:
             return f"not registered with kubelet: {' and '.join(missing)}"
         if not self._claims:

@@ -8,7 +8,7 @@ before its domain's servers are known to accept a client of its size.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from mpsd.agent.agent import AgentRole
@@ -20,7 +20,11 @@ from mpsd.kubelet.rules.allocation import (
     Answer,
     Device,
     NodeConditions,
+    domain_with,
     gpu_of,
+    gpus_asked,
+    gpus_of,
+    names_by_gpu,
     units_claimed,
     without_room,
 )
@@ -29,7 +33,6 @@ from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, served
 from mpsd.kubelet.rules.node_pods import KINDS, ContainerName, Kind, RequestingContainer, expected
 from mpsd.kubelet.rules.start_checks import (
     StartContext,
-    StartProblem,
     start_problems,
     starting_container,
 )
@@ -84,46 +87,43 @@ class NodeDevices:
         """Brings the devices up to date with this look at the node. is_left: its daemons may end
         for longer than a restart, so that a GPU which is down does not come back soon."""
         policy = self.policy()
-        seen = {gpu for domain in view.domains for gpu in domain.record.gpus}
+        seen: set[str] = set()
+        good: set[str] = set()
+        for domain in view.domains:
+            seen.update(domain.record.gpus)
+            if rules.healthy(domain.state, domain.record.served):
+                good.update(domain.record.gpus)
         self.on_demand = view.on_demand | self.on_demand - seen
-        serving = (
-            domain.record
-            for domain in view.domains
-            if rules.healthy(domain.state, domain.record.served)
-        )
-        good = frozenset(uuid for record in serving for uuid in record.gpus)
         # A GPU that is between two domains comes back like one whose daemon is started again.
-        good |= (
-            frozenset(gpu for one in view.leaving if one.record.served for gpu in one.record.gpus)
-            - seen
-        )
+        for one in view.leaving:
+            if one.record.served:
+                good.update(set(one.record.gpus) - seen)
         here = {gpu.uuid for gpu in self.node.gpus}
+        good &= here
+        if is_left:
+            good.clear()
         self._gpus = (*self.node.gpus, *(gpu for gpu in self._gpus if gpu.uuid in seen - here))
-        good = frozenset() if is_left else good & here
         claimed = units_claimed([claim.allocation for claim in self.ledger.claims], policy)
         if self._made_from == (good, claimed, policy, self._gpus):
             return
         self._made_from = good, claimed, policy, self._gpus
         memory = rules.memory_devices(self._gpus, policy)
         taken = without_room(memory, claimed)
-        self.memory.set(
-            tuple(
-                Device(device, gpu_of(device) in good and device not in taken) for device in memory
-            )
-        )
-        self.percent.set(
-            tuple(
-                Device(device, bool(good))
-                for device in rules.percent_devices(self.node.gpus, policy)
-            )
-        )
+        healthy = [Device(one, gpu_of(one) in good and one not in taken) for one in memory]
+        self.memory.set(tuple(healthy))
+        percent = rules.percent_devices(self.node.gpus, policy)
+        self.percent.set(tuple(Device(one, bool(good)) for one in percent))
 
     def context(self) -> StartContext:
         ledger = self.ledger
-        seen = [domain.record for domain in self.agent.view.domains] if self.agent.view else []
-        records = tuple(record for record in seen if not self.domains.replaced(record))
+        view = self.agent.view
+        records = [domain.record for domain in view.domains] if view else []
         return StartContext(
-            self.node.gpus, records, ledger.held_devices, ledger.entries, ledger.pods_seen
+            gpus=self.node.gpus,
+            records=tuple(one for one in records if not self.domains.replaced(one)),
+            held=ledger.held_devices,
+            journal=ledger.entries,
+            pods=ledger.pods_seen,
         )
 
     async def container_for(
@@ -140,26 +140,24 @@ class NodeDevices:
 
     def guess(self, kind: Kind, count: int, gpus: int | None = None) -> RequestingContainer | None:
         """As `container_for`, without waiting for the API."""
-        ledger = self.ledger
-        pods = self.ledger.pods_seen
-        have = {each: served(each, ledger.held_devices, ledger.entries, pods) for each in KINDS}
-        begun = frozenset().union(
-            *(containers for each, containers in have.items() if each != kind)
-        )
-        return expected(pods, have[kind], kind, count, gpus=gpus, begun=begun)
+        known = self.ledger.held_devices, self.ledger.entries, self.ledger.pods_seen
+        memory, percent = (served(each, *known) for each in KINDS)
+        have, begun = memory, percent
+        if kind == "percent":
+            have, begun = percent, memory
+        return expected(self.ledger.pods_seen, have, kind, count, gpus=gpus, begun=begun)
 
     def joined_for(self, ids: Sequence[str]) -> tuple[Domain, ...]:
         """The domains once the GPUs of these devices are one; those of now where they cannot be."""
-        gpus = _gpus_of(ids)
-        planned = (
-            self.domains.planned(gpus, self.ledger.view.gpus) if self._may_join(gpus) else None
-        )
-        return planned or self.domains.now
+        gpus = gpus_of(ids)
+        if not self._may_join(gpus):
+            return self.domains.now
+        return self.domains.planned(gpus, self.ledger.view.gpus) or self.domains.now
 
     def join(self, ids: Sequence[str]) -> bool:
         """Has the GPUs of these devices in one domain from now on, where they can be; whether that
         is another one."""
-        gpus = _gpus_of(ids)
+        gpus = gpus_of(ids)
         before = self.domains.now
         if self._may_join(gpus):
             self.domains.form(gpus, self.ledger.view.gpus)
@@ -169,11 +167,11 @@ class NodeDevices:
     def join_again(self, starting: ContainerDevices) -> None:
         """For a container that kubelet starts without Allocate, as after a reboot, when no GPUs are
         joined yet."""
-        gpus = _gpus_of(starting.memory)
+        gpus = gpus_of(starting.memory)
         grants = [held.grant for held in self.ledger.view.held]
         pod = "/".join(starting.pod)
         others = {uuid for one in grants if str(one.holder) != pod for uuid in one.gpus}
-        is_whole = any(set(gpus).issubset(domain.gpus) for domain in self.domains.now)
+        is_whole = domain_with(gpus, self.domains.now)
         if not is_whole and self._may_join(gpus) and self.domains.form(gpus, others):
             self.ledger.count()
 
@@ -188,12 +186,22 @@ class NodeDevices:
         percent: int | None,
         priority: int | None = None,
     ) -> None:
-        name, uid = (container.name, container.pod.uid) if container else (None, "")
-        unit_mib = self.policy().resources.memory_unit_mib if kind == "memory" else 0
-        now = time.time()
-        boot_id = processes.boot_id()
+        name = None
+        uid = ""
+        if container:
+            name = container.name
+            uid = container.pod.uid
         entry = JournalEntry(
-            kind, tuple(ids), name, percent, boot_id, now, uid, unit_mib, priority, uid
+            kind,
+            tuple(ids),
+            name,
+            percent,
+            boot_id=processes.boot_id(),
+            at=time.time(),
+            uid=uid,
+            unit_mib=self.policy().resources.memory_unit_mib if kind == "memory" else 0,
+            priority=priority,
+            answered_for=uid,
         )
         self.ledger.note(entry)
 
@@ -224,25 +232,24 @@ class MemoryPlugin:
         container = await node.container_for("memory", size)
         held: set[str] = set()
         if container:  # its pod's other containers may hold devices already
-            listed = (one.memory for one in ledger.held_devices if one.pod == container.pod.key)
-            noted = (
-                one.ids
-                for one in ledger.entries
-                if one.resource == "memory" and one.uid == container.pod.uid
-            )
-            held.update(*listed, *noted)
-        domain_of = {uuid: domain.name for domain in node.domains.now for uuid in domain.gpus}
+            for one in ledger.held_devices:
+                if one.pod == container.pod.key:
+                    held.update(one.memory)
+            for entry in ledger.entries:
+                if entry.resource == "memory" and entry.uid == container.pod.uid:
+                    held.update(entry.ids)
+        domain_of = names_by_gpu(node.domains.now)
         on_demand = frozenset() if ledger.view.unknown else node.on_demand
         grants = [one.grant for one in ledger.view.held]
         here = rooms(node.node.gpus, domain_of, grants, node.policy(), on_demand)
-        offer = Offer(available, must_include, size, container.request.gpus if container else 1)
+        offer = Offer(available, must_include, size, gpus_asked(container))
         return preferred(offer, container, here, node.policy(), tuple(held))
 
     async def allocate(self, ids: Sequence[str]) -> Answer:
         """InvalidInput where no container can have these devices together; then the pod gets an
         event too."""
         async with self._node.one_at_a_time:
-            container = await self._node.container_for("memory", len(ids), len(_gpus_of(ids)))
+            container = await self._node.container_for("memory", len(ids), len(gpus_of(ids)))
             try:
                 allocation = rules.allocate_memory(
                     ids, container, self._node.joined_for(ids), self._node.policy()
@@ -261,18 +268,11 @@ class MemoryPlugin:
         # the container waits for it, kubelet need not
         why = f"{allocation.domain} is being made of its GPUs"
         if not joins:
-            why = await self._node.agent.until_allowed(
-                allocation.domain, allocation.memory_mib, _RAISE_S
-            )
+            why = await self._until_allowed(allocation, _RAISE_S)
         later = {"starts_later": why} if why else {}
         name = str(container.name) if container else "unknown"
-        self._log.info(
-            "allocated",
-            container=name,
-            gpus=allocation.gpus,
-            memory_mib=allocation.memory_mib,
-            **later,
-        )
+        about = {"gpus": allocation.gpus, "memory_mib": allocation.memory_mib}
+        self._log.info("allocated", container=name, **about, **later)
         return rules.memory_answer(allocation, self._conditions)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
@@ -283,7 +283,7 @@ class MemoryPlugin:
             raise StartDeferred(f"kubelet does not list who holds which device: {silent}")
         starting = starting_container(tuple(ids), self._node.context())
         # After a reboot the init container that kubelet starts is guessed, and recorded.
-        if starting is None and (guess := self._node.guess("memory", len(ids), len(_gpus_of(ids)))):
+        if starting is None and (guess := self._node.guess("memory", len(ids), len(gpus_of(ids)))):
             given = self._allocation(ids, guess)
             self._node.note("memory", ids, guess, given.thread_percent, given.priority)
             starting = starting_container(tuple(ids), self._node.context())
@@ -292,44 +292,36 @@ class MemoryPlugin:
         )
         self._node.join_again(starting)
         context = self._node.context()
-        problems = self._problems(starting, context)
+        problems = start_problems(starting, context, self._node.policy())
         pod = context.pod(starting.pod)
         if wrong := "; ".join(problem.sentence for problem in problems if not problem.waits):
             if pod:
                 self._cluster.report(pod.identity, Reason.LIMITS_MISMATCH, wrong)
                 await self._cluster.evict(pod.identity, wrong)
             raise StartDeferred(wrong)
-        request = pod.request(starting.container.container) if pod else None
-        allocation = self._allocation(
-            ids, RequestingContainer(pod, request) if pod and request else None
-        )
-        why = await self._node.agent.until_allowed(
-            allocation.domain, allocation.memory_mib, _START_S
-        )
-        # while they are unknown no limit is set
-        why = why and (self._node.ledger.claims_unknown or why)
-        if (now := self._node.context()) != context:  # it had to wait
-            problems = self._problems(starting, now)
-        waits = (
-            f"{starting.container} waits: {why}" if why else "; ".join(p.sentence for p in problems)
-        )
+        container = None
+        if pod and (request := context.request(starting.container)):
+            container = RequestingContainer(pod, request)
+        why = await self._until_allowed(self._allocation(ids, container), _START_S)
+        if why:  # while claims are unknown no limit is set
+            waits = f"{starting.container} waits: {self._node.ledger.claims_unknown or why}"
+        else:
+            if (now := self._node.context()) != context:  # it had to wait
+                problems = start_problems(starting, now, self._node.policy())
+            waits = "; ".join(problem.sentence for problem in problems)
         if waits:
             self._log.warning("start deferred", container=str(starting.container), reason=waits)
-            if pod and request:
-                self._cluster.report(pod.identity, Reason.START_HELD_BACK, waits)
+            if container:
+                self._cluster.report(container.pod.identity, Reason.START_HELD_BACK, waits)
             raise StartDeferred(waits)
 
     def _allocation(self, ids: Sequence[str], container: RequestingContainer | None) -> Allocation:
         return rules.allocate_memory(ids, container, self._node.domains.now, self._node.policy())
 
-    def _problems(
-        self, starting: ContainerDevices, context: StartContext
-    ) -> Sequence[StartProblem]:
-        return start_problems(starting, context, self._node.policy())
-
-
-def _gpus_of(ids: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(uuid for one in ids if (uuid := gpu_of(one))))
+    async def _until_allowed(self, allocation: Allocation, deadline_s: float) -> str:
+        return await self._node.agent.until_allowed(
+            allocation.domain, allocation.memory_mib, deadline_s
+        )
 
 
 class PercentPlugin:

@@ -97,9 +97,8 @@ class KubeletGrants:
         if rows is not self._rows:
             self._rows = rows
             requesting = tuple(row for row in rows if row.requests)
-            self._requesting = (
-                self._requesting if are_same(requesting, self._requesting) else requesting
-            )
+            if not are_same(requesting, self._requesting):
+                self._requesting = requesting
         return self._requesting
 
     @property
@@ -143,9 +142,8 @@ class KubeletGrants:
         left = tuple(claim for claim in self.claims if claim.left)
         looked_at, before = self._living_at
         if left and (left != before or now - looked_at >= _PROCESSES_S):
-            self._living = self.whereabouts.living(
-                {pod.uid for claim in left for pod in claim.pods}
-            )
+            pods = {pod.uid for claim in left for pod in claim.pods}
+            self._living = self.whereabouts.living(pods)
             self._living_at = now, left
 
     async def refresh(self) -> None:
@@ -154,10 +152,12 @@ class KubeletGrants:
         if not are_same(known, self._asked_with):
             self._changed_at = now
         self._look_at_left(now)
-        unsure = not self.is_answered or self._pods.out_of_sync_since is not None
-        if unsure or now - self._asked_at >= (
-            _NEWS_PAUSE_S if now - self._changed_at < _NEWS_S else _QUIET_S
-        ):
+        pause_s = _QUIET_S
+        if now - self._changed_at < _NEWS_S:
+            pause_s = _NEWS_PAUSE_S
+        if not self.is_answered or self._pods.out_of_sync_since is not None:
+            pause_s = 0.0
+        if now - self._asked_at >= pause_s:
             await self._ask(_DEADLINE_S)
         self.count()
 
@@ -175,7 +175,9 @@ class KubeletGrants:
                 while self._answered <= before:
                     await asyncio.sleep(_ASK_AGAIN_S)
                     await self.refresh_now()
-        return "" if self._answered > before else self._trouble or "it has not answered yet"
+        if self._answered > before:
+            return ""
+        return self._trouble or "it has not answered yet"
 
     async def _ask(self, deadline_s: float) -> None:
         self._questions += 1
@@ -217,18 +219,17 @@ class KubeletGrants:
         if not self._unreadable:
             return
         holding = {one.pod for one in self.held_devices if one.memory}
-        open_pods = frozenset(
+        unproven = frozenset(
             pod.uid for pod in self.pods_seen if not pod.is_finished and pod.key not in holding
         )
-        self._unproven = unproven = (
-            open_pods if self._unproven is None else self._unproven & open_pods
-        )
+        if self._unproven is not None:
+            unproven &= self._unproven
+        self._unproven = unproven
         if not unproven - self._unallocated:
             self._unreadable = ""
             self._write(self.entries)
-            self._log.info(
-                "journal written again", reason="kubelet has listed who holds which device"
-            )
+            reason = "kubelet has listed who holds which device"
+            self._log.info("journal written again", reason=reason)
 
     def load(self) -> None:
         """Reads what an earlier agent answered in this boot. A journal that cannot be read is not
@@ -236,15 +237,13 @@ class KubeletGrants:
         known."""
         found: tuple[JournalEntry, ...] = ()
         try:
-            read = records.read(self._journal, _Journal)
-            found = read.entries if read else ()
+            if read := records.read(self._journal, _Journal):
+                found = read.entries
         except records.UnreadableRecord as error:
             self._log.warning("journal unreadable", file=str(self._journal), reason=error.reason)
+            why = f"the journal of allocations cannot be read ({self._journal}: {error.reason})"
             remedy = "this ends by itself once kubelet has listed the devices of every pod here"
-            self._unreadable = (
-                f"the journal of allocations cannot be read ({self._journal}: {error.reason});"
-                f" {remedy}"
-            )
+            self._unreadable = f"{why}; {remedy}"
         self.entries = found
         self._keep(tuple(entry for entry in found if entry.boot_id == processes.boot_id()))
         self.count()
@@ -269,40 +268,45 @@ class KubeletGrants:
         pods have changed. Once kubelet has listed the devices nothing is unknown: pods outlive it,
         so its last list stands."""
         pods = self.pods_seen
-        policy = self._policy()
-        domains = self._domains.every
         if self._rows is not self._counted_rows:
-            self._counted_rows, facts = self._rows, rules.counted(self._rows)
-            self._facts = self._facts if facts == self._facts else facts
-        trouble = self._unreadable if self._answered else self._trouble or _NOT_LISTED
-        claims = self.claims
-        unknown = self.claims_unknown
-        about = self._unallocated, policy, trouble, claims, unknown, domains, self._living
-        sources = (self.held_devices, self.entries, self._facts, *about)
+            self._counted_rows = self._rows
+            facts = rules.counted(self._rows)
+            if facts != self._facts:
+                self._facts = facts
+        trouble = self._unreadable
+        if not self._answered:
+            trouble = self._trouble or _NOT_LISTED
+        known = self.held_devices, self.entries
+        of_claims_seen = self.claims, self.claims_unknown, self._living
+        others = self._facts, self._unallocated, trouble, self._policy(), self._domains.every
+        sources = (*known, *of_claims_seen, *others)
         if are_same(sources, self._counted):
             return
         self._counted = sources
-        grants = rules.pod_grants(self.held_devices, self.entries, pods, domains, policy)
-        holders = claim_holders(claims, self._rows) if claims else {}
-        claimed = tuple(self._held(claim, holders[claim.uid]) for claim in claims)
-        of_claims = {pod.uid: uid for uid, sharing in holders.items() for pod in sharing}
-        ungranted = rules.ungranted(
-            self._rows, self.held_devices, self.entries, self._unallocated, policy
-        )
+        policy = self._policy()
+        grants = rules.pod_grants(*known, pods, self._domains.every, policy)
+        held = [HeldGrant(grant, holder_alive=True) for grant in grants]
+        of_claims: dict[str, str] = {}
+        if self.claims:
+            holders = claim_holders(self.claims, self._rows)
+            held += [self._held(claim, holders[claim.uid]) for claim in self.claims]
+            of_claims = {pod.uid: uid for uid, sharing in holders.items() for pod in sharing}
+        ungranted = rules.ungranted(self._rows, *known, self._unallocated, policy)
+        for uid in ungranted.keys() & of_claims.keys():
+            del ungranted[uid]
         self.view = LedgerView(
-            held=(*(HeldGrant(grant, holder_alive=True) for grant in grants), *claimed),
-            unknown=tuple(filter(None, (trouble, unknown))),
+            held=tuple(held),
+            unknown=tuple(filter(None, (trouble, self.claims_unknown))),
             by_place=of_claims | rules.by_cgroup(grants, pods),
-            ungranted={uid: pod for uid, pod in ungranted.items() if uid not in of_claims},
+            ungranted=ungranted,
             ends={row.uid: row.ends for row in self._rows if row.ends},
         )
 
     def _held(self, claim: PreparedClaim, holders: tuple[PodName, ...]) -> HeldGrant:
         is_looked_at = claim in self._living_at[1]
         lives = any(pod.uid in self._living for pod in claim.pods) or not is_looked_at
-        return HeldGrant(
-            claim.grant(holders), holder_alive=not claim.left, others_alive=claim.left and lives
-        )
+        grant = claim.grant(holders)
+        return HeldGrant(grant, holder_alive=not claim.left, others_alive=claim.left and lives)
 
     def add(self, grant: Grant) -> None:
         raise NotImplementedError("kubelet gives the grants here")

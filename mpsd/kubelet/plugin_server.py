@@ -13,7 +13,6 @@ import asyncio
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, NoReturn, Protocol, TypeAlias, TypeVar
 
@@ -31,6 +30,7 @@ from mpsd.platform.logs import logger
 
 _LONGEST_REFUSAL = 700  # it travels in an HTTP/2 header, percent-encoded, and those end at 8 KiB
 
+UNREGISTERED = "not registered with kubelet"
 _LOOK_S = 0.25  # a stat of two sockets
 _RETRY_S = 1.0
 # a kubelet that accepted the registration and reads no devices by then has forgotten it
@@ -108,7 +108,8 @@ class _Stream(Generic[Value]):
 
 
 class SocketServer:
-    """A gRPC server on a socket that kubelet dials. After `stop` it may be started again."""
+    """A gRPC server on a socket that kubelet dials, kept registered there. After `stop` it may be
+    started again."""
 
     def __init__(self, path: Path, stop_within_s: float) -> None:
         self._path = path
@@ -116,6 +117,36 @@ class SocketServer:
         self._server: grpc.aio.Server | None = None  # while it does not serve
         self._socket: SocketIdentity | None = None  # likewise
         self.streams: set[_Stream[Any]] = set()  # those that kubelet reads now
+        self.trouble = UNREGISTERED  # empty once kubelet has taken it
+        self._log = logger(socket=path.name)
+
+    def _add_to(self, server: grpc.aio.Server) -> None:
+        """Adds the services."""
+        raise NotImplementedError
+
+    async def _serve(self) -> None:
+        """Serves until it has to be registered again, or KubeletUnavailable."""
+        raise NotImplementedError
+
+    async def run(self) -> None:
+        """Until it is cancelled; then the socket is removed, by which kubelet learns that it is
+        gone."""
+        while True:
+            try:
+                await self._serve()
+            except KubeletUnavailable as error:
+                self._say(str(error))
+                await asyncio.sleep(_RETRY_S)
+            finally:
+                self.trouble = self.trouble or UNREGISTERED
+                await self.stop()
+
+    def _say(self, trouble: str) -> None:
+        if not trouble:
+            self._log.info("registered")
+        elif trouble != self.trouble:
+            self._log.warning("not registered", reason=trouble)
+        self.trouble = trouble
 
     @property
     def reachable(self) -> bool:
@@ -123,15 +154,15 @@ class SocketServer:
         its folder."""
         return self._socket is not None and identity_of(self._path) == self._socket
 
-    async def start(self, add: Callable[[grpc.aio.Server], None]) -> None:
-        """Replaces what lies at the socket's path. add: registers the services. KubeletUnavailable
-        where the folder cannot be used."""
+    async def start(self) -> None:
+        """Replaces what lies at the socket's path. KubeletUnavailable where the folder cannot be
+        used."""
         # Created under a temporary name, so that the socket is never there without answering; and
         # gRPC, which deletes the name that it created when it stops, then does not delete the
         # socket of another process.
         making = self._path.with_name(f".{secrets.token_hex(4)}")
         server = grpc.aio.server()
-        add(server)
+        self._add_to(server)
         try:
             server.add_insecure_port(f"unix:{making}")
             making.chmod(0o600)
@@ -173,39 +204,56 @@ class SocketServer:
             await server.stop(self._stop_within_s)
 
 
-@dataclass(eq=False)
-class PluginServer(services.DevicePluginServicer):
-    """One resource on one socket, with kubelet's calls by their names in its API. After `stop` it
-    may be started again. endpoint: the socket's name in `folder`, kubelet's device-plugins.
-    on_call: called after each call, with its devices, its outcome, and how many seconds it took."""
+class PluginServer(SocketServer, services.DevicePluginServicer):
+    """One resource on one socket, with kubelet's calls by their names in its API. endpoint: the
+    socket's name in `folder`, kubelet's device-plugins. on_call: called after each call, with its
+    devices, its outcome, and how many seconds it took."""
 
-    folder: Path
-    endpoint: str
-    plugin: Plugin
-    answer_within_s: float = 25.0  # kubelet has a deadline for PreStartContainer alone, of 30 s
-    stop_within_s: float = 2.0
-    on_call: OnCall = lambda *_call: None
+    def __init__(
+        self,
+        resource: str,
+        folder: Path,
+        endpoint: str,
+        plugin: Plugin,
+        on_call: OnCall = lambda *_call: None,
+        *,
+        answer_within_s: float = 25.0,  # kubelet gives PreStartContainer alone a deadline, of 30 s
+        stop_within_s: float = 2.0,
+    ) -> None:
+        super().__init__(folder / endpoint, stop_within_s)
+        self.resource = resource
+        self._plugin = plugin
+        self._on_call = on_call
+        self._answer_within_s = answer_within_s
+        self._log = logger(resource=resource)
 
-    def __post_init__(self) -> None:
-        self._socket = SocketServer(self.folder / self.endpoint, self.stop_within_s)
+    def _add_to(self, server: grpc.aio.Server) -> None:
+        services.add_DevicePluginServicer_to_server(self, server)
 
-    @property
-    def reachable(self) -> bool:
-        return self._socket.reachable
-
-    @property
-    def watchers(self) -> int:
-        """How many streams of devices kubelet reads now; 0 some seconds after `register` means to
-        register again."""
-        return len(self._socket.streams)
-
-    async def start(self) -> None:
-        await self._socket.start(
-            lambda server: services.add_DevicePluginServicer_to_server(self, server)
-        )
-
-    async def stop(self) -> None:
-        await self._socket.stop()
+    async def _serve(self) -> None:
+        folder = self._path.parent
+        kubelet = folder / KUBELET_SOCKET
+        before = identity_of(kubelet)
+        await self.start()
+        await client.register(folder, self._path.name, self.resource)
+        try:
+            what = f"kubelet, which has registered {self.resource}, reads its devices"
+            await until(lambda: self.streams, _FIRST_STREAM_S, what, look_again_s=_LOOK_S)
+        except TimeoutError as error:
+            raise KubeletUnavailable(str(error)) from None
+        self._say("")
+        while identity_of(kubelet) == before and self.reachable and self.streams:  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_S)  # mostly files of another process
+        reason = "kubelet no longer reads the devices"
+        if not self.reachable:
+            reason = "socket gone"
+        if is_new := identity_of(kubelet) != before:
+            reason = "kubelet has restarted"
+        self.trouble = UNREGISTERED
+        self._log.info("registering again", reason=reason)
+        if not is_new:
+            await self.stop()
+            await asyncio.sleep(_RETRY_S)  # for kubelet to see the end of this one first
 
     async def GetDevicePluginOptions(  # noqa: N802
         self, _request: wire.Empty, _context: _Context
@@ -221,7 +269,7 @@ class PluginServer(services.DevicePluginServicer):
             await context.write(wire.ListAndWatchResponse(devices=listed))
 
         try:
-            await self._socket.send(self.plugin.devices(), write)
+            await self.send(self._plugin.devices(), write)
         except Exception as error:
             await _refuse(error, context)
 
@@ -229,15 +277,12 @@ class PluginServer(services.DevicePluginServicer):
         self, request: wire.PreferredAllocationRequest, context: _Context
     ) -> wire.PreferredAllocationResponse:
         async def answer() -> list[wire.ContainerPreferredAllocationResponse]:
-            chosen = [
-                await self.plugin.preferred(
-                    tuple(asked.available_deviceIDs),
-                    tuple(asked.must_include_deviceIDs),
-                    asked.allocation_size,
-                )
-                for asked in request.container_requests
-            ]
-            return [wire.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in chosen]
+            chosen = []
+            for asked in request.container_requests:
+                offer = tuple(asked.available_deviceIDs), tuple(asked.must_include_deviceIDs)
+                ids = await self._plugin.preferred(*offer, asked.allocation_size)
+                chosen.append(wire.ContainerPreferredAllocationResponse(deviceIDs=ids))
+            return chosen
 
         ids = [
             each for asked in request.container_requests for each in asked.must_include_deviceIDs
@@ -250,7 +295,7 @@ class PluginServer(services.DevicePluginServicer):
     ) -> wire.AllocateResponse:
         async def answer() -> list[wire.ContainerAllocateResponse]:
             return [
-                _answer(await self.plugin.allocate(tuple(a.devices_ids)))
+                _answer(await self._plugin.allocate(tuple(a.devices_ids)))
                 for a in request.container_requests
             ]
 
@@ -263,7 +308,7 @@ class PluginServer(services.DevicePluginServicer):
         self, request: wire.PreStartContainerRequest, context: _Context
     ) -> wire.PreStartContainerResponse:
         ids = tuple(request.devices_ids)
-        await self._in_time(self.plugin.pre_start(ids), context, Call.PRE_START, ids)
+        await self._in_time(self._plugin.pre_start(ids), context, Call.PRE_START, ids)
         return wire.PreStartContainerResponse()
 
     async def _in_time(
@@ -272,33 +317,33 @@ class PluginServer(services.DevicePluginServicer):
         outcome = CallOutcome.ANSWERED
         began = time.monotonic()
         try:
-            async with asyncio.timeout(self.answer_within_s):
+            async with asyncio.timeout(self._answer_within_s):
                 return await answer
         except Exception as error:
             outcome = _OUTCOMES.get(type(error), CallOutcome.FAILED)
-            late = (
-                f"mpsd did not answer within {self.answer_within_s:g} s; see the log of its agent"
-            )
-            await _refuse(
-                error if str(error) or outcome is not CallOutcome.LATE else TimeoutError(late),
-                context,
-            )
+            if outcome is CallOutcome.LATE and not str(error):
+                late = f"mpsd did not answer within {self._answer_within_s:g} s"
+                error = TimeoutError(f"{late}; see the log of its agent")
+            await _refuse(error, context)
         finally:
-            self.on_call(call, ids, outcome, time.monotonic() - began)
+            self._on_call(call, ids, outcome, time.monotonic() - began)
 
 
 async def _refuse(error: Exception, context: _Context) -> NoReturn:
     if type(error) not in _OUTCOMES:
         logger().error("kubelet's call failed", exc_info=error)
-    message = " ".join(str(error).split()) or type(error).__name__
-    code = (
-        grpc.StatusCode.INVALID_ARGUMENT
-        if isinstance(error, InvalidInput)
-        else grpc.StatusCode.UNAVAILABLE
-    )
-    await context.abort(
-        code, message if len(message) <= _LONGEST_REFUSAL else message[: _LONGEST_REFUSAL - 1] + "…"
-    )
+    message = reason_of(error)
+    if len(message) > _LONGEST_REFUSAL:
+        message = message[: _LONGEST_REFUSAL - 1] + "…"
+    code = grpc.StatusCode.UNAVAILABLE
+    if isinstance(error, InvalidInput):
+        code = grpc.StatusCode.INVALID_ARGUMENT
+    await context.abort(code, message)
+
+
+def reason_of(error: Exception) -> str:
+    """In one line."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _answer(answer: Answer) -> wire.ContainerAllocateResponse:
@@ -317,67 +362,3 @@ def _answer(answer: Answer) -> wire.ContainerAllocateResponse:
         annotations=answer.annotations,
         cdi_devices=[wire.CDIDevice(name=name) for name in answer.cdi],
     )
-
-
-class PluginService:
-    """One resource, kept registered. folder, endpoint, plugin, on_call: as `PluginServer` has
-    them."""
-
-    def __init__(
-        self, resource: str, folder: Path, endpoint: str, plugin: Plugin, on_call: OnCall
-    ) -> None:
-        self.resource = resource
-        self._kubelet = folder / KUBELET_SOCKET
-        self._server = PluginServer(folder, endpoint, plugin, on_call=on_call)
-        self._log = logger(resource=resource)
-        self._trouble = ""
-        self.registered = False
-
-    async def run(self) -> None:
-        """Until it is cancelled; then the socket is removed, by which kubelet learns that the
-        resource is gone."""
-        while True:
-            try:
-                await self._serve()
-            except KubeletUnavailable as error:
-                self._report(str(error))
-                await asyncio.sleep(_RETRY_S)
-            finally:
-                self.registered = False
-                await self._server.stop()
-
-    async def _serve(self) -> None:
-        """Serves and registers, until the resource has to be registered again."""
-        server = self._server
-        before = identity_of(self._kubelet)
-        await server.start()
-        await client.register(server.folder, server.endpoint, self.resource)
-        try:
-            what = f"kubelet, which has registered {self.resource}, reads its devices"
-            await until(lambda: server.watchers, _FIRST_STREAM_S, what, look_again_s=_LOOK_S)
-        except TimeoutError as error:
-            raise KubeletUnavailable(str(error)) from None
-        self.registered = True
-        self._report("")
-        while not (reason := self._lost(before)):  # noqa: ASYNC110  mostly files of another process
-            await asyncio.sleep(_LOOK_S)
-        self.registered = False
-        self._log.info("registering again", reason=reason)
-        if identity_of(self._kubelet) == before:
-            await server.stop()
-            await asyncio.sleep(_RETRY_S)  # for kubelet to see the end of this one first
-
-    def _lost(self, kubelet: SocketIdentity | None) -> str:
-        """Why the resource has to be registered again; empty while it need not."""
-        if identity_of(self._kubelet) != kubelet:
-            return "kubelet has restarted"
-        if not self._server.reachable:
-            return "socket gone"
-        return "" if self._server.watchers else "kubelet no longer reads the devices"
-
-    def _report(self, trouble: str) -> None:
-        if trouble and trouble != self._trouble:
-            self._log.warning("not registered", reason=trouble)
-        if not trouble:
-            self._log.info("registered")
-        self._trouble = trouble

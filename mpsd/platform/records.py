@@ -33,14 +33,20 @@ _CHECKED = re.compile(rb'(?P<text>.*),\n "crc32": "(?P<sum>[0-9a-f]{8})"\n}\n?',
 
 
 def write(path: Path, value: object, mode: int = 0o600) -> None:
-    """Replaces the file in one step. OSError, always with a path."""
+    """Replaces the file in one step, as `replace` does."""
+    replace(path, _encoded(value), mode)
+
+
+def replace(path: Path, content: bytes, mode: int) -> None:
+    """Replaces the file in one step; readers see the old content or the new one. OSError, always
+    with a path."""
     beside = path.with_name(f".{path.name}.new")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
     try:
         # else a full disk takes a part
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(descriptor, mode)
-            file.write(_encoded(value))
+            file.write(content)
         beside.replace(path)
     except OSError as error:
         with suppress(OSError):

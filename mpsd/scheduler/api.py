@@ -166,8 +166,8 @@ class ExtenderApi:
         found = filtered(
             pod.request, asked.nodes, self._ledger.table, self._ledger.reserved_for(pod.name.uid)
         )
-        answer = wire.filter_answer(found.passing, found.failed, found.never)
-        return (RequestVerdict.DONE if found.passing else RequestVerdict.NO_NODE), answer
+        verdict = RequestVerdict.DONE if found.passing else RequestVerdict.NO_NODE
+        return verdict, wire.filter_answer(found.passing, found.failed, found.never)
 
     async def _prioritize(self, body: bytes) -> _Answered:
         asked = self._candidates.read(body)
@@ -187,28 +187,30 @@ class ExtenderApi:
         own = self._ledger.reserved_for(pod.name.uid)
         helped = {}
         for node, proposed in asked.nodes.items():
-            ledger = own.get(node) or self._ledger.table.ledger(node)
-            uids = victims(pod, ledger, self._ledger.pods_on(node), proposed.uids) if ledger else ()
-            # A scheduler that gets a node without victims gives up the whole preemption.
-            if uids:
-                going = tuple(map(wire.Victim, uids))
-                helped[node] = wire.Victims(going, proposed.budgets_broken)
+            if ledger := own.get(node) or self._ledger.table.ledger(node):
+                uids = victims(pod, ledger, self._ledger.pods_on(node), proposed.uids)
+                # A scheduler that gets a node without victims gives up the whole preemption.
+                if uids:
+                    going = tuple(map(wire.Victim, uids))
+                    helped[node] = wire.Victims(going, proposed.budgets_broken)
             # dozens of pods with odd shares of each GPU take tenths of a second
             await asyncio.sleep(0)
-        return (RequestVerdict.DONE if helped else RequestVerdict.NO_NODE), wire.preempt_answer(
-            helped
-        )
+        verdict = RequestVerdict.DONE if helped else RequestVerdict.NO_NODE
+        return verdict, wire.preempt_answer(helped)
 
     async def _bind(self, body: bytes) -> _Answered:
         reason = await self._binder.bind(wire.read_binding(body))
-        return (RequestVerdict.REFUSED if reason else RequestVerdict.DONE), wire.bind_answer(reason)
+        verdict = RequestVerdict.REFUSED if reason else RequestVerdict.DONE
+        return verdict, wire.bind_answer(reason)
 
     async def _inspect(self, request: web.Request) -> web.Response:
         """One node, or all. As gpushare does, an unknown node is an error in the answer."""
         name = request.match_info.get("node")
-        nodes = each_capacity(self._ledger.table, [name] if name else None)
-        found = [msgspec.Raw(msgspec.json.encode(inspected(ledger))) async for ledger in nodes]
-        missing = f"mpsd knows no GPU of node {name}" if name and not found else ""
+        capacities = each_capacity(self._ledger.table, [name] if name else ())
+        found = [msgspec.Raw(msgspec.json.encode(inspected(one))) async for one in capacities]
+        missing = ""
+        if name and not found:
+            missing = f"mpsd knows no GPU of node {name}"
         return json_answer(inspection(found, self._ledger.trouble or missing))
 
     def _asking(self, pod: Mapping[str, Any]) -> SharedPod | None:
@@ -218,12 +220,10 @@ class ExtenderApi:
         return read_asking(pod, self._ledger.policy)
 
 
-async def each_capacity(
-    table: GpuTable, nodes: Sequence[str] | None = None
-) -> AsyncIterator[NodeCapacity]:
-    """The capacity of these nodes, None for all. Other requests are served in between: thousands
+async def each_capacity(table: GpuTable, nodes: Sequence[str] = ()) -> AsyncIterator[NodeCapacity]:
+    """The capacity of these nodes, () for all. Other requests are served in between: thousands
     take a second."""
-    for place, node in enumerate(table.nodes if nodes is None else nodes, 1):
+    for place, node in enumerate(nodes or table.nodes, 1):
         if ledger := table.ledger(node):
             yield ledger
         if place % 8 == 0:  # each takes up to a millisecond

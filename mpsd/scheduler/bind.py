@@ -259,15 +259,16 @@ class Binder:
         earlier = self._ledger.written_for(known, uid)
         if ledger is None:
             raise _NotReserved(BindFailure.NO_GPUS.format(node=known.name))
-        found = find_gpus(request, ledger.rooms, ledger.policy, earlier.gpus if earlier else None)
+        only = earlier.gpus if earlier else None
+        found = find_gpus(request, ledger.rooms, ledger.policy, only)
         if ledger.shut or found is None:
-            fits_when_empty = can_ever(request, ledger) and has_domain(request, ledger)
-            failure = (
-                BindFailure.OVERTAKEN
-                if fits_when_empty and not ledger.shut
-                else BindFailure.NO_ROOM
-            )
-            failure = BindFailure.HELD if earlier and not ledger.shut else failure
+            failure = BindFailure.NO_ROOM
+            if can_ever(request, ledger) and has_domain(request, ledger):
+                failure = BindFailure.OVERTAKEN
+            if earlier:
+                failure = BindFailure.HELD
+            if ledger.shut:
+                failure = BindFailure.NO_ROOM
             raise _NotReserved(failure.format(node=known.name, why=why_not(request, ledger)))
         rooms = {room.gpu.uuid: room for room in ledger.rooms}
         amounts = request.memory_mib, request.thread_percent or 0
@@ -292,9 +293,8 @@ class Binder:
             try:
                 answer = await self._kube.patch(MPS_NODES, known.name, patch, PatchKind.MERGE)
             except Conflict:
-                self._ledger.take_answer(
-                    known, await self._kube.get(MPS_NODES, known.name), refused=version
-                )
+                found = await self._kube.get(MPS_NODES, known.name)
+                self._ledger.take_answer(known, found, refused=version)
                 return False
         except NotFound:
             raise _NotReserved(BindFailure.NO_GPUS.format(node=known.name)) from None
@@ -321,11 +321,9 @@ class Binder:
     async def _confirm(self, args: BindArgs, known: KnownNode, chosen: Chosen) -> None:
         if self._ledger.now() - chosen.since > LONGEST_S / 2:
             raise _NotBound(BindFailure.TOO_LATE.format(node=known.name))
-        amounts = chosen.memory_mib, chosen.dev_mib
+        size = chosen.gpus, chosen.memory_mib, chosen.dev_mib
         try:
-            await self._post(
-                args, annotations_at_bind(chosen.gpus, *amounts, chosen.policy, time.time_ns())
-            )
+            await self._post(args, annotations_at_bind(*size, chosen.policy, time.time_ns()))
         except _NotBound as error:
             if not isinstance(error, _BindUnknown):  # else the reservation ends by itself
                 await self._withdraw(args.pod_uid, known)

@@ -76,9 +76,9 @@ def read_reported(thing: Object) -> ReportedNode:
         domains=domains,
         pods=pods,
     )
-    return ReportedNode(
-        str(metadata.get("resourceVersion", "")), lean, text if isinstance(text, str) else ""
-    )
+    if not isinstance(text, str):
+        text = ""
+    return ReportedNode(str(metadata.get("resourceVersion", "")), lean, text)
 
 
 def _lean(gpu: ServedGpu) -> ServedGpu:
@@ -132,11 +132,8 @@ class KnownNode:
     def take_answer(self, reported: ReportedNode, now: float, refused: str = "") -> bool:
         """As `take_watched`, for an answer. refused: the version with which the server refused a
         write."""
-        if (
-            self.reported
-            and reported.is_older_than(self.reported)
-            and self.reported.version != refused
-        ):
+        known = self.reported
+        if known and reported.is_older_than(known) and known.version != refused:
             return False
         self._answered_at = now
         return self._take(reported, now)
@@ -144,20 +141,13 @@ class KnownNode:
     def _take(self, reported: ReportedNode | None, now: float) -> bool:
         before = self.reported
         self.reported = reported
-        if (
-            reported
-            and before
-            and reported.says_the_same(before)
-            and self._is_stale == self._shown_stale
-        ):
+        is_same = reported and before and reported.says_the_same(before)
+        if is_same and self._is_stale == self._shown_stale:
             return False
-        self.reservations.update(
-            rules.read_reservations(reported.reservations) if reported else (), now
-        )
-        self.granted = frozenset(
-            held.uid or PodName(held.namespace, held.name, "")
-            for held in (reported.node.pods if reported else None) or ()
-        )
+        text = reported.reservations if reported else ""
+        self.reservations.update(rules.read_reservations(text), now)
+        pods = (reported and reported.node.pods) or ()
+        self.granted = frozenset(one.uid or PodName(one.namespace, one.name, "") for one in pods)
         return True
 
     def ledger(self, policy: Policy, reservations: Iterable[Reservation]) -> NodeCapacity | None:
@@ -171,9 +161,10 @@ class KnownNode:
     def changes_at(self, states: States, now: float) -> float | None:
         """When its capacity changes if nothing is heard until then; None for never."""
         ends_at = self.reservations.ends_at(states, now)
-        age_s = self._age_s
-        stale_at = None if age_s is None or self._is_stale else now + STALE_S - age_s
-        return min((at for at in (stale_at, ends_at) if at is not None), default=None)
+        times = [] if ends_at is None else [ends_at]
+        if self._age_s is not None and not self._is_stale:
+            times.append(now + STALE_S - self._age_s)
+        return min(times, default=None)
 
     @property
     def _is_stale(self) -> bool:
@@ -182,5 +173,6 @@ class KnownNode:
     @property
     def _age_s(self) -> float | None:
         """Since the node reported, by its clock and ours; None where it has not."""
-        at = self.reported.node.reported_at if self.reported else None
-        return None if at is None else time.time() - at
+        if self.reported is None or self.reported.node.reported_at is None:
+            return None
+        return time.time() - self.reported.node.reported_at

@@ -201,10 +201,8 @@ class ClusterLedger:
         """Why the ledger cannot be used now, a sentence; empty where it can."""
         if not self._is_listed:
             unheard = [mirror.plural for mirror in self.mirrors if not mirror.synced]
-            return (
-                f"the cluster's {' and '.join(unheard) or 'nodes and pods'} have not been"
-                " listed yet"
-            )
+            what = " and ".join(unheard) or "nodes and pods"
+            return f"the cluster's {what} have not been listed yet"
         for mirror in self.mirrors:
             # below zero while it is in sync
             age_s = time.time() - (mirror.out_of_sync_since or math.inf)
@@ -215,27 +213,24 @@ class ClusterLedger:
 
     def pods_on(self, node: str) -> Sequence[SharedPod]:
         """Those bound there that have not finished, the oldest first."""
-        known = self._nodes.get(node)
-        return (
-            sorted(known.pods.values(), key=lambda pod: (pod.created, pod.name.uid))
-            if known
-            else ()
-        )
+        if (known := self._nodes.get(node)) is None:
+            return ()
+        return sorted(known.pods.values(), key=lambda pod: (pod.created, pod.name.uid))
 
     def reserved_for(self, uid: str) -> Mapping[str, NodeCapacity]:
         """By node with a reservation for this pod, the capacity without it: an interrupted bind may
         have left it."""
-        found = (
-            (name, self.without(self._nodes[name], uid)) for name in self._reserved.get(uid, ())
-        )
-        return {name: ledger for name, ledger in found if ledger}
+        found: dict[str, NodeCapacity] = {}
+        for name in self._reserved.get(uid, ()):
+            if ledger := self.without(self._nodes[name], uid):
+                found[name] = ledger
+        return found
 
     def without(self, known: KnownNode, uid: str) -> NodeCapacity | None:
         """The node's capacity now, without the reservation for one pod. None where it has no
         MPSNode."""
-        return known.ledger(
-            self._policy(), (one for one in self.reservations(known) if one.pod.uid != uid)
-        )
+        others = (one for one in self.reservations(known) if one.pod.uid != uid)
+        return known.ledger(self._policy(), others)
 
     def reservations(self, known: KnownNode) -> tuple[Reservation, ...]:
         return tuple(known.reservations.counting(partial(self._state, known), self.now()))
@@ -297,10 +292,10 @@ class ClusterLedger:
                 self._rows.mark(name)
 
     def _state(self, known: KnownNode, reservation: Reservation) -> PodState:
-        is_granted = not known.granted.isdisjoint(
-            (reservation.pod.uid, replace(reservation.pod, uid=""))
-        )
-        return PodState.GRANTED if is_granted else self._pods.state(reservation, known.name)
+        pod = reservation.pod
+        if pod.uid in known.granted or replace(pod, uid="") in known.granted:
+            return PodState.GRANTED
+        return self._pods.state(reservation, known.name)
 
     def _node(self, name: str) -> KnownNode:
         if name not in self._nodes:
@@ -324,4 +319,6 @@ def _read_node(thing: Object) -> _Labelled | None:
     """None for a Node without GPUs of ours: no selector of Kubernetes knows one label or the
     other."""
     node = read_kubernetes_node(thing)
-    return (node.name, node.labels.get(PLACEMENT_LABEL, "")) if node.is_labelled else None
+    if not node.is_labelled:
+        return None
+    return node.name, node.labels.get(PLACEMENT_LABEL, "")

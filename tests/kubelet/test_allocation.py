@@ -309,7 +309,7 @@ def test_no_name_whatever_is_taken_for_two_kinds(device_id: str) -> None:
     "device_id", ["", "/", "GPU-1", "GPU-1/", "/3", "GPU-1/-1", "GPU-1/01", "GPU-1/1 ", "GPU-1/٣"]
 )
 def test_other_names_are_no_devices_of_ours(device_id: str) -> None:
-    assert gpu_of(device_id) is None
+    assert not gpu_of(device_id)
     with pytest.raises(InvalidInput, match="this resource has no such device"):
         units_by_gpu([f"{UUIDS[0]}/1", device_id])
 

@@ -100,7 +100,7 @@ def ask(
     """What the plugin's socket answers to one question."""
 
     async def conversation() -> object:
-        server = PluginServer(folder, "mem.sock", plugin, **how)
+        server = PluginServer("gpu", folder, "mem.sock", plugin, **how)
         await server.start()
         try:
             async with dial(folder / "mem.sock") as channel:
@@ -151,7 +151,7 @@ async def listening(
     folder: Path, plugin: Told, stop_within_s: float = 2.0
 ) -> AsyncIterator[tuple[PluginServer, Stream]]:
     """A server and what a kubelet that asks it for its devices reads."""
-    server = PluginServer(folder, "mem.sock", plugin, stop_within_s=stop_within_s)
+    server = PluginServer("gpu", folder, "mem.sock", plugin, stop_within_s=stop_within_s)
     await server.start()
     async with dial(folder / "mem.sock") as channel:
         yield server, DevicePluginStub(channel).ListAndWatch(wire.Empty())
@@ -199,7 +199,7 @@ async def test_a_stop_does_not_wait_for_a_kubelet_that_reads_no_more(folder: Pat
         await plugin.under_way.wait()
         async with asyncio.timeout(10):
             await server.stop()
-        await until(lambda: not server.watchers, 5, "the stream has ended")
+        await until(lambda: not server.streams, 5, "the stream has ended")
         stream.cancel()
 
 
@@ -209,8 +209,10 @@ async def test_a_kubelet_that_hangs_up_ends_its_stream_alone(folder: Path) -> No
         await staying.read()
         async with dial(folder / "mem.sock") as leaves:
             await DevicePluginStub(leaves).ListAndWatch(wire.Empty()).read()
-            assert server.watchers == 2
-        await until(lambda: server.watchers == len(plugin.streams) == 1, 5, "one stream is left")
+            assert len(server.streams) == 2
+        await until(
+            lambda: len(server.streams) == len(plugin.streams) == 1, 5, "one stream is left"
+        )
         plugin.list(Device("b/0", True))
         assert [each.ID for each in (await staying.read()).devices] == ["b/0"]
     await server.stop()
@@ -337,8 +339,8 @@ async def test_a_socket_that_was_deleted_or_replaced_is_noticed_and_what_replace
     folder: Path,
 ) -> None:
     first, second = (
-        PluginServer(folder, "mem.sock", Told()),
-        PluginServer(folder, "mem.sock", Told()),
+        PluginServer("gpu", folder, "mem.sock", Told()),
+        PluginServer("gpu", folder, "mem.sock", Told()),
     )
     assert not first.reachable
     await first.start()
@@ -356,7 +358,7 @@ async def test_a_socket_that_was_deleted_or_replaced_is_noticed_and_what_replace
 
 def test_a_folder_that_is_not_there_means_that_kubelet_is_away(folder: Path) -> None:
     with pytest.raises(KubeletUnavailable, match=r"cannot create a socket in .*/device-plugins"):
-        asyncio.run(PluginServer(folder / "device-plugins", "mem.sock", Told()).start())
+        asyncio.run(PluginServer("gpu", folder / "device-plugins", "mem.sock", Told()).start())
     assert identity_of(folder / "device-plugins" / KUBELET_SOCKET) is None
 
 

@@ -1,16 +1,11 @@
-"""Prepares resource claims for kubelet, and remembers them: what a claim holds is in the journal
-before kubelet is answered, and in the ledger of the node beside every other grant.
+"""Prepares resource claims for kubelet. What a claim holds is in the journal before kubelet is
+answered, and is not judged anew where kubelet asks again, as after a kill of either.
 
-Every call may come again after a kill of kubelet, of the agent or of both, and gives the same
-answer: a claim that is in the journal is not judged anew, so that it can be prepared again while
-the API server is away.
-
-A claim that kubelet gives up has left: its grant ends as every grant does whose holder is gone,
-once the agent sees no process of it, so that nobody gets memory that a program still holds.
+A claim that kubelet gives up has left: its grant ends once the agent sees no process of it, so that
+nobody gets memory that a program still holds.
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -110,14 +105,12 @@ class ClaimDriver:
         not made again from the API, nothing counts as known."""
         found: tuple[PreparedClaim, ...] = ()
         try:
-            journal = records.read(self._place.journal, _ClaimJournal)
-            found = journal.claims if journal else ()
+            if journal := records.read(self._place.journal, _ClaimJournal):
+                found = journal.claims
         except records.UnreadableRecord as error:
             self._log.warning("journal unreadable", file=str(error.path), reason=error.reason)
-            self._unreadable = (
-                f"the journal of claims cannot be read ({error}); mpsd reads them from the API"
-                " again"
-            )
+            why = f"the journal of claims cannot be read ({error})"
+            self._unreadable = f"{why}; mpsd reads them from the API again"
         boot_id = processes.boot_id()
         self._claims = {claim.uid: claim for claim in found if claim.boot_id == boot_id}
         self._count()
@@ -128,11 +121,8 @@ class ClaimDriver:
     def _log_unserved(self) -> None:
         if self._claims and not self._place.driver:
             claims = shortened([str(claim) for claim in self._claims.values()])
-            remedy = (
-                "delete the pods that have them, or serve claims here again so that kubelet can end"
-                " them"
-            )
-            reason = f"they keep their GPUs until then; {remedy}"
+            remedy = "delete the pods that have them, or serve claims here again"
+            reason = f"they keep their GPUs until then; {remedy} so that kubelet can end them"
             self._log.warning("claims not served", claims=claims, reason=reason)
 
     def _keep(self, claims: Mapping[str, PreparedClaim]) -> None:
@@ -199,16 +189,15 @@ class ClaimDriver:
             self._keep_one(old)
             reason = "deleted, and another has its name"
             self._log.info("unprepared", claim=str(old), uid=old.uid, reason=reason)
-        others = [held.grant for held in self._ledger.view.held]
         wrong = rules.other_claim_of(claim, self._claims.values())
         if before := self._claims.get(uid):
             again = rules.taken_up(before, claim)
-            if not again:
-                why = f"{claim} was allocated anew, and processes that had it before still run"
-                wrong = wrong or why
+            if not (wrong or again):
+                wrong = f"{claim} was allocated anew, and processes that had it before still run"
             claim = again or claim
-        else:
-            wrong = wrong or rules.why_no_room(claim, others, self._node, self._policy())
+        elif not wrong:
+            others = [held.grant for held in self._ledger.view.held]
+            wrong = rules.why_no_room(claim, others, self._node, self._policy())
         if wrong:
             raise StartDeferred(wrong)
         self._keep_one(claim)
@@ -222,16 +211,12 @@ class ClaimDriver:
 
     async def _with_priority(self, claim: PreparedClaim) -> PreparedClaim:
         """With what the policy says of its pods, once they are known."""
-        rows = self._ledger.rows
-        deadline = time.monotonic() + (
-            0 if self._policy().gpu_priority.by == "none" else _API_LAG_S
-        )
-        while not {row.identity for row in rows}.issuperset(claim.pods):
-            if time.monotonic() >= deadline:
+        deadline = time.monotonic() + _API_LAG_S
+        while self._policy().gpu_priority.by != "none" and time.monotonic() < deadline:
+            if {row.identity for row in self._ledger.rows}.issuperset(claim.pods):
                 break
             await asyncio.sleep(_LOOK_AGAIN_S)
-            rows = self._ledger.rows
-        return rules.with_priority(claim, rows, self._policy())
+        return rules.with_priority(claim, self._ledger.rows, self._policy())
 
     async def unprepare(self, uid: str) -> None:
         """Gives the claim up, whether or not it is still there, and waits a moment for its end.
@@ -266,20 +251,12 @@ class ClaimDriver:
     def _write_file(self, claim: PreparedClaim, answer: Answer) -> None:
         """Whole or not at all: a container runtime may read it at any moment."""
         path = self._path(claim.uid)
-        text = json.dumps(cdi.spec_of(self._place.driver, claim, answer), indent=1)
+        content = cdi.spec_of(self._place.driver, claim, answer)
         with suppress(FileNotFoundError):
-            if path.read_text() == text:
+            if path.read_bytes() == content:
                 return
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
-        beside = path.with_name(f".{path.name}.new")
-        try:
-            beside.write_text(text)
-            beside.chmod(0o644)
-            beside.replace(path)
-        except OSError:
-            with suppress(OSError):
-                beside.unlink()
-            raise
+        records.replace(path, content, 0o644)
 
     def _sweep_files(self) -> None:
         """Removes the files of claims that nobody holds, such as those of before a reboot."""
@@ -299,7 +276,10 @@ class ClaimDriver:
         while True:
             try:
                 async with self._lock:
-                    await (self._restore() if self._unreadable else self._end_forgotten())
+                    if self._unreadable:
+                        await self._restore()
+                    else:
+                        await self._end_forgotten()
                 self._trouble = ""
             # the next look tries again
             except (KubeError, InvalidInput, StartDeferred, OSError) as error:
@@ -314,9 +294,8 @@ class ClaimDriver:
         if not self._ledger.pods_synced:
             return
         found: dict[str, PreparedClaim] = {}
-        for namespace, name in {
-            (row.identity.namespace, name) for row in self._ledger.rows for name in row.claims
-        }:
+        names = {(row.namespace, name) for row in self._ledger.rows for name in row.claims}
+        for namespace, name in names:
             with suppress(NotFound):
                 thing = await self._kube.get(RESOURCE_CLAIMS, name, namespace)
                 uid = str(thing.get("metadata", {}).get("uid"))
@@ -333,11 +312,8 @@ class ClaimDriver:
         """None for a claim of another driver, and for one that is not allocated or was never
         prepared, where it cannot be."""
         started, priority = self._started_with(uid)
-        pods = {
-            row.identity.uid
-            for row in self._ledger.rows
-            if row.identity.namespace == namespace and name in row.claims
-        }
+        here = [row for row in self._ledger.rows if row.namespace == namespace]
+        pods = {row.uid for row in here if name in row.claims}
         if started is None and not self._ledger.whereabouts.living(pods):
             return None  # kubelet asks for it, and then its room is looked at
         try:
@@ -346,9 +322,8 @@ class ClaimDriver:
             if started is None:
                 return None
             claim = await self._read(namespace, name, uid, started)
-            self._log.warning(
-                "claim kept", claim=str(claim), reason=f"it was prepared before, but now {refused}"
-            )
+            reason = f"it was prepared before, but now {refused}"
+            self._log.warning("claim kept", claim=str(claim), reason=reason)
         if started is None:
             return await self._with_priority(claim)
         return replace(claim, priority=priority)
@@ -358,7 +333,7 @@ class ClaimDriver:
         prepared claim were started with. An agent that no longer serves claims cannot see their
         files: none of its claims is taken for one that was not."""
         try:
-            spec = json.loads(self._path(uid).read_text())
+            spec = self._path(uid).read_bytes()
             return cdi.started_with(spec) or _WHOLE_PERCENT, cdi.started_with(spec, CLIENT_PRIORITY)
         except (FileNotFoundError, ValueError):
             return None if self._place.driver else _WHOLE_PERCENT, None
@@ -367,12 +342,14 @@ class ClaimDriver:
         if not self._ledger.pods_synced:
             return
         now = time.monotonic()
-        here = {row.identity.uid for row in self._ledger.rows}
+        here = {row.uid for row in self._ledger.rows}
         prepared = [claim for claim in self._claims.values() if not claim.left]
-        absent = {pod.uid for claim in prepared for pod in claim.pods} - here
-        absent |= {
-            claim.uid for claim in prepared if here.isdisjoint(pod.uid for pod in claim.pods)
-        }
+        absent: set[str] = set()
+        for claim in prepared:
+            pods = {pod.uid for pod in claim.pods}
+            absent |= pods - here
+            if here.isdisjoint(pods):
+                absent.add(claim.uid)
         self._absent_since = {uid: self._absent_since.get(uid, now) for uid in absent}
         long = {uid for uid, since in self._absent_since.items() if now - since >= _LEFT_S}
         living = self._ledger.whereabouts.living(long)
@@ -384,8 +361,8 @@ class ClaimDriver:
                     self._path(uid).unlink(missing_ok=True)
                     self._leave(self._claims[uid], "no pod has it, and kubelet forgot it")
             elif uid not in absent:
-                pods = tuple(pod for pod in claim.pods if pod.uid not in long - living)
-                self._keep_one(replace(claim, pods=pods))
+                stay = tuple(pod for pod in claim.pods if pod.uid not in long - living)
+                self._keep_one(replace(claim, pods=stay))
 
     async def _is_gone(self, claim: PreparedClaim) -> bool:
         """Whether the claim is gone, or is reserved for nobody. KubeError where that cannot be

@@ -20,10 +20,9 @@ from mpsd.kubelet.api import dra_pb2 as wire
 from mpsd.kubelet.api import dra_pb2_grpc as services
 from mpsd.kubelet.api import pluginregistration_pb2 as registration_wire
 from mpsd.kubelet.api import pluginregistration_pb2_grpc as registration_services
-from mpsd.kubelet.client import KubeletUnavailable
 from mpsd.kubelet.dra.driver import ClaimDriver
 from mpsd.kubelet.dra.rules import cdi
-from mpsd.kubelet.plugin_server import SocketServer, StartDeferred
+from mpsd.kubelet.plugin_server import SocketServer, StartDeferred, reason_of
 from mpsd.model.problem import InvalidInput
 from mpsd.platform.event_loop import Watchable
 from mpsd.platform.kube import KubeError
@@ -31,10 +30,8 @@ from mpsd.platform.logs import logger
 
 _VERSIONS = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 _LOOK_S = 0.5
-_RETRY_S = 1.0
 _STOP_S = 2.0
 _HEALTH_S = 10.0  # kubelet takes a device for unknown after 30 s without news
-_UNREGISTERED = "not registered with kubelet"
 _EXPECTED = (InvalidInput, StartDeferred, KubeError, OSError)
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in its stubs alone
 
@@ -49,6 +46,7 @@ class DeviceHealth:
 
 
 class DraServer(
+    SocketServer,
     services.DRAPluginServicer,
     health_services.DRAResourceHealthServicer,
     registration_services.RegistrationServicer,
@@ -57,33 +55,19 @@ class DraServer(
     plugins_registry."""
 
     def __init__(self, driver: str, folder: Path, claims: ClaimDriver) -> None:
+        super().__init__(folder / f"{driver}-reg.sock", _STOP_S)
         self._driver = driver
-        self._path = folder / f"{driver}-reg.sock"
         self._claims = claims
-        self._socket = SocketServer(self._path, _STOP_S)
-        self._log = logger(role="DRA driver")
+        self._log = logger(role="DRA driver", driver=driver)
         self.health = Watchable[tuple[DeviceHealth, ...]](())
-        self.trouble = _UNREGISTERED  # empty once kubelet has taken it
 
-    async def run(self) -> None:
-        """Until it is cancelled; then the socket is removed, by which kubelet learns that the
-        driver is gone."""
-        self.trouble = _UNREGISTERED
-        while True:
-            try:
-                await self._socket.start(self._add)
-                while self._socket.reachable:  # noqa: ASYNC110  a file of another process
-                    await asyncio.sleep(_LOOK_S)
-                self._log.info("registering again", reason="socket gone")
-            except KubeletUnavailable as error:
-                if self.trouble != str(error):
-                    self._log.warning("not registered", reason=str(error))
-                self.trouble = str(error)
-                await asyncio.sleep(_RETRY_S)
-            finally:
-                await self._socket.stop()
+    async def _serve(self) -> None:
+        await self.start()
+        while self.reachable:  # noqa: ASYNC110  a file of another process
+            await asyncio.sleep(_LOOK_S)
+        self._log.info("registering again", reason="socket gone")
 
-    def _add(self, server: grpc.aio.Server) -> None:
+    def _add_to(self, server: grpc.aio.Server) -> None:
         registration_services.add_RegistrationServicer_to_server(self, server)
         services.add_DRAPluginServicer_to_server(self, server)
         health_services.add_DRAResourceHealthServicer_to_server(self, server)
@@ -103,12 +87,8 @@ class DraServer(
     async def NotifyRegistrationStatus(  # noqa: N802
         self, request: registration_wire.RegistrationStatus, _context: _Context
     ) -> registration_wire.RegistrationStatusResponse:
-        if request.plugin_registered:
-            self.trouble = ""
-            self._log.info("registered", driver=self._driver)
-        else:
-            self.trouble = f"kubelet refuses the driver: {request.error}"
-            self._log.warning("not registered", reason=request.error)
+        refusal = f"kubelet refuses the driver: {request.error}"
+        self._say("" if request.plugin_registered else refusal)
         return registration_wire.RegistrationStatusResponse()
 
     # -- claims -----------------------------------------------------------------------------------
@@ -153,7 +133,7 @@ class DraServer(
             try:
                 answers[claim.uid] = await answer(claim)
             except _EXPECTED as error:
-                why = " ".join(str(error).split()) or type(error).__name__
+                why = reason_of(error)
                 name = f"{claim.namespace}/{claim.name}"
                 self._log.warning("claim deferred", claim=name, reason=why)
                 answers[claim.uid] = refused(error=why)
@@ -165,20 +145,16 @@ class DraServer(
         self, _request: health_wire.NodeWatchResourcesRequest, context: _Context
     ) -> None:
         async def write(devices: Sequence[DeviceHealth]) -> None:
-            await context.write(_health(devices))
+            listed = [_health(one) for one in devices]
+            await context.write(health_wire.NodeWatchResourcesResponse(devices=listed))
 
-        await self._socket.send(self.health.follow(_HEALTH_S), write)
+        await self.send(self.health.follow(_HEALTH_S), write)
 
 
-def _health(devices: Sequence[DeviceHealth]) -> health_wire.NodeWatchResourcesResponse:
-    return health_wire.NodeWatchResourcesResponse(
-        devices=[
-            health_wire.DeviceHealth(
-                device=health_wire.DeviceIdentifier(pool_name=one.pool, device_name=one.device),
-                health=health_wire.UNHEALTHY if one.trouble else health_wire.HEALTHY,
-                last_updated_time=int(time.time()),
-                message=one.trouble,
-            )
-            for one in devices
-        ]
+def _health(one: DeviceHealth) -> health_wire.DeviceHealth:
+    return health_wire.DeviceHealth(
+        device=health_wire.DeviceIdentifier(pool_name=one.pool, device_name=one.device),
+        health=health_wire.UNHEALTHY if one.trouble else health_wire.HEALTHY,
+        last_updated_time=int(time.time()),
+        message=one.trouble,
     )

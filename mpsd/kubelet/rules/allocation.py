@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
 
-from mpsd.kubelet.rules.node_pods import RequestingContainer
+from mpsd.kubelet.rules.node_pods import Kind, RequestingContainer
 from mpsd.model.client_limits import (
     CUDA_CAPABILITIES,
     NVIDIA_DRIVER_CAPABILITIES,
@@ -53,11 +53,10 @@ def memory_devices(gpus: Sequence[Gpu], policy: Policy) -> tuple[str, ...]:
     """`<UUID>/<n>` for every whole unit (policy.resources.memory_unit_mib) that each GPU may give
     away."""
     unit_mib = policy.resources.memory_unit_mib
-    return tuple(
-        f"{gpu.uuid}/{n}"
-        for gpu in gpus
-        for n in range(max(0, promised_mib(gpu, policy)) // unit_mib)
-    )
+    found: list[str] = []
+    for gpu in gpus:
+        found += [f"{gpu.uuid}/{n}" for n in range(promised_mib(gpu, policy) // unit_mib)]
+    return tuple(found)
 
 
 def units_claimed(claims: Iterable["Allocation"], policy: Policy) -> Mapping[str, int]:
@@ -65,27 +64,22 @@ def units_claimed(claims: Iterable["Allocation"], policy: Policy) -> Mapping[str
     too."""
     units: Counter[str] = Counter()
     for claim in claims:
-        units.update(
-            dict.fromkeys(claim.gpus, -(-claim.memory_mib // policy.resources.memory_unit_mib))
-        )
+        each = -(-claim.memory_mib // policy.resources.memory_unit_mib)
+        units.update(dict.fromkeys(claim.gpus, each))
     return units
 
 
 def without_room(devices: Sequence[str], claimed: Mapping[str, int]) -> frozenset[str]:
     """The devices, the last ones of each GPU, in whose place claims hold memory."""
-    counts = Counter(map(gpu_of, devices))
-    return frozenset(
-        one
-        for one in devices
-        if number_of(one) >= counts[gpu_of(one)] - claimed.get(gpu_of(one) or "", 0)
-    )
+    left = Counter(map(gpu_of, devices))
+    left.subtract(claimed)
+    return frozenset(one for one in devices if number_of(one) >= left[gpu_of(one)])
 
 
 def percent_devices(gpus: Sequence[Gpu], policy: Policy) -> tuple[str, ...]:
     """`percent/<n>` for every percent of the threads that all GPUs together may give away."""
-    return tuple(
-        f"{PERCENT}/{n}" for n in range(policy.oversubscription.thread_percent * len(gpus))
-    )
+    percents = policy.oversubscription.thread_percent * len(gpus)
+    return tuple(f"{PERCENT}/{n}" for n in range(percents))
 
 
 def healthy(state: State | None, was_ready: bool) -> bool:
@@ -98,17 +92,23 @@ def healthy(state: State | None, was_ready: bool) -> bool:
 def _read(device_id: str) -> tuple[str, int]:
     """A device's UUID or PERCENT, and its number; empty and 0 for an unknown id."""
     found = _ID.fullmatch(device_id)
-    return (found["of"], int(found["number"])) if found else ("", 0)
+    if found is None:
+        return "", 0
+    return found["of"], int(found["number"])
 
 
-def gpu_of(device_id: str) -> str | None:
-    """The UUID of a memory device's GPU; None for any other id."""
+def gpu_of(device_id: str) -> str:
+    """The UUID of a memory device's GPU; empty for any other id."""
     of = _read(device_id)[0]
-    return of if of and of != PERCENT else None
+    return "" if of == PERCENT else of
 
 
 def is_percent(device_id: str) -> bool:
     return _read(device_id)[0] == PERCENT
+
+
+def kind_of(device_id: str) -> Kind:
+    return "percent" if is_percent(device_id) else "memory"
 
 
 def number_of(device_id: str) -> int:
@@ -116,13 +116,29 @@ def number_of(device_id: str) -> int:
     return _read(device_id)[1]
 
 
-def units_by_gpu(ids: Iterable[str]) -> dict[str, int]:
+def units_by_gpu(ids: Iterable[str]) -> Counter[str]:
     """From UUID to the number of units there, in the order of their first ids. InvalidInput for
     unknown ids."""
     named = tuple(ids)
-    if unknown := [device_id for device_id in named if gpu_of(device_id) is None]:
+    if unknown := [device_id for device_id in named if not gpu_of(device_id)]:
         raise InvalidInput("the devices", _unknown(unknown))
-    return dict(Counter(filter(None, map(gpu_of, named))))
+    return Counter(map(gpu_of, named))
+
+
+def gpus_of(ids: Iterable[str]) -> tuple[str, ...]:
+    """The UUIDs of all that these devices are of, in the order of their first ids."""
+    return tuple(dict.fromkeys(filter(None, map(gpu_of, ids))))
+
+
+def names_by_gpu(domains: Iterable[Domain]) -> dict[str, str]:
+    """From UUID to the name of the GPU's domain."""
+    return {uuid: domain.name for domain in domains for uuid in domain.gpus}
+
+
+def domain_with(gpus: Iterable[str], domains: Iterable[Domain]) -> Domain | None:
+    """The domain that has all of these GPUs; None where none has."""
+    wanted = frozenset(gpus)
+    return next((domain for domain in domains if wanted.issubset(domain.gpus)), None)
 
 
 def _unknown(ids: Sequence[str]) -> Iterator[Problem]:
@@ -173,27 +189,25 @@ def allocate_memory(
 ) -> Allocation:
     """What the memory devices are worth. InvalidInput with every reason why no container can have
     them together. container None: it is not known."""
-    unknown = [device_id for device_id in ids if gpu_of(device_id) is None]
-    units = units_by_gpu(device_id for device_id in ids if device_id not in unknown)
-    domain = next(
-        (domain for domain in domains if units and units.keys() <= set(domain.gpus)), None
-    )
-    problems = [*_unknown(unknown), *_unusable(ids, units, domains, policy.resources.memory)]
-    wrong_number = [*_wrong_number(units, container, policy.resources)]
-    if container is None or not wrong_number:  # otherwise the number explains it all
-        problems += _apart(units, container, domains, policy.resources.memory)
-    problems += wrong_number
+    units = Counter(map(gpu_of, ids))
+    del units[""]
+    resources = policy.resources
+    problems = [
+        *_unknown([device_id for device_id in ids if not gpu_of(device_id)]),
+        *_refused(ids, units, container, domains, resources),
+    ]
+    domain = domain_with(units, domains)
     if problems or domain is None:
         raise InvalidInput(_subject(container), problems)
-    asks_percent = container is not None and container.request.thread_percent is not None
+    thread_percent: int | None = policy.requests.default_thread_percent
+    if container and container.request.thread_percent is not None:
+        thread_percent = None
     return Allocation(
         domain=domain.name,
         gpus=tuple(uuid for uuid in domain.gpus if uuid in units),
-        memory_mib=len(ids) * policy.resources.memory_unit_mib // len(units),
-        thread_percent=None if asks_percent else policy.requests.default_thread_percent,
-        priority=client_priority(
-            container.pod.priority if container else None, policy.gpu_priority
-        ),
+        memory_mib=len(ids) * resources.memory_unit_mib // len(units),
+        thread_percent=thread_percent,
+        priority=client_priority(container and container.pod.priority, policy.gpu_priority),
     )
 
 
@@ -203,9 +217,9 @@ def allocate_percent(
     """The cap, 1 to 100, on each GPU of the container. InvalidInput where there can be none.
     container None: it is not known, and counts as having one GPU."""
     problems = [*_unknown([device_id for device_id in ids if not is_percent(device_id)])]
-    gpus = container.request.gpus if container else 1
-    percent = len(ids) // gpus
-    if not 1 <= percent <= 100 or len(ids) % gpus:
+    gpus = gpus_asked(container)
+    percent, rest = divmod(len(ids), gpus)
+    if rest or not 1 <= percent <= 100:
         names = policy.resources
         message = f"{len(ids)} percent over {_gpus(gpus)} is not a valid share of a GPU's threads"
         remedy = (
@@ -218,95 +232,79 @@ def allocate_percent(
     return percent
 
 
+def gpus_asked(container: RequestingContainer | None) -> int:
+    return container.request.gpus if container else 1
+
+
 def _subject(container: RequestingContainer | None) -> str:
     return str(container.name) if container else "a container that kubelet did not name"
 
 
-def _unusable(
-    ids: Sequence[str], units: dict[str, int], domains: Sequence[Domain], where: str
-) -> Iterator[Problem]:
-    if not ids:
-        yield Problem("no-devices", where, "", "kubelet names no device", "see kubelet's log")
-    if len(set(ids)) < len(ids):
-        yield Problem(
-            "device-twice", where, "", "kubelet names a device more than once", "see kubelet's log"
-        )
-    known = {uuid for domain in domains for uuid in domain.gpus}
-    if gone := [uuid for uuid in units if uuid not in known]:
-        yield Problem(
-            "device-gone",
-            where,
-            "",
-            f"{', '.join(gone)} is in no domain of this node now",
-            _RECREATE,
-        )
+def misplaced(
+    units: Mapping[str, int], domains: Sequence[str], holds: str
+) -> Iterator[tuple[str, str]]:
+    """Why no container can have these units together: the rule's name, and the sentence. domains:
+    the names of those that the GPUs are of. holds: what the sentence begins with."""
+    those = f"{holds} {spread(units)}"
+    if len(domains) > 1:
+        of = f"of the domains {', '.join(domains)}; a container must be in one domain"
+        yield "devices-of-domains", f"{those}, {of}"
+    if len(set(units.values())) > 1:
+        yield "devices-uneven", f"{those}, not the same number on each GPU"
 
 
-def _apart(
-    units: dict[str, int],
+def _refused(
+    ids: Sequence[str],
+    units: Mapping[str, int],
     container: RequestingContainer | None,
     domains: Sequence[Domain],
-    where: str,
+    resources: Resources,
 ) -> Iterator[Problem]:
-    here = [domain.name for domain in domains if units.keys() & set(domain.gpus)]
-    if len(here) > 1:
-        message = (
-            f"kubelet chose {spread(units)}, of the domains {', '.join(here)}; a container must be"
-            " in one domain"
-        )
-        yield Problem("devices-of-domains", where, "", message, _room(container, len(units)))
-    if len(set(units.values())) > 1:
-        message = f"kubelet chose {spread(units)}, not the same number on each GPU"
-        yield Problem(
-            "devices-uneven",
-            where,
-            "",
-            message,
-            _AGAIN if _reuses_devices(container) else _room(container),
-        )
-
-
-def _wrong_number(
-    units: dict[str, int], container: RequestingContainer | None, resources: Resources
-) -> Iterator[Problem]:
-    """Why the number of GPUs is not the requested one; an unknown container requests one GPU."""
     where = resources.memory
-    label = resources.count
-    if container is None and len(units) > 1:
-        message = (
-            f"kubelet chose {spread(units)}, and no waiting pod requests that much over"
-            f" {_gpus(len(units))}"
-        )
-        yield Problem(
-            "gpu-count",
-            where,
-            "",
-            message,
-            f"{_room(None)}, or set the number of GPUs in the label {label}",
-        )
-    if container is not None and units and len(units) != container.request.gpus:
-        message = (
-            f"kubelet chose {spread(units)}, but the pod requests {_gpus(container.request.gpus)}"
-        )
-        remedy = (
-            _AGAIN
-            if _reuses_devices(container)
-            else f"{_room(container)}, or change the label {label}"
-        )
-        yield Problem("gpu-count", where, "", message, remedy)
+    see_log = "see kubelet's log"
+    if not ids:
+        yield Problem("no-devices", where, "", "kubelet names no device", see_log)
+    if len(set(ids)) < len(ids):
+        message = "kubelet names a device more than once"
+        yield Problem("device-twice", where, "", message, see_log)
+    domain_of = names_by_gpu(domains)
+    if gone := [uuid for uuid in units if uuid not in domain_of]:
+        message = f"{', '.join(gone)} is in no domain of this node now"
+        yield Problem("device-gone", where, "", message, _RECREATE)
+    asked = gpus_asked(container)
+    room = _room(asked)
+    reused = _AGAIN if _reuses_devices(container) else ""
+    is_wrong_number = len(units) not in (0, asked)
+    if container is None or not is_wrong_number:  # otherwise the number explains it all
+        here = [domain.name for domain in domains if units.keys() & set(domain.gpus)]
+        remedies = {
+            "devices-of-domains": _room(asked if container else len(units)),
+            "devices-uneven": reused or room,
+        }
+        for rule, message in misplaced(units, here, "kubelet chose"):
+            yield Problem(rule, where, "", message, remedies[rule])
+    if not is_wrong_number:
+        return
+    chosen = f"kubelet chose {spread(units)}"
+    message = f"{chosen}, but the pod requests {_gpus(asked)}"
+    remedy = reused or f"{room}, or change the label {resources.count}"
+    if container is None:
+        message = f"{chosen}, and no waiting pod requests that much over {_gpus(len(units))}"
+        remedy = f"{room}, or set the number of GPUs in the label {resources.count}"
+    yield Problem("gpu-count", where, "", message, remedy)
 
 
-def _room(container: RequestingContainer | None, gpus: int = 1) -> str:
-    """What to do where the GPUs that were free did not do. gpus: where the container is not
-    known."""
-    wanted = container.request.gpus if container else gpus
-    return _ROOM if wanted == 1 else _ROOM_OF_SEVERAL.format(gpus=wanted)
+def _room(gpus: int) -> str:
+    """What to do where the GPUs that were free did not do."""
+    return _ROOM if gpus == 1 else _ROOM_OF_SEVERAL.format(gpus=gpus)
 
 
 def _reuses_devices(container: RequestingContainer | None) -> bool:
     """Whether kubelet chose among an init container's devices, where `preferred` has no
     influence."""
-    requests = container.pod.requests if container else ()
+    if container is None:
+        return False
+    requests = container.pod.requests
     return taken_in_part([(request.role, request.memory_units) for request in requests]) is not None
 
 
@@ -400,10 +398,9 @@ def _gpus_answer(uuids: Sequence[str], strategy: DeviceListStrategy) -> Answer:
         case DeviceListStrategy.ENVVAR:
             return Answer({NVIDIA_VISIBLE_DEVICES: ",".join(uuids)})
         case DeviceListStrategy.VOLUME_MOUNTS:
-            mounts = (
-                HostMount("/dev/null", f"{_VOLUME_LIST}/{uuid}", read_only=True) for uuid in uuids
-            )
-            return Answer({NVIDIA_VISIBLE_DEVICES: _VOLUME_LIST}, mounts=tuple(mounts))
+            places = [f"{_VOLUME_LIST}/{uuid}" for uuid in uuids]
+            mounts = tuple(HostMount("/dev/null", place, read_only=True) for place in places)
+            return Answer({NVIDIA_VISIBLE_DEVICES: _VOLUME_LIST}, mounts=mounts)
         case DeviceListStrategy.CDI_CRI:
             return Answer({NVIDIA_VISIBLE_DEVICES: "void"}, cdi=cdi)
         case DeviceListStrategy.CDI_ANNOTATIONS:

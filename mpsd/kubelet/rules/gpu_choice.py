@@ -6,15 +6,17 @@ Sources of the formats: github.com/AliyunContainerService/gpushare-scheduler-ext
 github.com/koordinator-sh/koordinator, which reads both (v2).
 """
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
+
+import msgspec
 
 from mpsd.grants.rules.placement import by_preference, together
-from mpsd.kubelet.rules.allocation import gpu_of, number_of
+from mpsd.kubelet.rules.allocation import gpu_of, gpus_of, number_of
 from mpsd.kubelet.rules.ledger import ContainerDevices
 from mpsd.kubelet.rules.node_pods import NodePod, RequestingContainer
 from mpsd.model.grants import Gpu, GpuCapacity, GpuName, Request, promised_mib
@@ -40,25 +42,31 @@ def chosen_gpus(annotations: Mapping[str, str], gpus: Sequence[GpuName]) -> tupl
     """The UUIDs of the GPUs of this node that the pod's annotations name, in the order of `gpus`;
     () for none. The first format that names one decides; gpushare's ordinals name no MIG
     instances."""
-    own, v1 = (
-        [part.strip() for part in annotations.get(key, "")[:_LONGEST].split(",")]
-        for key in (GPU, f"{_V1}IDX")
-    )
-    v2 = [*_ordinals(annotations.get(f"{_V2}allocation", ""))]
+    own = _names(annotations, GPU)
+    found = tuple(gpu.uuid for gpu in gpus if gpu.uuid in own)
+    whole = [gpu for gpu in gpus if not gpu.instance]
     return (
-        tuple(gpu.uuid for gpu in gpus if gpu.uuid in own)
-        or tuple(gpu.uuid for gpu in gpus if str(gpu.ordinal) in v1 and not gpu.instance)
-        or tuple(gpu.uuid for gpu in gpus if str(gpu.ordinal) in v2 and not gpu.instance)
+        found
+        or _numbered(_names(annotations, f"{_V1}IDX"), whole)
+        or _numbered([*_ordinals(annotations.get(f"{_V2}allocation", ""))], whole)
     )
+
+
+def _names(annotations: Mapping[str, str], key: str) -> Sequence[str]:
+    return [part.strip() for part in annotations.get(key, "")[:_LONGEST].split(",")]
+
+
+def _numbered(ordinals: Sequence[str], gpus: Sequence[GpuName]) -> tuple[str, ...]:
+    return tuple(gpu.uuid for gpu in gpus if str(gpu.ordinal) in ordinals)
 
 
 def _ordinals(text: str) -> Iterator[str]:
     try:
-        allocation = json.loads(text) if 0 < len(text) <= _LONGEST else None
+        allocation = msgspec.json.decode(text[: _LONGEST + 1], type=dict[str, dict[str, Any]])
     except (ValueError, RecursionError):
         return
-    for of_container in allocation.values() if isinstance(allocation, dict) else ():
-        for ordinal, units in of_container.items() if isinstance(of_container, dict) else ():
+    for of_container in allocation.values():
+        for ordinal, units in of_container.items():
             if _ORDINAL.fullmatch(ordinal) and units not in (0, "0", None):
                 yield str(int(ordinal))
 
@@ -77,9 +85,8 @@ def annotations_for(
     wanted = {GPU: ",".join(gpu.uuid for gpu in units), **_in_v2(pod, own, gpus)}
     if len(units) == 1:
         gpu, count = units.popitem()
-        wanted |= _v1(
-            gpu, count, promised_mib(gpu, policy) // policy.resources.memory_unit_mib, assigned=True
-        )
+        dev_units = promised_mib(gpu, policy) // policy.resources.memory_unit_mib
+        wanted |= _v1(gpu, count, dev_units, assigned=True)
     for time in (f"{_V1}ASSUME_TIME", f"{_V1}ASSIGN_TIME", f"{_V2}assume-time"):
         wanted[time] = pod.annotations.get(time, str(at_ns))
     return wanted
@@ -110,7 +117,7 @@ def _v1(gpu: GpuName, units: int, dev_units: int, *, assigned: bool) -> dict[str
         f"{_V1}IDX": str(gpu.ordinal),
         f"{_V1}POD": str(units),
         f"{_V1}DEV": str(dev_units),
-        f"{_V1}ASSIGNED": "true" if assigned else "false",
+        f"{_V1}ASSIGNED": str(assigned).lower(),
     }
 
 
@@ -124,11 +131,16 @@ def _in_v2(pod: NodePod, held: Sequence[ContainerDevices], gpus: Sequence[Gpu]) 
             memory[str(position)] = {str(gpu.ordinal): count for gpu, count in units.items()}
             if each := len(by_name[name].percent) // len(units):
                 percent[str(position)] = {str(gpu.ordinal): each for gpu in units}
-    written = {f"{_V2}allocation": memory, _V2_PERCENT: percent}
-    texts = {
-        key: json.dumps(value, separators=(",", ":")) for key, value in written.items() if value
-    }
-    return {**texts, f"{_V2}assigned": "true"} if memory else {}
+    if not memory:
+        return {}
+    written = {f"{_V2}allocation": _json(memory), f"{_V2}assigned": "true"}
+    if percent:
+        written[_V2_PERCENT] = _json(percent)
+    return written
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def preferred(
@@ -144,26 +156,21 @@ def preferred(
     their GPUs come first, then those that the scheduler wrote on the pod, then the policy's
     placement."""
     unit_mib = policy.resources.memory_unit_mib
-    percent = container.request.thread_percent if container else None
-    request = Request(offer.each * unit_mib, percent, offer.gpus)
-    here = [room for room in rooms if offer.fits(room.gpu.uuid)]
-    fitting = by_preference(
-        (replace(room, memory_mib=offer.units(room.gpu.uuid) * unit_mib) for room in here), policy
-    )
-    roomy = [room for room in fitting if room.holds(request, policy)]
-    beside = frozenset(gpu for gpu in map(gpu_of, held) if gpu)
+    percent: int | None = None
     chosen: Iterable[str] = ()
     if container:
+        percent = container.request.thread_percent
         chosen = chosen_gpus(container.pod.annotations, [room.gpu for room in rooms])
+    request = Request(offer.each * unit_mib, percent, offer.gpus)
+    able = [room for room in rooms if offer.fits(room.gpu.uuid)]
+    offered = (replace(one, memory_mib=offer.units(one.gpu.uuid) * unit_mib) for one in able)
+    fitting = by_preference(offered, policy)
+    roomy = [room for room in fitting if room.holds(request, policy)]
+    wishes = (fitting, gpus_of(held)), (fitting, chosen), (roomy, None), (fitting, None)
     group = together(rooms)
-    for among, wish in (
-        (fitting, beside),
-        (fitting, frozenset(chosen)),
-        (roomy, None),
-        (fitting, None),
-    ):
-        selected = offer.select(among, wish, group)
-        if selected:
+    for among, wish in wishes:
+        wished = None if wish is None else frozenset(wish)
+        if selected := offer.select(among, wished, group):
             return offer.taken_from(selected)
     return (*offer.must, *offer.free)[: max(0, offer.size)]
 
@@ -197,7 +204,7 @@ class Offer:
     ) -> tuple[str, ...]:
         """GPUs that can be had together and hold what must be included, and are of the wish or hold
         all of it; () for none. group: by GPU, as `together` has it."""
-        needed = {uuid for uuid in self.inside if uuid}
+        needed = self.inside.keys() - {""}
         for domain in dict.fromkeys(group[room.gpu.uuid] for room in among):
             here = [room.gpu.uuid for room in among if group[room.gpu.uuid] == domain]
             here.sort(key=lambda uuid: (uuid not in needed, uuid not in (wish or ())))
@@ -209,11 +216,11 @@ class Offer:
 
     def taken_from(self, selected: Sequence[str]) -> tuple[str, ...]:
         """The ids of the container on these GPUs, the same number on each."""
-        on_gpu = {uuid: [one for one in self.free if gpu_of(one) == uuid] for uuid in selected}
-        rest = (
-            one for uuid, free in on_gpu.items() for one in free[: self.each - self.inside[uuid]]
-        )
-        return (*self.must, *rest)
+        taken = [*self.must]
+        for uuid in selected:
+            free = [one for one in self.free if gpu_of(one) == uuid]
+            taken += free[: self.each - self.inside[uuid]]
+        return tuple(taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +243,9 @@ class SharedPod:
 def read_shared_pod(thing: object, policy: Policy) -> SharedPod | None:
     """The pod in a decoded object of the API; None for what asks for no GPU or cannot be read."""
     pod = pod_in(thing)
-    return shared_pod(pod, read_allocated(pod, policy.resources)) if pod else None
+    if pod is None:
+        return None
+    return shared_pod(pod, read_allocated(pod, policy.resources))
 
 
 def shared_pod(pod: Pod, share: PodRequest) -> SharedPod | None:

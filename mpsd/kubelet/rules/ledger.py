@@ -1,8 +1,8 @@
 """Which pod holds which devices of this node, and which pods hold none.
 
-Two sources are combined: kubelet's list of devices (PodResources) and the journal, in which the
-agent records every answer to Allocate. Kubelet takes precedence, a journal entry counts until
-something contradicts it, and a device counts for one pod only.
+Kubelet's list of devices (PodResources) takes precedence over the journal, in which the agent
+records every answer to Allocate; an entry counts until something contradicts it, and a device
+counts for one pod only.
 """
 
 import re
@@ -80,6 +80,7 @@ class JournalEntry:
         return pod is not None and not pod.is_finished and self.uid in ("", pod.uid)
 
 
+NO_ENTRY = JournalEntry("memory", (), None, None, "", 0.0)  # of devices that were never answered
 Held = Sequence[ContainerDevices]
 Journal = Sequence[JournalEntry]
 Pods = Sequence[NodePod]
@@ -110,16 +111,18 @@ def by_devices(journal: Journal) -> dict[frozenset[str], JournalEntry]:
 def served(resource: Kind, held: Held, journal: Journal, pods: Pods) -> frozenset[ContainerName]:
     """The containers that have their devices of this resource, according to kubelet or the journal.
     An entry does not count where kubelet has given one of its devices to another pod."""
-    listed = frozenset(one.container for one in held if one.of(resource))
-    owners = {device_id: one.pod for one in held for device_id in one.of(resource)}
+    found: set[ContainerName] = set()
+    owners: dict[str, PodKey] = {}
+    for one in held:
+        if ids := one.of(resource):
+            found.add(one.container)
+            owners.update(dict.fromkeys(ids, one.pod))
     known = by_name(pods)
-    found = set(listed)
     for entry in journal:
-        if entry.resource != resource or not entry.pod or not entry.names_one_of(known):
-            continue
-        holders = {owners.get(device_id, entry.pod_key) for device_id in entry.ids}
-        if holders <= {entry.pod_key}:
-            found.add(entry.pod)
+        if entry.resource == resource and entry.pod and entry.names_one_of(known):
+            key = entry.pod_key
+            if all(owners.get(device_id, key) == key for device_id in entry.ids):
+                found.add(entry.pod)
     return frozenset(found)
 
 
@@ -134,9 +137,9 @@ def corrected(
     right: dict[int, JournalEntry] = {}
     for ids, entry in by_devices(asked_with).items():
         container = holders.get(ids)
-        pod = known.get(container.pod_key) if container else None
-        if pod and entry.pod_key != pod.key:
-            right[id(entry)] = replace(entry, pod=container, uid=pod.uid)
+        if container and container.pod_key in known and entry.pod_key != container.pod_key:
+            uid = known[container.pod_key].uid
+            right[id(entry)] = replace(entry, pod=container, uid=uid)
     return tuple([right.get(id(entry), entry) for entry in journal])
 
 
@@ -174,16 +177,16 @@ def pod_grants(
     holdings = _holdings(held, journal, known)
     worth = _worth_mib(journal, policy)
     last = by_devices(journal)
-    noted = {} if known.keys() >= holdings.keys() else _noted_uids(held, last)
+    uids = _uids(held, last, known)
     grants = []
     for key, holding in holdings.items():
         pod = known.get(key)
-        uids = {pod.uid} if pod else noted.get(key, set())
-        name = PodName(*key, next(iter(uids)) if len(uids) == 1 else "")
-        grant = _grant(name, holding, domain_of, policy, worth)
-        if grant:
-            grant = replace(grant, priority=_priority(holding, last, pod, policy))
-            grants.append(grant if holding.entries else _with_init_containers(grant, pod))
+        grant = _grant(PodName(*key, uids.get(key, "")), holding, domain_of, policy, worth)
+        if grant is None:
+            continue
+        if not holding.entries:
+            grant = _with_init_containers(grant, pod)
+        grants.append(replace(grant, priority=_priority(holding, last, pod, policy)))
     return tuple(sorted(grants, key=lambda grant: grant.id))
 
 
@@ -242,16 +245,14 @@ def _owned_entries(
         named = entry.pod_key
         container = (entry.pod, entry.resource)
         if named:
-            newest_uid = last_uid.setdefault(named, entry.uid) if entry.uid else ""
+            newest_uid = entry.uid and last_uid.setdefault(named, entry.uid)
             if container in listed and owners.get(next(iter(entry.ids), "")) == named:
                 continue
             # The API may be unavailable: then kubelet lists what runs, and the newest entry has the
             # uid of that name.
-            exists = (
-                entry.names_one_of(known)
-                if named in known
-                else named in listed_pods and entry.uid == newest_uid
-            )
+            exists = named in listed_pods and entry.uid == newest_uid
+            if named in known:
+                exists = entry.names_one_of(known)
             if not exists:
                 continue
         holders = {owners[device_id] for device_id in entry.ids if device_id in owners}
@@ -277,15 +278,20 @@ def _priority(
     return client_priority(pod.priority if pod else None, policy.gpu_priority) or NORMAL
 
 
-def _noted_uids(held: Held, last: Mapping[frozenset[str], JournalEntry]) -> dict[PodKey, set[str]]:
-    """The uids that the last answers name for what each pod holds according to kubelet, which lists
-    no uid."""
-    uids: dict[PodKey, set[str]] = {}
+def _uids(
+    held: Held, last: Mapping[frozenset[str], JournalEntry], known: Mapping[PodKey, NodePod]
+) -> dict[PodKey, str]:
+    """Of the known pods, and of others the one that the last answers name for what the pod holds
+    according to kubelet, which lists no uid."""
+    noted: dict[PodKey, set[str]] = {}
     for one in held:
+        if one.pod in known:
+            continue
         for entry in map(last.get, one.sets):
             if entry and entry.uid and entry.pod_key == one.pod:
-                uids.setdefault(one.pod, set()).add(entry.uid)
-    return uids
+                noted.setdefault(one.pod, set()).add(entry.uid)
+    uids = {key: each.pop() for key, each in noted.items() if len(each) == 1}
+    return uids | {key: pod.uid for key, pod in known.items()}
 
 
 def _worth_mib(journal: Journal, policy: Policy) -> Mapping[str, int]:
@@ -309,18 +315,16 @@ def _grant(
     unit_mib = policy.resources.memory_unit_mib
     mib = dict[str, int]()
     for device_id in holding.memory:
-        gpu = gpu_of(device_id) or ""
+        gpu = gpu_of(device_id)
         if gpu in domain_of:
             mib[gpu] = mib.get(gpu, 0) + worth.get(device_id, unit_mib)
     if not mib:
         return None
-    domain = domain_of[next(iter(mib))]
-    if len(mib) > 1:
-        of_domain: Counter[Domain] = Counter()
-        # the first UUID decides between domains with as much
-        for uuid, amount in sorted(mib.items()):
-            of_domain[domain_of[uuid]] += amount
-        domain = of_domain.most_common(1)[0][0]
+    of_domain: Counter[Domain] = Counter()
+    # the first UUID decides between domains with as much
+    for uuid, amount in sorted(mib.items()):
+        of_domain[domain_of[uuid]] += amount
+    domain = of_domain.most_common(1)[0][0]
     gpus = tuple(uuid for uuid in domain.gpus if uuid in mib)
     default = policy.requests.default_thread_percent
     caps = [len(one.percent) // len(gpus) or default for one in holding.containers]
@@ -341,25 +345,23 @@ def _with_init_containers(grant: Grant, pod: NodePod | None) -> Grant:
     lists their devices."""
     if pod is None or pod.phase != "Pending":
         return grant
-    asked_mib = max(
-        (request.memory_mib for request in pod.requests if request.role is Role.INIT), default=0
-    )
-    return replace(
-        grant, parts=evenly(grant.gpus, max(grant.memory_mib, asked_mib), grant.reserved_percent)
-    )
+    init = [request.memory_mib for request in pod.requests if request.role is Role.INIT]
+    memory_mib = max([grant.memory_mib, *init])
+    return replace(grant, parts=evenly(grant.gpus, memory_mib, grant.reserved_percent))
 
 
 def by_cgroup(grants: Iterable[Grant], pods: Pods) -> dict[str, str]:
     """From each uid that a pod's cgroups may have to the id of the pod's grant. The uid of a static
     pod comes from an annotation, which every user may write, so it counts only where one pod alone
     has it."""
-    known = tuple(pods)
     ids = {grant.pod.uid: grant.id for grant in grants if grant.pod and grant.pod.uid}
-    claims = Counter(pod.static_uid for pod in known)
-    static = [
-        pod for pod in known if _STATIC.fullmatch(pod.static_uid) and claims[pod.static_uid] == 1
-    ]
-    return {pod.static_uid: ids[pod.uid] for pod in static if pod.uid in ids} | ids
+    claims = Counter(pod.static_uid for pod in pods)
+    found: dict[str, str] = {}
+    for pod in pods:
+        uid = pod.static_uid
+        if pod.uid in ids and claims[uid] == 1 and _STATIC.fullmatch(uid):
+            found[uid] = ids[pod.uid]
+    return found | ids
 
 
 # -- pods without devices ------------------------------------------------------------------------
@@ -372,13 +374,13 @@ def without_devices(
     a kubelet without a registered plugin was observed to run pods without calling Allocate. listed:
     the pods in kubelet's list; of others it does not know yet what they hold."""
     have = {container.pod_key for container in served("memory", held, journal, pods)}
-    running = [pod for pod in pods if pod.phase == "Running" and not pod.terminating]
-    asking = [
-        pod
-        for pod in running
-        if any(one.role is Role.MAIN and one.memory_units for one in pod.requests)
-    ]
-    return tuple(pod for pod in asking if pod.key in listed and pod.key not in have)
+    found: list[NodePod] = []
+    for pod in pods:
+        is_running = pod.phase == "Running" and not pod.terminating
+        asks = any(one.role is Role.MAIN and one.memory_units for one in pod.requests)
+        if is_running and asks and pod.key in listed and pod.key not in have:
+            found.append(pod)
+    return tuple(found)
 
 
 def since(before: Mapping[str, float], seen: Iterable[NodePod], now: float) -> dict[str, float]:
@@ -406,12 +408,12 @@ def ungranted(
     asking = [row for row in rows if row.requests]
     have = {container.pod_key for container in served("memory", held, journal, asking)}
     may_have_one = _asking_for_gpus({row.asked for row in rows}, policy)
-    pods = [
-        row.identity
-        for row in rows
-        if row.identity.uid in unallocated or row.asked not in may_have_one
-    ]
-    return {pod.uid: pod for pod in pods if (pod.namespace, pod.name) not in have}
+    found: dict[str, PodName] = {}
+    for row in rows:
+        is_without = row.uid in unallocated or row.asked not in may_have_one
+        if is_without and row.key not in have:
+            found[row.uid] = row.identity
+    return found
 
 
 def _asking_for_gpus(
@@ -421,13 +423,12 @@ def _asking_for_gpus(
     share is none. Claims may be for nothing, and a pod does not say what for: they count only where
     the policy names a device class."""
     kept = policy.admission.visible_devices_kept_for
-    ways = {
-        policy.resources.memory,
-        *([ANY_CLAIM] if any(name.startswith(DEVICE_CLASS) for name in kept) else []),
-    }
+    ways = {policy.resources.memory}
+    if any(name.startswith(DEVICE_CLASS) for name in kept):
+        ways.add(ANY_CLAIM)
     none = {policy.resources.percent, policy.resources.count}
-    return frozenset(
-        each
-        for each in asked
-        if any(name in ways or matches(name, kept) for name in each if name not in none)
-    )
+
+    def gives_one(name: str) -> bool:
+        return name not in none and (name in ways or matches(name, kept))
+
+    return frozenset(each for each in asked if any(map(gives_one, each)))

@@ -4,8 +4,9 @@ Kubelet names no pod when it allocates, so that is guessed, and checked when the
 where kubelet does name it.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from mpsd.model.fields import FieldReader
@@ -101,11 +102,9 @@ class NodePod:
         """The order in which kubelet hears of pods: when they were bound, where that is written on
         them, since many are made in one second and bound in any order; else when they were made."""
         at = self.annotations.get(BOUND_AT, "")[:_NANOSECONDS]
-        return (
-            at.zfill(_NANOSECONDS) if at.isascii() and at.isdecimal() else "",
-            self.created,
-            self.uid,
-        )
+        if not (at.isascii() and at.isdecimal()):
+            at = ""
+        return at.zfill(_NANOSECONDS), self.created, self.uid
 
     @property
     def static_uid(self) -> str:
@@ -163,20 +162,21 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
 
 
 def _ends(pod: Pod) -> tuple[ContainerEnd, ...]:
+    if not pod.asked:
+        return ()
     status = pod.status
     found = []
     for one in (*status.init_container_statuses, *status.container_statuses):
         for state in (one.last_state, one.state):
             end = state.terminated
-            at = seconds(end.finished_at) if end else None
-            if end is None or at is None:
+            if end is None or (at := seconds(end.finished_at)) is None:
                 continue
             is_killed = end.reason == "Error" and end.exit_code > _SIGNALLED
             with_pod = is_killed and state is one.state and status.phase == "Failed"
-            reason = status.reason if with_pod and status.reason else end.reason
+            reason = (with_pod and status.reason) or end.reason
             found.append(ContainerEnd(reason[:LONGEST_NAME], at))
     found.sort(key=lambda end: end.at)
-    return tuple(found[-_MOST_ENDS:]) if pod.asked else ()
+    return tuple(found[-_MOST_ENDS:])
 
 
 def devices_of(request: ContainerRequest, kind: Kind) -> int:
@@ -198,35 +198,28 @@ def expected(
     devices of this resource. gpus: the number of GPUs that the devices lie on, where it is known:
     pods that ask for as many come first then. begun: containers that have devices of the other
     resource; kubelet finishes one before it begins the next, so these come first."""
-    candidates = {
-        (
-            pod.container(request) not in begun,
-            gpus not in (None, request.gpus),
-            not is_next,
-            pod.came,
-            position,
-        ): RequestingContainer(pod, request)
-        for pod in pods
-        if not pod.is_finished and not pod.terminating
-        for position, request, is_next in _waiting(pod, served, kind)
-        if devices_of(request, kind) == count
-    }
-    return candidates[min(candidates)] if candidates else None
+    found: list[tuple[tuple[object, ...], RequestingContainer]] = []
+    for pod in pods:
+        if pod.is_finished or pod.terminating:
+            continue
+        for place, request in enumerate(_waiting(pod, served, kind)):
+            if devices_of(request, kind) == count:
+                is_begun = pod.container(request) in begun
+                fits = gpus in (None, request.gpus)
+                order = (not is_begun, not fits, place > 0, pod.came, place)
+                found.append((order, RequestingContainer(pod, request)))
+    return min(found, key=itemgetter(0), default=(None, None))[1]
 
 
 def _waiting(
     pod: NodePod, served: Collection[ContainerName], kind: Kind
-) -> Iterator[tuple[int, ContainerRequest, bool]]:
-    """The pod's containers that wait for devices, and whether kubelet comes to this one first.
-    kubelet goes through a pod in order, so one before a served one has been served too, whatever is
-    known of it."""
-    asking = [
-        (position, request)
-        for position, request in enumerate(pod.requests)
-        if devices_of(request, kind)
-    ]
-    last = max(
-        (n for n, (_, request) in enumerate(asking) if pod.container(request) in served), default=-1
-    )
-    for n, (position, request) in enumerate(asking[last + 1 :]):
-        yield position, request, n == 0
+) -> Sequence[ContainerRequest]:
+    """What the pod's containers that wait for devices ask for. kubelet goes through a pod in order,
+    so one before a served one has been served too, whatever is known of it."""
+    waiting: list[ContainerRequest] = []
+    for request in pod.requests:
+        if pod.container(request) in served:
+            waiting.clear()
+        elif devices_of(request, kind):
+            waiting.append(request)
+    return waiting

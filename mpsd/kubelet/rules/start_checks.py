@@ -8,9 +8,15 @@ chose, since kubelet's choice stands.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from mpsd.kubelet.rules.allocation import is_percent, spread, units_by_gpu
-from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, by_devices, pod_grants
-from mpsd.kubelet.rules.node_pods import ContainerName, Kind, NodePod, PodKey, devices_of
+from mpsd.kubelet.rules.allocation import kind_of, misplaced, units_by_gpu
+from mpsd.kubelet.rules.ledger import (
+    NO_ENTRY,
+    ContainerDevices,
+    JournalEntry,
+    by_devices,
+    pod_grants,
+)
+from mpsd.kubelet.rules.node_pods import ContainerName, NodePod, PodKey, devices_of
 from mpsd.model.client_limits import BELOW_NORMAL, NORMAL, client_priority
 from mpsd.model.domain import SERVING, Domain, after_is
 from mpsd.model.grants import Gpu, Grant
@@ -49,6 +55,13 @@ class StartContext:
         """None where no such pod is known."""
         return next((pod for pod in self.pods if pod.key == key), None)
 
+    def request(self, name: ContainerName) -> ContainerRequest | None:
+        """None where it is not known what this container asks for."""
+        pod = self.pod(name.pod_key)
+        if pod is None:
+            return None
+        return pod.request(name.container)
+
 
 def starting_container(ids: tuple[str, ...], node: StartContext) -> ContainerDevices | None:
     """The container that kubelet is about to start with these devices of one resource; None where
@@ -59,60 +72,50 @@ def starting_container(ids: tuple[str, ...], node: StartContext) -> ContainerDev
         return None
     overlapping = [one for one in node.held if not wanted.isdisjoint((*one.memory, *one.percent))]
     exact = [one for one in overlapping if wanted in one.sets]
-    last = by_devices(node.journal).get(wanted)
+    name = by_devices(node.journal).get(wanted, NO_ENTRY).pod
     if exact:  # where kubelet has given them twice, the last entry counts
-        return next((one for one in exact if last and one.container == last.pod), exact[0])
-    noted = last.pod if last else None
-    if not overlapping or (noted and noted.pod_key == overlapping[0].pod):
-        return _as_noted(noted, ids, node) if noted else None
-    later = overlapping[0]
-    pod = node.pod(later.pod)
-    kind: Kind = "percent" if is_percent(ids[0]) else "memory"
-    alike = (
-        [
-            pod.container(request)
-            for request in pod.requests
-            if devices_of(request, kind) == len(ids)
-        ]
-        if pod
-        else []
-    )
-    return _as_noted(alike[0] if alike else later.container, ids, node)
+        return next((one for one in exact if one.container == name), exact[0])
+    if overlapping and (name is None or name.pod_key != overlapping[0].pod):
+        name = _asking_for_as_many(ids, overlapping[0].container, node)
+    if name is None:
+        return None
+    # with those of the other resource that the journal has for it
+    held: dict[str, tuple[str, ...]] = {}
+    for entry in sorted(node.journal, key=lambda entry: entry.at):
+        if entry.pod == name:
+            held[entry.resource] = entry.ids
+    held[kind_of(ids[0])] = ids
+    return ContainerDevices(name, **held)
 
 
-def _as_noted(name: ContainerName, ids: tuple[str, ...], node: StartContext) -> ContainerDevices:
-    """The container with these devices, and those of the other resource that the journal has for
-    it."""
-    other: Kind = "memory" if is_percent(ids[0]) else "percent"
-    noted = [entry for entry in node.journal if entry.pod == name and entry.resource == other]
-    rest = max(noted, key=lambda entry: entry.at).ids if noted else ()
-    return (
-        ContainerDevices(name, rest, ids)
-        if other == "memory"
-        else ContainerDevices(name, ids, rest)
-    )
+def _asking_for_as_many(
+    ids: tuple[str, ...], later: ContainerName, node: StartContext
+) -> ContainerName:
+    """The first container of the pod that asks for so many devices; `later` where none does."""
+    if pod := node.pod(later.pod_key):
+        for request in pod.requests:
+            if devices_of(request, kind_of(ids[0])) == len(ids):
+                return pod.container(request)
+    return later
 
 
 def start_problems(
     starting: ContainerDevices, node: StartContext, policy: Policy
 ) -> tuple[StartProblem, ...]:
     """Every reason why this container may not start; () where it may."""
+    name = starting.container
     try:
         units = units_by_gpu(starting.memory)
     except InvalidInput as error:
-        return (StartProblem("device-unknown", f"{starting.container}: {error}", waits=False),)
-    pod = node.pod(starting.pod)
-    request = pod.request(starting.container.container) if pod else None
-    start = _Start(starting, units, pod, request, node, by_devices(node.journal), policy)
-    return tuple(
-        StartProblem(
-            rule,
-            f"{starting.container}: {sentence}{'' if rule == _WAITING else _RECREATE}",
-            rule == _WAITING,
-        )
-        for check in _CHECKS
-        for rule, sentence in check(start)
-    )
+        return (StartProblem("device-unknown", f"{name}: {error}", waits=False),)
+    start = _Start(starting, units, node.request(name), node, by_devices(node.journal), policy)
+    found: list[StartProblem] = []
+    for check in _CHECKS:
+        for rule, sentence in check(start):
+            waits = rule == _WAITING
+            remedy = "" if waits else _RECREATE
+            found.append(StartProblem(rule, f"{name}: {sentence}{remedy}", waits))
+    return tuple(found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +125,6 @@ class _Start:
 
     starting: ContainerDevices
     units: Mapping[str, int]
-    pod: NodePod | None
     request: ContainerRequest | None
     node: StartContext
     noted: Mapping[frozenset[str], JournalEntry]
@@ -131,8 +133,9 @@ class _Start:
     @property
     def held(self) -> tuple[ContainerDevices, ...]:
         """What all containers hold, with the one that starts, which kubelet may not list."""
-        listed = any(one.container == self.starting.container for one in self.node.held)
-        return self.node.held if listed else (*self.node.held, self.starting)
+        if any(one.container == self.starting.container for one in self.node.held):
+            return self.node.held
+        return (*self.node.held, self.starting)
 
     def is_here(self, uuid: str) -> bool:
         return any(gpu.uuid == uuid for gpu in self.node.gpus)
@@ -149,8 +152,7 @@ class _Start:
     def given_at(self, one: ContainerDevices) -> float:
         """When its memory devices were given to this container; 0, before all others, where there
         is no entry."""
-        entry = self.noted.get(frozenset(one.memory))
-        return entry.at if entry else 0.0
+        return self.noted.get(frozenset(one.memory), NO_ENTRY).at
 
 
 _Checked = Iterator[tuple[str, str]]  # the rule's name, and the sentence
@@ -159,14 +161,8 @@ _Checked = Iterator[tuple[str, str]]  # the rule's name, and the sentence
 def _devices(start: _Start) -> _Checked:
     if gone := [uuid for uuid in start.units if not start.is_here(uuid)]:
         yield "device-gone", f"{' and '.join(gone)} no longer exists on this node"
-    names = sorted({record.domain for uuid in start.units if (record := start.record(uuid))})
-    if len(names) > 1:
-        message = (
-            f"its devices are of the domains {', '.join(names)}; a container must be in one domain"
-        )
-        yield "devices-of-domains", message
-    if len(set(start.units.values())) > 1:
-        yield "devices-uneven", f"it holds {spread(start.units)}, not the same number on each GPU"
+    names = sorted({record.domain for record in map(start.record, start.units) if record})
+    yield from misplaced(start.units, names, "it holds")
     if start.request and start.units and start.request.gpus != len(start.units):
         asked = f"{start.request.gpus} GPUs (label {start.policy.resources.count})"
         yield "gpu-count", f"it requests {asked} but holds devices of {len(start.units)}"
@@ -181,21 +177,17 @@ def _given_twice(start: _Start) -> _Checked:
     for one in start.node.held:
         twice = own.intersection(one.memory)
         if twice and one.pod != start.starting.pod and start.given_at(one) <= last:
-            message = (
-                f"kubelet has already allocated {len(twice)} of its devices to pod"
-                f" {'/'.join(one.pod)}"
-            )
+            pod = "/".join(one.pod)
+            message = f"kubelet has already allocated {len(twice)} of its devices to pod {pod}"
             yield "devices-given-twice", message
 
 
 def _wrong_amount(start: _Start) -> _Checked:
     held = sum(start.units.values())
-    wanted = start.request.memory_units if start.request else 0
-    if start.request and held not in (0, wanted):
-        yield (
-            "memory-amount",
-            f"it holds {held} of {start.policy.resources.memory} but requests {wanted}",
-        )
+    if start.request and held not in (0, start.request.memory_units):
+        of = start.policy.resources.memory
+        message = f"it holds {held} of {of} but requests {start.request.memory_units}"
+        yield "memory-amount", message
 
 
 def _apart(start: _Start) -> _Checked:
@@ -209,23 +201,17 @@ def _apart(start: _Start) -> _Checked:
         except InvalidInput:
             continue
         if there and there != frozenset(start.units):
-            name = one.container.container
-            places = (
-                f"it is on {start.labels(start.units)} and container {name} of its pod on"
-                f" {start.labels(there)}"
-            )
-            yield "pod-on-two-gpus", f"{places}; all containers of a pod must be on the same GPUs"
+            here = f"it is on {start.labels(start.units)}"
+            other = f"container {one.container.container} of its pod on {start.labels(there)}"
+            same = "all containers of a pod must be on the same GPUs"
+            yield "pod-on-two-gpus", f"{here} and {other}; {same}"
 
 
 def _percent_over(start: _Start) -> _Checked:
     """Of pods that together have too much of a GPU, only those that came last are at fault."""
-    pod = start.starting.pod
-    noted = (entry.resource == "percent" and entry.pod_key == pod for entry in start.node.journal)
-    if not (any(one.percent for one in start.held if one.pod == pod) or any(noted)):
-        return  # it reserves none
     domains = tuple(Domain(record.domain, record.gpus) for record in start.node.records)
     grants = pod_grants(start.held, start.node.journal, start.node.pods, domains, start.policy)
-    own = next((grant for grant in grants if _pod_of(grant) == pod), None)
+    own = next((grant for grant in grants if _pod_of(grant) == start.starting.pod), None)
     if own is None or not own.reserved_percent:
         return
     most = start.policy.oversubscription.thread_percent
@@ -234,24 +220,26 @@ def _percent_over(start: _Start) -> _Checked:
         before = [grant for grant in grants if uuid in grant.gpus and _came(grant, start) <= last]
         total = sum(grant.part_of(uuid).reserved_percent for grant in before)
         if total > most:
-            total_is = (
-                f"{total} percent of the threads of {start.label(uuid)} are reserved, more than"
-                f" {most} percent"
-            )
-            yield "percent-over-gpu", f"with its pod's {own.reserved_percent} percent, {total_is}"
+            its = f"with its pod's {own.reserved_percent} percent, {total} percent of the threads"
+            more = f"of {start.label(uuid)} are reserved, more than {most} percent"
+            yield "percent-over-gpu", f"{its} {more}"
 
 
 def _pod_of(grant: Grant) -> PodKey:
-    # `pod_grants` makes none without a pod
-    return (grant.pod.namespace, grant.pod.name) if grant.pod else ("", "")
+    assert grant.pod, "`pod_grants` makes none without a pod"
+    return grant.pod.namespace, grant.pod.name
 
 
 def _came(grant: Grant, start: _Start) -> tuple[float, str, str]:
     """By when the pod received its devices; before all others where a container of it has no
     entry."""
-    times = [start.given_at(one) for one in start.held if one.pod == _pod_of(grant) and one.memory]
-    pod = start.node.pod(_pod_of(grant))
-    return 0.0 if 0.0 in times else max(times, default=0.0), pod.created if pod else "", grant.id
+    key = _pod_of(grant)
+    times = [start.given_at(one) for one in start.held if one.pod == key and one.memory]
+    last = max(times, default=0.0)
+    if 0.0 in times:
+        last = 0.0
+    created = next((pod.created for pod in start.node.pods if pod.key == key), "")
+    return last, created, grant.id
 
 
 def _other_limit(start: _Start) -> _Checked:
@@ -259,62 +247,44 @@ def _other_limit(start: _Start) -> _Checked:
     each other."""
     if start.request is None:
         return
-    entries = [*map(start.noted.get, start.starting.sets)]
-    answered = {
-        entry.thread_percent for entry in entries if entry and entry.thread_percent is not None
-    }
-    asked = start.request.thread_percent
-    wanted = start.policy.requests.default_thread_percent if asked is None else asked
-    if others := " and ".join(f"{percent} percent" for percent in sorted(answered - {wanted})):
-        yield (
-            "percent-of-another",
-            f"its threads were limited to {others} but it requests {wanted} percent",
-        )
-    elif None not in entries and entries and not answered:
+    entries = [start.noted.get(ids, NO_ENTRY) for ids in start.starting.sets]
+    answered = {one.thread_percent for one in entries if one.thread_percent is not None}
+    wanted = start.request.thread_percent
+    if wanted is None:
+        wanted = start.policy.requests.default_thread_percent
+    others = " and ".join(f"{percent} percent" for percent in sorted(answered - {wanted}))
+    if not others and entries and not answered and NO_ENTRY not in entries:
         yield "percent-of-another", f"its threads were not limited but it requests {wanted} percent"
+    if others:
+        message = f"its threads were limited to {others} but it requests {wanted} percent"
+        yield "percent-of-another", message
 
 
 def _other_priority(start: _Start) -> _Checked:
     """The same of priorities. What was answered for this very pod stays, whatever its annotation
     says since."""
-    entry = start.noted.get(frozenset(start.starting.memory))
-    if (
-        start.pod is None
-        or entry is None
-        or entry.priority is None
-        or entry.answered_for == start.pod.uid
-    ):
+    entry = start.noted.get(frozenset(start.starting.memory), NO_ENTRY)
+    pod = start.node.pod(start.starting.pod)
+    if pod is None or entry.priority is None or entry.answered_for == pod.uid:
         return
-    wanted = client_priority(start.pod.priority, start.policy.gpu_priority) or NORMAL
+    wanted = client_priority(pod.priority, start.policy.gpu_priority) or NORMAL
     if entry.priority != wanted:
         names = {NORMAL: "normal", BELOW_NORMAL: "below normal"}
-        message = (
-            f"it was given a GPU priority that is {names[entry.priority]}, but its own is"
-            f" {names[wanted]}"
-        )
-        yield "priority-of-another", message
+        given = f"it was given a GPU priority that is {names[entry.priority]}"
+        yield "priority-of-another", f"{given}, but its own is {names[wanted]}"
 
 
 def _not_served(start: _Start) -> _Checked:
     for uuid in start.units:
         if start.record(uuid) is None and start.is_here(uuid):
-            yield (
-                _WAITING,
-                (
-                    f"{start.label(uuid)} has no control daemon yet; the container starts once it"
-                    " has one"
-                ),
-            )
+            why = f"{start.label(uuid)} has no control daemon yet"
+            yield _WAITING, f"{why}; the container starts once it has one"
     for record in start.node.records:
         if not start.units.keys().isdisjoint(record.gpus) and record.state not in SERVING:
-            why = f" ({record.reason})" if record.reason else ""
-            yield (
-                _WAITING,
-                (
-                    f"{record.domain} is {after_is(record.state)}{why}; the container starts once"
-                    " it is ready"
-                ),
-            )
+            why = f"{record.domain} is {after_is(record.state)}"
+            if record.reason:
+                why += f" ({record.reason})"
+            yield _WAITING, f"{why}; the container starts once it is ready"
 
 
 _CHECKS = (

@@ -1,9 +1,7 @@
-"""The capacity of one node as a scheduler counts it: what each GPU has left, and which pods hold or
-reserve the rest.
+"""The capacity of one node as a scheduler counts it: what each GPU has left, and who has the rest.
 
-A pod counts once, and for no less than it requests. What the node reports that kubelet gave it
-takes precedence over the annotation on the pod, that over a reservation, and that over a guess. A
-node that reports nothing takes no pods.
+A pod counts once, and for no less than it requests, by the surest `AssignmentSource`. A node that
+reports nothing takes no pods.
 """
 
 from collections import Counter
@@ -57,9 +55,9 @@ class ClosedGpu:
 
 @dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """What one node has left. policy: with the placement of this node. rooms: of the GPUs that take
-    pods, by ordinal. shut: why the whole node takes no pods, a sentence; then there are no rooms.
-    totals: MiB that each of its GPUs may give away in all, also of those that take no pods."""
+    """What one node has left. policy: with the placement of this node. shut: why the whole node
+    takes no pods, a sentence; then there are no rooms. totals: MiB that each of its GPUs may give
+    away in all, also of those that take no pods."""
 
     node: str
     policy: Policy
@@ -85,34 +83,28 @@ def node_capacity(
     taken, unplaced = _taken(node, [*names.values()], pods, reservations)
     on_demand = {gpu for domain in node.domains if domain.kind in ON_DEMAND for gpu in domain.gpus}
     joining = _joining(node, taken)
-    closed = tuple(
-        ClosedGpu(names[row.uuid], why, row.domain or None, row.uuid in on_demand)
-        for row in node.gpus
-        if (why := _why_closed(row) or joining.get(row.uuid, ""))
-    )
-    shut = _shut(node)
-    not_open = {one.gpu.uuid for one in closed}
     on: dict[str, list[Taken]] = {}
     for one in taken:
         for uuid in dict.fromkeys(one.gpus):
             on.setdefault(uuid, []).append(one)
     # Kubelet gives whole units, so the rest of a card cannot be requested.
     unit_mib = policy.resources.memory_unit_mib
-    totals = {row.uuid: (row.promised_mib or 0) // unit_mib * unit_mib for row in node.gpus}
-    free = [
-        _room(row, names[row.uuid], totals[row.uuid], on.get(row.uuid, ()), policy)
-        for row in node.gpus
-        if row.uuid not in not_open
-    ]
-    rooms = tuple(
-        (
-            replace(room, holders=len(on.get(room.gpu.uuid, ())))
-            if room.gpu.uuid in on_demand
-            else room
-        )
-        for room in free
-        if room
-    )
+    totals: list[tuple[GpuName, int]] = []
+    closed: list[ClosedGpu] = []
+    open_rooms: list[GpuCapacity] = []
+    for row in node.gpus:
+        gpu = names[row.uuid]
+        total_mib = (row.promised_mib or 0) // unit_mib * unit_mib
+        totals.append((gpu, total_mib))
+        here = on.get(row.uuid, ())
+        if why := _why_closed(row) or joining.get(row.uuid, ""):
+            closed.append(ClosedGpu(gpu, why, row.domain or None, row.uuid in on_demand))
+        elif room := _room(row, gpu, total_mib, here, policy):
+            if row.uuid in on_demand:
+                room = replace(room, holders=len(here))
+            open_rooms.append(room)
+    rooms = tuple(open_rooms)
+    shut = _shut(node)
     guesses: list[Taken] = []
     for pod in unplaced:
         guesses.append(_guessed(pod, rooms, policy))
@@ -121,10 +113,10 @@ def node_capacity(
         node=node.name,
         policy=policy,
         rooms=() if shut else rooms,
-        closed=closed,
+        closed=tuple(closed),
         taken=(*taken, *guesses),
         shut=shut,
-        totals=tuple([(names[uuid], total_mib) for uuid, total_mib in totals.items()]),
+        totals=tuple(totals),
     )
 
 
@@ -173,16 +165,14 @@ def _taken(
         memory_mib = pod.request.memory_mib
         percent = pod.request.thread_percent or 0
         if key := next((key for key in (pod.name.uid, str(pod.name)) if key in taken), ""):
-            # Kubelet gives a pod its devices container by container, and it will get all that it
-            # requests.
+            # kubelet gives devices container by container, and it will get all that it requests
             one = taken[key]
             if one.memory_mib < memory_mib or one.percent < percent:
                 most = max(one.memory_mib, memory_mib), max(one.percent, percent)
                 taken[key] = Taken(one.pod, one.gpus, *most, one.source)
         elif chosen := chosen_gpus(pod.choice, gpus):
-            taken[pod.name.uid] = Taken(
-                pod.name, chosen, memory_mib, percent, AssignmentSource.BOUND
-            )
+            amount = (memory_mib, percent)
+            taken[pod.name.uid] = Taken(pod.name, chosen, *amount, AssignmentSource.BOUND)
         elif pod.name.uid not in by_uid:
             unknown.append(pod)
     for uid, reserved in by_uid.items():
@@ -216,23 +206,23 @@ def _joining(node: ClusterNode, taken: Iterable[Taken]) -> Mapping[str, str]:
     label_of = {row.uuid: row.label for row in node.gpus}
     found: dict[str, str] = {}
     for one in taken:
-        if (
-            one.source is not AssignmentSource.GRANTED
-            and len({domain_of.get(uuid) for uuid in one.gpus}) > 1
-        ):
+        if one.source is AssignmentSource.GRANTED:
+            continue
+        if len({domain_of.get(uuid) for uuid in one.gpus}) > 1:
             labels = " and ".join(label_of.get(uuid, uuid) for uuid in one.gpus)
-            found |= dict.fromkeys(
-                one.gpus, f"kept for pod {one.pod}, for which {labels} are joined"
-            )
+            why = f"kept for pod {one.pod}, for which {labels} are joined"
+            found |= dict.fromkeys(one.gpus, why)
     return found
 
 
 def _guessed(pod: SharedPod, rooms: tuple[GpuCapacity, ...], policy: Policy) -> Taken:
-    """What a pod takes for which no scheduler of ours chose, as the device plugin will place it.
-    Where it fits nowhere, kubelet will refuse it, and it takes nothing."""
-    found = find_gpus(pod.request, rooms, policy)
+    """As the device plugin will place it. Where it fits nowhere, kubelet will refuse it, and it
+    takes nothing."""
+    gpus: tuple[str, ...] = ()
+    if found := find_gpus(pod.request, rooms, policy):
+        gpus = found.gpus
     amount = (pod.request.memory_mib, pod.request.thread_percent or 0)
-    return Taken(pod.name, found.gpus if found else (), *amount, AssignmentSource.GUESSED)
+    return Taken(pod.name, gpus, *amount, AssignmentSource.GUESSED)
 
 
 def after(
@@ -244,13 +234,15 @@ def after(
     for one in changed:
         for uuid in one.gpus:
             if room := by_gpu.get(uuid):
-                by_gpu[uuid] = replace(
+                room = replace(
                     room,
                     memory_mib=room.memory_mib + sign * one.memory_mib,
                     thread_percent=room.thread_percent + sign * one.percent,
                     clients=room.clients + sign * policy.requests.clients_per_grant,
-                    holders=None if room.holders is None else room.holders - sign,
                 )
+                if room.holders is not None:
+                    room = replace(room, holders=room.holders - sign)
+                by_gpu[uuid] = room
     return tuple(by_gpu.values())
 
 

@@ -87,12 +87,10 @@ def filtered(
     failing = dict(compress(zip(nodes, lacks, strict=True), lacks))
     for node in kept & failing.keys():
         del failing[node]
-    few = len(failing) <= _FEW
-    failed = (
-        {n: why_not(request, table.ledger(n)) for n in failing}
-        if few
-        else _in_short(request, table, failing)
-    )
+    if len(failing) > _FEW:
+        failed = _in_short(request, table, failing)
+    else:
+        failed = {node: why_not(request, table.ledger(node)) for node in failing}
     never = {node: failed[node] for node, lack in failing.items() if lack in _NEVER}
     return Filtered(passing, failed, never)
 
@@ -102,27 +100,22 @@ def scores(
 ) -> list[int]:
     """From 0 to BEST for each node, the best where the pod has a reservation already."""
     found: list[int] = table.scores(request, table.slots(nodes)).tolist()
-    return (
-        [BEST if node in own else score for node, score in zip(nodes, found, strict=True)]
-        if own
-        else found
-    )
+    for node in own.keys() & set(nodes) if own else ():
+        found[nodes.index(node)] = BEST
+    return found
 
 
 def _in_short(request: Request, table: GpuTable, failing: Mapping[str, int]) -> dict[str, str]:
-    words = {lack: _words(request, Lack(lack)) for lack in set(failing.values())}
-    failed = {node: words[lack] for node, lack in failing.items()}
-    failed.update(
-        (node, why) for node, why in table.shut.items() if failing.get(node) in _MAYBE_SHUT
-    )
-    return failed
+    words = _words(request)
+    failed = {node: words[Lack(lack)] for node, lack in failing.items()}
+    shut = table.shut.items()
+    return failed | {node: why for node, why in shut if failing.get(node) in _MAYBE_SHUT}
 
 
-def _words(request: Request, lack: Lack) -> str:
-    one = request.gpus == 1
-    none, has, is_ = (
-        ("no GPU", "has", "is") if one else (f"fewer than {request.gpus} GPUs", "have", "are")
-    )
+def _words(request: Request) -> Mapping[Lack, str]:
+    none, has, is_ = "no GPU", "has", "is"
+    if request.gpus > 1:
+        none, has, is_ = f"fewer than {request.gpus} GPUs", "have", "are"
     memory = f"{gib(request.memory_mib)} GiB"
     both = wanted(request)
     return {
@@ -133,4 +126,4 @@ def _words(request: Request, lack: Lack) -> str:
         Lack.THREADS: f"{none} {has} {both} free",
         Lack.CLIENTS: f"{none} {has} {both} and enough clients free",
         Lack.TOGETHER: f"{needs(request)}, and those with room are used apart",
-    }[lack]
+    }

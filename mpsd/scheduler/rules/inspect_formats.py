@@ -3,12 +3,14 @@
 Every number is in whole units of the memory resource, rounded down, as kubelet counts its devices.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Any
 
 from mpsd.model.grants import Request
-from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity, Taken
+from mpsd.scheduler.rules.capacity import AssignmentSource, NodeCapacity
 
 _GAP = "  "
 _MORE_DASHES = 20  # than the characters of the first row, as gpushare has it
@@ -71,53 +73,49 @@ def cgpu_node(
 ) -> CgpuNode:
     """bound: what pods asked for, by uid, of those that kubelet may have given nothing yet."""
     columns = _columns(ledger)
-    taken = [one for one in ledger.taken if one.source is not AssignmentSource.RESERVED]
+    allocated_mib: Counter[str] = Counter()
+    pods: list[CgpuPod] = []
+    for one in ledger.taken:
+        if one.source is AssignmentSource.RESERVED:
+            continue
+        on = tuple(sorted(columns[uuid] for uuid in one.gpus if uuid in columns))
+        memory_mib = one.memory_mib
+        if one.source is AssignmentSource.GUESSED:
+            on = ()
+            if asked := bound.get(one.pod.uid):  # of the node, as it has no GPU yet
+                memory_mib *= asked.gpus
+        elif on:
+            allocated_mib.update(dict.fromkeys(one.gpus, memory_mib))
+        else:
+            continue  # on GPUs that the node has no more
+        name = one.pod
+        pods.append(CgpuPod(name.namespace, name.name, name.uid, on, memory_mib // unit_mib))
+    pods.sort(key=lambda pod: (pod.columns or (_MOST_COLUMNS,), pod.namespace, pod.name, pod.uid))
     gpus = [
         CgpuGpu(
-            column=columns[gpu.uuid],
-            label=gpu.label,
-            uuid=gpu.uuid,
-            allocated=sum(
-                one.memory_mib for one in taken if gpu.uuid in one.gpus and not _is_pending(one)
-            )
-            // unit_mib,
+            columns[gpu.uuid],
+            gpu.label,
+            gpu.uuid,
+            allocated=allocated_mib[gpu.uuid] // unit_mib,
             total=total_mib // unit_mib,
         )
         for gpu, total_mib in ledger.totals
     ]
-    pods = []
-    for one in taken:
-        on = (
-            ()
-            if _is_pending(one)
-            else tuple(sorted(columns[uuid] for uuid in one.gpus if uuid in columns))
-        )
-        if on or _is_pending(one):  # others are on GPUs that the node has no more
-            # A pod without a GPU yet takes its whole request of the node.
-            times = 1 if on or one.pod.uid not in bound else bound[one.pod.uid].gpus
-            units = one.memory_mib * times // unit_mib
-            pods.append(CgpuPod(one.pod.namespace, one.pod.name, one.pod.uid, on, units))
-    pods.sort(key=lambda pod: (pod.columns or (_MOST_COLUMNS,), pod.namespace, pod.name, pod.uid))
-    return CgpuNode(
-        ledger.node, address, tuple(sorted(gpus, key=lambda gpu: gpu.column)), tuple(pods)
-    )
-
-
-def _is_pending(one: Taken) -> bool:
-    return one.source is AssignmentSource.GUESSED
+    gpus.sort(key=lambda gpu: gpu.column)
+    return CgpuNode(ledger.node, address, tuple(gpus), tuple(pods))
 
 
 def _columns(ledger: NodeCapacity) -> dict[str, int]:
     """By UUID: that of its ordinal, and for one without, or one whose place is taken, as by another
     MIG instance of the same GPU, the next that is free."""
-    taken: dict[int, str] = {}
-    gpus = [(gpu, not 0 <= gpu.ordinal < _MOST_COLUMNS) for gpu, _total in ledger.totals]
-    for gpu, _last in sorted(gpus, key=lambda pair: (pair[1], pair[0].instance != "")):
-        wanted = gpu.ordinal if 0 <= gpu.ordinal < _MOST_COLUMNS else 0
-        while wanted in taken:
+    columns: dict[str, int] = {}
+    gpus = [(gpu, 0 <= gpu.ordinal < _MOST_COLUMNS) for gpu, _total in ledger.totals]
+    for gpu, is_place in sorted(gpus, key=lambda pair: (not pair[1], bool(pair[0].instance))):
+        wanted = gpu.ordinal if is_place else 0
+        while wanted in columns.values():
             wanted += 1
-        taken[wanted] = gpu.uuid
-    return {uuid: column for column, uuid in taken.items()}
+        columns[gpu.uuid] = wanted
+    return columns
 
 
 # -- for people, and for what reads gpushare's output --------------------------------------------
@@ -127,31 +125,22 @@ def summary(nodes: Sequence[CgpuNode], unit_mib: int) -> str:
     """A row a node that has GPUs, and the sum."""
     nodes = [node for node in nodes if node.gpus]
     width = max((node.width for node in nodes), default=0)
-    pending = any(node.pending for node in nodes)
     unit = {1024: "GiB", 1: "MiB"}.get(unit_mib, f"{unit_mib}MiB")
     columns = [f"GPU{n}(Allocated/Total)" for n in range(width)]
-    head = [
-        "NAME",
-        "IPADDRESS",
-        *columns,
-        *(["PENDING(Allocated)"] * pending),
-        f"GPU Memory({unit})",
-    ]
-    rows = []
+    table = [["NAME", "IPADDRESS", *columns, "PENDING(Allocated)", f"GPU Memory({unit})"]]
     for node in nodes:
-        by_column = {gpu.column: f"{gpu.allocated}/{gpu.total}" for gpu in node.gpus}
-        on = [by_column.get(n, "0/0") for n in range(width)]
-        rows.append(
-            [
-                node.name,
-                node.address,
-                *on,
-                *([str(node.pending)] * pending),
-                f"{node.allocated}/{node.total}",
-            ]
-        )
-    dashes = (len("\t".join(rows[0])) + 1 if rows else 0) + _MORE_DASHES
-    return "\n".join([*_aligned([head, *rows]), "-" * dashes, _CLUSTER, _of_all(nodes)])
+        on = ["0/0"] * width
+        for gpu in node.gpus:
+            on[gpu.column] = f"{gpu.allocated}/{gpu.total}"
+        memory = f"{node.allocated}/{node.total}"
+        table.append([node.name, node.address, *on, str(node.pending), memory])
+    if not any(node.pending for node in nodes):
+        for row in table:
+            del row[-2]
+    dashes = _MORE_DASHES
+    if nodes:
+        dashes += len("\t".join(table[1])) + 1
+    return "\n".join([*_aligned(table), "-" * dashes, _CLUSTER, _of_all(nodes)])
 
 
 def detailed(nodes: Sequence[CgpuNode]) -> str:
@@ -165,15 +154,19 @@ def detailed(nodes: Sequence[CgpuNode]) -> str:
     return "\n".join([*lines, "", f"{_CLUSTER}{_GAP}{_of_all(nodes)}"])
 
 
-def _detail_rows(node: CgpuNode) -> Iterator[list[str]]:
-    pending = node.pending > 0
+def _detail_rows(node: CgpuNode) -> Sequence[Sequence[str]]:
     columns = [f"GPU{n}(Allocated)" for n in range(node.width)]
-    yield ["NAME", "NAMESPACE", *columns, *(["Pending(Allocated)"] * pending)]
+    table = [["NAME", "NAMESPACE", *columns, "Pending(Allocated)"]]
     for pod in node.pods:
-        on = [str(pod.memory) if n in pod.columns else "0" for n in range(node.width)]
-        yield [pod.name, pod.namespace, *on, *(["0" if pod.columns else str(pod.memory)] * pending)]
-    yield ["Allocated :", f"{node.allocated} ({_percent(node.allocated, node.total)}%)"]
-    yield ["Total :", str(node.total)]
+        on = ["0"] * (node.width + 1)
+        for column in pod.columns or (node.width,):
+            on[column] = str(pod.memory)
+        table.append([pod.name, pod.namespace, *on])
+    if not node.pending:
+        for row in table:
+            del row[-1]
+    allocated = f"{node.allocated} ({_percent(node.allocated, node.total)}%)"
+    return [*table, ["Allocated :", allocated], ["Total :", str(node.total)]]
 
 
 def _of_all(nodes: Iterable[CgpuNode]) -> str:
@@ -186,14 +179,12 @@ def _percent(part: int, whole: int) -> int:
     return part * 100 // whole if whole else 0
 
 
-def _aligned(rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Two spaces between columns, none at the end of a line."""
-    rows = [*rows]
-    widths = [max(len(row[n]) for row in rows if n < len(row)) for n in range(max(map(len, rows)))]
+    columns = [*zip_longest(*rows, fillvalue="")]
+    widths = [max(map(len, column)) for column in columns]
     for row in rows:
-        yield _GAP.join(
-            cell.ljust(width) for cell, width in zip(row, widths, strict=False)
-        ).rstrip()
+        yield _GAP.join(map(str.ljust, row, widths)).rstrip()
 
 
 # -- for clients of gpushare, which ask its extender for /inspect --------------------------------
@@ -206,25 +197,23 @@ Record = dict[str, Any]
 def inspection(nodes: Sequence[object], error: str = "") -> Record:
     """The answer. nodes: `inspected` of each. error: why nothing is known, or why it may be old;
     empty for neither."""
-    return {"nodes": nodes} | ({"error": error} if error else {})
+    found: Record = {"nodes": nodes}
+    if error:
+        found["error"] = error
+    return found
 
 
 def inspected(ledger: NodeCapacity) -> Record:
     unit_mib = ledger.policy.resources.memory_unit_mib
     devices = list[Record]()
     for gpu, total_mib in ledger.totals:
-        pods: list[Record] = [
-            {
-                "name": one.pod.name,
-                "namespace": one.pod.namespace,
-                "usedGPU": one.memory_mib // unit_mib,
-            }
-            for one in ledger.taken
-            if gpu.uuid in one.gpus
-        ]
+        pods: list[Record] = []
+        for one in ledger.taken:
+            if gpu.uuid in one.gpus:
+                name = {"name": one.pod.name, "namespace": one.pod.namespace}
+                pods.append({**name, "usedGPU": one.memory_mib // unit_mib})
         used = sum(pod["usedGPU"] for pod in pods)
-        devices.append(
-            {"id": gpu.ordinal, "totalGPU": total_mib // unit_mib, "usedGPU": used, "pods": pods}
-        )
+        total = total_mib // unit_mib
+        devices.append({"id": gpu.ordinal, "totalGPU": total, "usedGPU": used, "pods": pods})
     total, used = (sum(device[key] for device in devices) for key in ("totalGPU", "usedGPU"))
     return {"name": ledger.node, "totalGPU": total, "usedGPU": used, "devs": devices}

@@ -7,6 +7,7 @@ for.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from mpsd.grants.rules.placement import by_preference, find_gpus
 from mpsd.kubelet.rules.gpu_choice import SharedPod
@@ -29,38 +30,36 @@ def victims(
     that go already counts. For a request of one GPU no other choice adds fewer, and the highest
     priority that has to go is as low as it can be; for several they are found GPU by GPU.
     """
-    known = set(proposed)
     there = tuple(pods)
-    gone = frozenset(
-        (*_going(ledger, there), *(one for one in ledger.taken if one.pod.uid in known))
-    )
+    gone = {*_going(ledger, there), *(one for one in ledger.taken if one.pod.uid in proposed)}
     rooms = after(ledger.rooms, gone, ledger.policy, gone=True)
     priorities = {pod.name.uid: pod.priority for pod in there if pod.priority < preemptor.priority}
     search = _Search(preemptor.request, ledger.policy, priorities)
     if search.fits(rooms):
         return tuple(proposed)
-    others = tuple(
-        one for one in ledger.taken if one.gpus and one not in gone and one.pod.uid in priorities
-    )
-    domains = [
-        tuple(room for room in rooms if room.domain == each)
-        for each in dict.fromkeys(r.domain for r in rooms)
-    ]
-    ways = [way for domain in domains if (way := search.of_domain(domain, others)) is not None]
-    ways += [way] if (way := search.of_joined(rooms, others)) is not None else []
-    return (*proposed, *(one.pod.uid for one in min(ways, key=search.cost))) if ways else ()
+    may_go = [one for one in ledger.taken if one.gpus and one.pod.uid in priorities]
+    others = tuple(one for one in may_go if one not in gone)
+    by_domain: dict[str, list[GpuCapacity]] = {}
+    for room in rooms:
+        by_domain.setdefault(room.domain, []).append(room)
+    ways = [search.of_domain(tuple(here), others) for here in by_domain.values()]
+    ways.append(search.of_joined(rooms, others))
+    possible = [way for way in ways if way is not None]
+    if not possible:
+        return ()
+    return (*proposed, *(one.pod.uid for one in min(possible, key=search.cost)))
 
 
 def _going(ledger: NodeCapacity, pods: Sequence[SharedPod]) -> Iterator[Taken]:
     """What is given back without anybody else's end. A reservation may be for a pod that is being
     bound."""
-    stay = {
-        name
-        for pod in pods
-        if not pod.finished and not pod.terminating
-        for name in (pod.name.uid, str(pod.name))
-    }
-    here = {name for pod in pods for name in (pod.name.uid, str(pod.name))}
+    here: set[str] = set()
+    stay: set[str] = set()
+    for pod in pods:
+        names = {pod.name.uid, str(pod.name)}
+        here |= names
+        if not pod.finished and not pod.terminating:
+            stay |= names
     for one in ledger.taken:
         name = one.pod.uid or str(one.pod)
         if name not in stay and (name in here or one.source is AssignmentSource.GRANTED):
@@ -78,10 +77,8 @@ class _Search:
 
     def fits(self, rooms: _Rooms, gone: Iterable[Taken] = ()) -> bool:
         """Whether the request fits once these have gone."""
-        return (
-            find_gpus(self.request, after(rooms, gone, self.policy, gone=True), self.policy)
-            is not None
-        )
+        left = after(rooms, gone, self.policy, gone=True)
+        return find_gpus(self.request, left, self.policy) is not None
 
     def rank(self, one: Taken) -> tuple[int, str]:
         """The least important first."""
@@ -89,12 +86,8 @@ class _Search:
 
     def cost(self, way: _Victims) -> tuple[int, list[int], list[str]]:
         """The fewest, of these the least important, of these always the same."""
-        ranks = [*map(self.rank, way)]
-        return (
-            len(way),
-            sorted((priority for priority, _uid in ranks), reverse=True),
-            sorted(uid for _, uid in ranks),
-        )
+        priorities = sorted([self.priorities[one.pod.uid] for one in way], reverse=True)
+        return len(way), priorities, sorted(one.pod.uid for one in way)
 
     def of_domain(self, here: _Rooms, others: _Victims) -> _Victims | None:
         """Frees as many GPUs of a domain as are asked for, each time the one that costs least; None
@@ -104,17 +97,19 @@ class _Search:
         while len(freed) < self.request.gpus:
             now = after(here, gone, self.policy, gone=True)
             left = tuple(one for one in others if one not in gone)
-            ways = [
-                (way, room.gpu.uuid)
-                for room in by_preference(now, self.policy)
-                if room.gpu.uuid not in freed and (way := self._of_gpu(room, left)) is not None
-            ]
+            ways: list[tuple[_Victims, str]] = []
+            for room in by_preference(now, self.policy):
+                gpu = room.gpu.uuid
+                if gpu not in freed and (way := self._of_gpu(room, left)) is not None:
+                    ways.append((way, gpu))
             if not ways:
                 return None
             way, gpu = min(ways, key=lambda found: self.cost(found[0]))
             gone += way
             freed.add(gpu)
-        return gone if self.request.gpus == 1 else self._needed(here, gone)
+        if self.request.gpus == 1:
+            return gone
+        return self._needed(here, gone)
 
     def of_joined(self, rooms: _Rooms, others: _Victims) -> _Victims | None:
         """Empties as many GPUs that may be joined as are asked for, each time a domain that costs
@@ -130,17 +125,18 @@ class _Search:
             uuids = {room.gpu.uuid for room in here}
             way = tuple(one for one in others if not uuids.isdisjoint(one.gpus))
             freed = after(tuple(here), way, self.policy, gone=True)
-            if not any(room.holders for room in freed) and (
-                number := sum(room.holds(self.request, self.policy) for room in freed)
-            ):
+            number = sum(room.holds(self.request, self.policy) for room in freed)
+            if number and not any(room.holders for room in freed):
                 ways.append((self.cost(way), way, number))
         gone: _Victims = ()
         found = 0
-        for _cost, way, number in sorted(ways, key=lambda each: each[0]):
+        for _cost, way, number in sorted(ways, key=itemgetter(0)):
             if found < self.request.gpus:
-                gone = (*gone, *(one for one in way if one not in gone))
-                found = found + number
-        return self._needed(rooms, gone) if found >= self.request.gpus else None
+                gone = tuple(dict.fromkeys((*gone, *way)))
+                found += number
+        if found < self.request.gpus:
+            return None
+        return self._needed(rooms, gone)
 
     def _needed(self, here: _Rooms, gone: _Victims) -> _Victims:
         """Without those that a later choice has made needless, the most important of them first."""
@@ -160,15 +156,14 @@ class _Search:
             return fewest
         # The more may go, the fewer have to: so the first priority where as few do is found by
         # halving.
-        priorities = sorted({self.priorities[one.pod.uid] for one in here})
+        priorities = sorted({self.rank(one)[0] for one in here})
         low = 0
-        high = priorities.index(max(self.priorities[one.pod.uid] for one in fewest))
+        high = priorities.index(max(self.rank(one)[0] for one in fewest))
         best = fewest
         while low < high:
             middle = (low + high) // 2
-            found = self._fewest(
-                room, [one for one in here if self.priorities[one.pod.uid] <= priorities[middle]]
-            )
+            low_ones = [one for one in here if self.rank(one)[0] <= priorities[middle]]
+            found = self._fewest(room, low_ones)
             if found is not None and len(found) == len(fewest):
                 high = middle
                 best = found
@@ -195,11 +190,9 @@ class _Search:
                 freed = mib + one.memory_mib
                 if reached not in most or most[reached][0] < freed:
                     most[reached] = (freed, (*who, one))
-        enough = (
-            (count, who)
-            for (count, percent), (mib, who) in most.items()
-            if percent == lack_percent
-            and mib >= lack_mib
-            and room.clients + count * clients >= clients
-        )
-        return min(enough, key=lambda found: found[0], default=(0, None))[1]
+        enough: dict[int, _Victims] = {}
+        for (count, percent), (mib, who) in most.items():
+            has_clients = room.clients + count * clients >= clients
+            if percent == lack_percent and mib >= lack_mib and has_clients:
+                enough.setdefault(count, who)
+        return enough[min(enough)] if enough else None

@@ -10,6 +10,7 @@ been seen bound. Ages are by the reader's own clock from when it first saw the r
 of two machines are never compared.
 """
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,9 +20,7 @@ import msgspec
 
 from mpsd.model.identity import PodName
 
-KEY = "mpsd.io/reserved"
-# of an MPSNode: {"<uid>": {"pod": "namespace/name", "gpus": [...], "mib": 7168, "percent": 30,
-# "at": "2026-..."}}
+KEY = "mpsd.io/reserved"  # of an MPSNode: {"<uid>": _Entry}
 # longer than a watch that has fallen silent may count as in sync, so that no binding goes unseen
 LONGEST_S = 150.0
 _LONGEST_TEXT = 262_144  # characters: what all annotations of an object may hold together
@@ -29,7 +28,7 @@ _Amount = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 class _Entry(msgspec.Struct, omit_defaults=True):
-    """A reservation as it is written, below the uid of its pod."""
+    """A reservation as it is written, below the uid of its pod (`namespace/name`)."""
 
     pod: str
     gpus: tuple[str, ...]
@@ -53,15 +52,13 @@ class Reservation:
 
 def read_reservations(text: str) -> tuple[Reservation, ...]:
     """Those in the annotation's text; what cannot be read is left out, and nothing raises."""
+    if not 0 < len(text) <= _LONGEST_TEXT:
+        return ()
     try:
-        entries = (
-            msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-            if 0 < len(text) <= _LONGEST_TEXT
-            else {}
-        )
+        entries = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
     except (ValueError, RecursionError):
         return ()
-    return tuple(one for uid, entry in entries.items() if (one := _read(uid, entry)))
+    return tuple(filter(None, itertools.starmap(_read, entries.items())))
 
 
 def _read(uid: str, text: msgspec.Raw) -> Reservation | None:
@@ -79,7 +76,9 @@ def written(reservations: Iterable[Reservation]) -> str | None:
         one.pod.uid: _Entry(str(one.pod), one.gpus, one.memory_mib, one.percent, one.at)
         for one in reservations
     }
-    return msgspec.json.encode(entries, order="sorted").decode() if entries else None
+    if not entries:
+        return None
+    return msgspec.json.encode(entries, order="sorted").decode()
 
 
 class PodState(StrEnum):
@@ -117,10 +116,10 @@ class NodeReservations:
     def update(self, written: Iterable[Reservation], now: float) -> None:
         """Takes those on the MPSNode now; those that were there before keep their age."""
         before = self._written
-        self._written = {
-            one.pod.uid: was if (was := before.get(one.pod.uid)) and was[0] == one else (one, now)
-            for one in written
-        }
+        self._written = {}
+        for one in written:
+            was, since = before.get(one.pod.uid, (one, now))
+            self._written[one.pod.uid] = (one, since if was == one else now)
 
     def withdraw(self, uid: str) -> None:
         """Stops counting it; the next write removes it."""
@@ -128,10 +127,13 @@ class NodeReservations:
 
     def written(self, uid: str, states: States, now: float) -> Reservation | None:
         """The pod's reservation on the MPSNode, if it counts."""
-        one, since = self._written.get(uid, (None, now))
-        state = states(one) if one else None
-        is_over = state in _OVER or (state in _EXPIRES and now - since >= self._longest_s)
-        return None if is_over else one
+        if uid not in self._written:
+            return None
+        one, since = self._written[uid]
+        state = states(one)
+        if state in _OVER or (state in _EXPIRES and now - since >= self._longest_s):
+            return None
+        return one
 
     def counting(self, states: States, now: float) -> Iterable[Reservation]:
         """What is written goes before what is decided here: another scheduler may have bound the
@@ -141,9 +143,6 @@ class NodeReservations:
 
     def ends_at(self, states: States, now: float) -> float | None:
         """When the next of them ends if nothing else happens; None for never."""
-        ends = [
-            since + self._longest_s
-            for one, since in self._written.values()
-            if states(one) in _EXPIRES
-        ]
+        begun = [since for one, since in self._written.values() if states(one) in _EXPIRES]
+        ends = [since + self._longest_s for since in begun]
         return min((at for at in ends if at > now), default=None)

@@ -1,5 +1,6 @@
 """A claim gets what the scheduler allocated for it, or is refused with every reason."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -375,9 +376,8 @@ def test_a_cdi_device_gives_a_container_what_the_device_plugin_would() -> None:
     gate = DeviceNode("/run/mpsd/gpu0/gate", "/run/mpsd/gpu0/gate", "r")
     mount = HostMount("/run/mpsd/gpu0/client", "/run/mpsd/client", read_only=True)
     claim = prepared(result(1), result(0), node=TOGETHER)
-    spec = spec_of(
-        DRIVER, claim, Answer({"CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client"}, (mount,), (gate,))
-    )
+    answer = Answer({"CUDA_MPS_PIPE_DIRECTORY": "/run/mpsd/client"}, (mount,), (gate,))
+    spec = json.loads(spec_of(DRIVER, claim, answer))
     assert (spec["cdiVersion"], spec["kind"]) == ("0.5.0", "gpu.mpsd.io/claim")
     for device in spec["devices"]:
         assert device["containerEdits"] == {

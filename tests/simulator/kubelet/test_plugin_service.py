@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from mpsd.kubelet.client import register
-from mpsd.kubelet.plugin_server import PluginServer, PluginService
+from mpsd.kubelet.plugin_server import PluginServer
 from mpsd.simulator.kubelet.pods import CONFUSED
 from tests.simulator.kubelet.conftest import Story
 from tests.simulator.kubelet.world import MEMORY, Plugin, World, play
@@ -14,14 +14,12 @@ Tell = Callable[[Story], None]
 
 
 @asynccontextmanager
-async def service(world: World, plugin: Plugin) -> AsyncIterator[PluginService]:
-    kept = PluginService(
-        MEMORY, world.folder / "device-plugins", plugin.endpoint, plugin, lambda *_call: None
-    )
+async def service(world: World, plugin: Plugin) -> AsyncIterator[PluginServer]:
+    kept = PluginServer(MEMORY, world.folder / "device-plugins", plugin.endpoint, plugin)
     running = asyncio.create_task(kept.run())
     try:
         await all_can_be_had(world)
-        await world.until(lambda: kept.registered, "it is registered")
+        await world.until(lambda: not kept.trouble, "it is registered")
         yield kept
     finally:
         running.cancel()
@@ -62,7 +60,7 @@ def test_it_registers_again_where_a_plugin_that_ends_late_has_taken_it_along() -
     """As in a roll-out of the agent whose old pod ends after the new one began."""
 
     async def story(world: World) -> None:
-        late = PluginServer(world.plugins_folder, "old.sock", Plugin(MEMORY, 4, []))
+        late = PluginServer(MEMORY, world.plugins_folder, "old.sock", Plugin(MEMORY, 4, []))
         await late.start()
         await register(world.plugins_folder, "old.sock", MEMORY)
         plugin = Plugin(MEMORY, 4, world.calls)
@@ -77,7 +75,7 @@ def test_it_takes_its_socket_along_when_it_ends(tell: Tell) -> None:
     async def story(world: World) -> None:
         async with service(world, Plugin(MEMORY, 4, world.calls)) as kept:
             pass
-        assert not kept.registered
+        assert kept.trouble
         assert [path.name for path in world.plugins_folder.glob("*.sock")] == ["kubelet.sock"]
         await world.until(lambda: world.pods.allocatable == {MEMORY: 0}, "no device can be had")
 

@@ -40,7 +40,7 @@ def test_a_kubelet_that_starts_again_deletes_our_socket_and_has_a_new_one(tell: 
         await server.start()
         await register(world.plugins_folder, plugin.endpoint, MEMORY)
         await world.until(lambda: world.pods.allocatable == {MEMORY: 4}, "all can be had again")
-        assert server.watchers == 1
+        assert len(server.streams) == 1
 
     tell(story)
 
@@ -71,7 +71,9 @@ def test_the_oldest_kubelet_keeps_to_the_newest_plugin_when_an_older_one_ends() 
         plugin = await world.plugin()
         [old] = world.servers
         new = await world.serve(plugin, "another.sock")
-        await world.until(lambda: (old.watchers, new.watchers) == (1, 1), "kubelet watches both")
+        await world.until(
+            lambda: (len(old.streams), len(new.streams)) == (1, 1), "kubelet watches both"
+        )
         await old.stop()
         uid = world.pod({MEMORY: 1})
         await world.phase(uid, "Running")

@@ -85,7 +85,7 @@ def test_a_job_waits_for_devices_runs_on_them_and_is_complete() -> None:
         )
         await here.until(PODS, lambda pods: any(is_unschedulable(pod) for pod in pods["items"]))
         plugin = Plugin(MEMORY, 4, [])
-        server = PluginServer(here.folder / "device-plugins", plugin.endpoint, plugin)
+        server = PluginServer(MEMORY, here.folder / "device-plugins", plugin.endpoint, plugin)
         await server.start()
         await register(here.folder / "device-plugins", plugin.endpoint, MEMORY)
         await here.until(f"{JOBS}/train", lambda job: job["status"].get("succeeded") == 1)

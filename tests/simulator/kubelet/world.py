@@ -184,7 +184,7 @@ class World:
 
     async def serve(self, plugin: Plugin, endpoint: str = "") -> PluginServer:
         endpoint = endpoint or plugin.endpoint
-        server = PluginServer(self.plugins_folder, endpoint, plugin)
+        server = PluginServer(plugin.resource, self.plugins_folder, endpoint, plugin)
         await server.start()
         self.servers.append(server)
         await register(self.plugins_folder, endpoint, plugin.resource)

@@ -7,10 +7,11 @@ Source: https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.m
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from mpsd.kubelet.dra.rules.claims import PreparedClaim
 from mpsd.kubelet.rules.allocation import Answer
 from mpsd.model.cuda_limit_parser import THREAD_PERCENT
-from mpsd.model.fields import FieldReader
 
 _VERSION = "0.5.0"
 _CLASS = "claim"
@@ -29,46 +30,54 @@ def file_of(driver: str, uid: str) -> str:
 def owner_of(driver: str, file: str) -> str:
     """The uid of the claim whose file this is; empty for a file of somebody else."""
     start = f"{driver}-{_CLASS}-"
-    end = ".json"
-    return file[len(start) : -len(end)] if file.startswith(start) and file.endswith(end) else ""
+    if not (file.startswith(start) and file.endswith(".json")):
+        return ""
+    return file.removeprefix(start).removesuffix(".json")
 
 
-def started_with(spec: object, variable: str = THREAD_PERCENT) -> int | None:
+class _Edits(msgspec.Struct):
+    env: tuple[str, ...]
+
+
+class _Device(msgspec.Struct):
+    edits: _Edits = msgspec.field(name="containerEdits")
+
+
+class _Spec(msgspec.Struct):
+    devices: tuple[_Device, ...]
+
+
+def started_with(spec: bytes, variable: str = THREAD_PERCENT) -> int | None:
     """The number that a file of `spec_of` gives its containers in this variable; None where it
-    gives none."""
-    fields = FieldReader()
-    devices = fields.entries(spec, "devices", "") if isinstance(spec, dict) else []
-    texts = (
-        fields.texts(fields.mapping(each, "containerEdits", ""), "env", "")
-        for _where, each in devices
-    )
-    pairs = (text.partition("=") for each in texts for text in each)
-    value = next((value for name, _is, value in pairs if name == variable), "")
-    return int(value) if value.isascii() and value.isdecimal() else None
+    gives none. ValueError for another file."""
+    for device in msgspec.json.decode(spec, type=_Spec).devices:
+        for text in device.edits.env:
+            name, _is, value = text.partition("=")
+            if name == variable and value.isascii() and value.isdecimal():
+                return int(value)
+    return None
 
 
-def spec_of(driver: str, claim: PreparedClaim, answer: Answer) -> Mapping[str, Any]:
+def spec_of(driver: str, claim: PreparedClaim, answer: Answer) -> bytes:
     """What the container runtime gives to a container with any device of the claim, beside those
     that `answer.cdi` names."""
-    edits: dict[str, Any] = {
+    mounts: list[Mapping[str, Any]] = []
+    for mount in answer.mounts:
+        options = ["rbind", "rprivate", "ro" if mount.read_only else "rw"]
+        place = {"hostPath": mount.source, "containerPath": mount.inside}
+        mounts.append({**place, "options": options})
+    edits = {
         "env": [f"{name}={value}" for name, value in answer.environment.items()],
         "deviceNodes": [
             {"path": node.inside, "hostPath": node.source, "permissions": node.access}
             for node in answer.devices
         ],
-        "mounts": [
-            {
-                "hostPath": mount.source,
-                "containerPath": mount.inside,
-                "options": ["rbind", "rprivate", "ro" if mount.read_only else "rw"],
-            }
-            for mount in answer.mounts
-        ],
+        "mounts": mounts,
     }
-    return {
+    names = [f"{claim.uid}-{one.device}" for one in claim.devices]
+    spec = {
         "cdiVersion": _VERSION,
         "kind": f"{driver}/{_CLASS}",
-        "devices": [
-            {"name": f"{claim.uid}-{one.device}", "containerEdits": edits} for one in claim.devices
-        ],
+        "devices": [{"name": name, "containerEdits": edits} for name in names],
     }
+    return msgspec.json.format(msgspec.json.encode(spec), indent=1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from mpsd.grants.rules.placement import what_lacks
 from mpsd.kubelet.dra.rules.config import THREAD_CAP, ClaimConfig, claim_config
 from mpsd.kubelet.dra.rules.slices import CLIENTS, MEMORY, THREADS, device_name
-from mpsd.kubelet.rules.allocation import Allocation
+from mpsd.kubelet.rules.allocation import Allocation, domain_with, names_by_gpu
 from mpsd.kubelet.rules.node_pods import NodePod
 from mpsd.model.client_limits import (
     NORMAL,
@@ -91,14 +91,8 @@ class PreparedClaim:
     @property
     def share(self) -> tuple[object, ...]:
         """What it takes of which GPUs."""
-        return (
-            self.domain,
-            self.gpus,
-            self.memory_mib,
-            self.reserved_percent,
-            self.thread_percent,
-            self.clients,
-        )
+        amounts = self.memory_mib, self.reserved_percent, self.thread_percent
+        return self.domain, self.gpus, *amounts, self.clients
 
     def grant(self, holders: Sequence[PodName]) -> ClaimGrant:
         """holders: the pods that have it now."""
@@ -148,25 +142,19 @@ def read_claim(
     subject = f"ResourceClaim {namespace}/{name}"
     if metadata.get("uid") != uid:
         message = f"is not the claim {uid} that kubelet prepares; that one was deleted"
-        raise InvalidInput.of(
-            subject,
-            "claim-replaced",
-            "metadata.uid",
-            shown(metadata.get("uid")),
-            message,
-            _RECREATE,
-        )
-    devices = fields.mapping(
-        fields.mapping(status, "allocation", "status"), "devices", "status.allocation"
-    )
+        found = shown(metadata.get("uid"))
+        fault = Problem("claim-replaced", "metadata.uid", found, message, _RECREATE)
+        raise InvalidInput(subject, [fault])
+    allocation = fields.mapping(status, "allocation", "status")
+    devices = fields.mapping(allocation, "devices", "status.allocation")
     path = "status.allocation.devices"
     reader = _Results(fields, node, policy)
-    taken = [
-        reader.read(where, result)
-        for where, result in fields.entries(devices, "results", path)
-        if node.driver in ("", result.get("driver")) and result.get("pool") == node.pool
-        if (node.driver and started is None) or result.get("device") in reader.uuids
-    ]
+    is_new = node.driver and started is None
+    taken = []
+    for where, result in fields.entries(devices, "results", path):
+        is_ours = node.driver in ("", result.get("driver")) and result.get("pool") == node.pool
+        if is_ours and (is_new or result.get("device") in reader.uuids):
+            taken.append(reader.read(where, result))
     if not taken:
         message = f"allocates no device of {node.driver or 'mpsd'} on node {node.pool}"
         raise InvalidInput.of(subject, "claim-not-allocated", path, "", message, _RECREATE)
@@ -177,11 +165,9 @@ def read_claim(
         raise InvalidInput(subject, [*reader.problems, *fields.problems])
     first = taken[0]
     by_gpu = {each.device.gpu: each.device for each in taken}
-    domain = next((domain for domain in node.domains if by_gpu.keys() <= set(domain.gpus)), None)
-    if started is not None:  # its GPUs may have been divided since
-        domain = domain or next(
-            (domain for domain in node.domains if first.device.gpu in domain.gpus), None
-        )
+    domain = domain_with(by_gpu, node.domains)
+    if started is not None and domain is None:  # its GPUs may have been divided since
+        domain = domain_with([first.device.gpu], node.domains)
     percent = config.cap or first.threads or policy.requests.default_thread_percent
     problems = [
         *_together(taken, domain, path, node.driver),
@@ -249,43 +235,32 @@ class _Results:
         uuid = self.uuids.get(name, "")
         if not uuid:
             message = f"is no GPU of node {self._node.pool} now"
-            self.problems.append(
-                Problem("device-gone", at(where, "device"), shown(name), message, _RECREATE)
-            )
+            place = at(where, "device")
+            self.problems.append(Problem("device-gone", place, shown(name), message, _RECREATE))
         if self._fields.flag(result, "adminAccess", where):
             message = "mpsd gives nobody access to a GPU beside its grants"
-            self.problems.append(
-                Problem(
-                    "admin-access", at(where, "adminAccess"), "true", message, "remove adminAccess"
-                )
-            )
+            place = at(where, "adminAccess")
+            remedy = "remove adminAccess"
+            self.problems.append(Problem("admin-access", place, "true", message, remedy))
         amounts = self._fields.mapping(result, "consumedCapacity", where)
         memory, threads, clients = (
             self._amount(amounts, where, key) for key in (MEMORY, THREADS, CLIENTS)
         )
-        return _Taken(
-            ClaimDevice(request, pool, name, share, uuid), memory // _MIB, threads, max(1, clients)
-        )
+        device = ClaimDevice(request, pool, name, share, uuid)
+        return _Taken(device, memory // _MIB, threads, max(1, clients))
 
     def _amount(self, amounts: Fields, where: str, capacity: str) -> int:
         found = whole(amounts.get(capacity))
         if found is not None and found >= 0:
             return found
-        wrong = shown(amounts[capacity]) if capacity in amounts else ""
+        wrong = ""
+        if capacity in amounts:
+            wrong = shown(amounts[capacity])
+        place = at(where, "consumedCapacity", capacity)
         message = "does not say how much of the device the claim consumes"
-        remedy = (
-            "switch on DRAConsumableCapacity in the API server and the scheduler, as in Kubernetes"
-            " 1.36"
-        )
-        self.problems.append(
-            Problem(
-                "capacity-unknown",
-                at(where, "consumedCapacity", capacity),
-                wrong,
-                message,
-                f"{remedy}; {_RECREATE}",
-            )
-        )
+        remedy = "switch on DRAConsumableCapacity in the API server and the scheduler, as in"
+        remedy = f"{remedy} Kubernetes 1.36; {_RECREATE}"
+        self.problems.append(Problem("capacity-unknown", place, wrong, message, remedy))
         return 0
 
 
@@ -297,34 +272,25 @@ def _together(
     where = f"{path}.results"
     names = " and ".join(each.device.device for each in taken)
     if len({each.device.gpu for each in taken}) < len(taken):
-        remedy = (
-            f"ask for it once, with the sum, or add the constraint distinctAttribute: {driver}/uuid"
-        )
-        yield Problem("device-twice", where, names, "allocates one GPU more than once", remedy)
+        remedy = "ask for it once, with the sum, or add the constraint distinctAttribute:"
+        message = "allocates one GPU more than once"
+        yield Problem("device-twice", where, names, message, f"{remedy} {driver}/uuid")
     elif len({(each.memory_mib, each.threads, each.clients) for each in taken}) > 1:
         remedy = "ask for the same memory and threads in each request"
         yield Problem("devices-uneven", where, names, "does not take the same of each GPU", remedy)
     if domain is None:
-        remedy = (
-            f"add the constraint matchAttribute: {driver}/domain, and list the GPUs under domains"
-            " in the policy"
-        )
-        yield Problem(
-            "devices-of-domains",
-            where,
-            names,
-            "takes GPUs that no control daemon has together",
-            remedy,
-        )
+        remedy = f"add the constraint matchAttribute: {driver}/domain, and list the GPUs under"
+        remedy = f"{remedy} domains in the policy"
+        message = "takes GPUs that no control daemon has together"
+        yield Problem("devices-of-domains", where, names, message, remedy)
 
 
 def _below_reservation(taken: _Taken, percent: int, path: str) -> Iterator[Problem]:
     if percent < taken.threads:
+        cap = f"{THREAD_CAP} {percent}"
         message = f"is below the {taken.threads} percent that the claim reserves"
         remedy = "raise it, or leave it out"
-        yield Problem(
-            "cap-below-reservation", f"{path}.config", f"{THREAD_CAP} {percent}", message, remedy
-        )
+        yield Problem("cap-below-reservation", f"{path}.config", cap, message, remedy)
 
 
 # -- beside the other grants of the node ---------------------------------------------------------
@@ -334,7 +300,7 @@ def why_no_room(
     claim: PreparedClaim, others: Iterable[Grant], node: ClaimNode, policy: Policy
 ) -> str:
     """Why the claim cannot have its grant beside the others; empty where it can."""
-    domain_of = {uuid: domain.name for domain in node.domains for uuid in domain.gpus}
+    domain_of = names_by_gpu(node.domains)
     gpus = [gpu for gpu in node.gpus if gpu.uuid in claim.gpus and gpu.uuid in domain_of]
     request = Request(claim.memory_mib, claim.reserved_percent, 1, claim.clients)
     here = rooms(gpus, domain_of, others, policy)
@@ -349,12 +315,9 @@ def with_priority(claim: PreparedClaim, rows: Iterable[NodePod], policy: Policy)
     where the policy says so of each of them that is known."""
     if policy.gpu_priority.by == "none" or claim.priority:
         return claim
-    of_pods = (
-        client_priority(row.priority, policy.gpu_priority)
-        for row in rows
-        if row.identity in claim.pods
-    )
-    return replace(claim, priority=min((one or NORMAL for one in of_pods), default=NORMAL))
+    priorities = [row.priority for row in rows if row.identity in claim.pods]
+    said = [client_priority(one, policy.gpu_priority) or NORMAL for one in priorities]
+    return replace(claim, priority=min(said, default=NORMAL))
 
 
 def other_claim_of(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> str:
@@ -362,24 +325,21 @@ def other_claim_of(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> s
     has one grant."""
     uids = {pod.uid for pod in claim.pods}
     for other in prepared:
-        both = next((pod for pod in other.pods if other.uid != claim.uid and pod.uid in uids), None)
-        if both:
-            return (
-                f"pod {both} has {other} already, and a pod may have one claim of mpsd; ask for all"
-                " GPUs in one claim"
-            )
+        for pod in other.pods:
+            if other.uid != claim.uid and pod.uid in uids:
+                one = "a pod may have one claim of mpsd; ask for all GPUs in one claim"
+                return f"pod {pod} has {other} already, and {one}"
     return ""
 
 
-def replaced_by(
-    claim: PreparedClaim, prepared: Iterable[PreparedClaim]
-) -> tuple[PreparedClaim, ...]:
+def replaced_by(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> Sequence[PreparedClaim]:
     """The deleted claims of its name, as they have left: without the pods of this one."""
-    return tuple(
-        replace(old, left=True, pods=tuple(pod for pod in old.pods if pod not in claim.pods))
-        for old in prepared
-        if old.uid != claim.uid and (old.namespace, old.name) == (claim.namespace, claim.name)
-    )
+    left: list[PreparedClaim] = []
+    for old in prepared:
+        if old.uid != claim.uid and str(old) == str(claim):
+            pods = tuple(pod for pod in old.pods if pod not in claim.pods)
+            left.append(replace(old, left=True, pods=pods))
+    return left
 
 
 def claim_holders(
@@ -394,8 +354,8 @@ def claim_holders(
     }
     for row in rows:
         for name in row.claims:
-            if uid := by_name.get((row.identity.namespace, name)):
-                found[uid][row.identity.uid] = row.identity
+            if uid := by_name.get((row.namespace, name)):
+                found[uid][row.uid] = row.identity
     seen: set[str] = set()
     for claim in sorted(prepared, key=lambda claim: (claim.memory_mib, claim.uid)):
         found[claim.uid] = {uid: pod for uid, pod in found[claim.uid].items() if uid not in seen}
@@ -411,5 +371,6 @@ def refreshed(before: PreparedClaim, pods: Iterable[PodName]) -> PreparedClaim:
 def taken_up(before: PreparedClaim, now: PreparedClaim) -> PreparedClaim | None:
     """A claim that kubelet gave up and prepares again while processes of its earlier pods live: one
     grant for all of them, of their priority. None where it was allocated otherwise meanwhile."""
-    again = replace(now, pods=before.pods, priority=before.priority)
-    return refreshed(again, now.pods) if now.share == before.share else None
+    if now.share != before.share:
+        return None
+    return refreshed(replace(now, pods=before.pods, priority=before.priority), now.pods)

@@ -35,39 +35,30 @@ def _read(parameters: object, where: str, policy: Policy) -> tuple[ClaimConfig, 
     """What the parameters say, and every problem."""
     if not isinstance(parameters, dict):
         remedy = f"write apiVersion: {CONFIG_API}, kind: {CONFIG_KIND} and its fields below it"
-        return ClaimConfig(), [
-            Problem("wrong-type", where, shown(parameters), "is not a mapping", remedy)
-        ]
+        problem = Problem("wrong-type", where, shown(parameters), "is not a mapping", remedy)
+        return ClaimConfig(), [problem]
     if (parameters.get("apiVersion"), parameters.get("kind")) != (CONFIG_API, CONFIG_KIND):
         sent = f"{shown(parameters.get('kind'))} of {shown(parameters.get('apiVersion'))}"
+        message = "is of another kind or version than mpsd reads"
         remedy = f"write kind: {CONFIG_KIND} and apiVersion: {CONFIG_API}"
-        problem = Problem(
-            "config-version", where, sent, "is of another kind or version than mpsd reads", remedy
-        )
-        return ClaimConfig(), [problem]
-    in_capacity = "write it under capacity.requests of the request"
-    known = f"write {THREAD_CAP} or {PRIORITY}"
-    remedies = dict.fromkeys((MEMORY, THREADS, CLIENTS), in_capacity)
-    problems = [
-        Problem(
-            "field-unknown",
-            at(where, str(key)),
-            shown(parameters[key]),
-            "is no field of it",
-            remedies.get(str(key), known),
-        )
-        for key in sorted(parameters.keys() - _CONFIG_FIELDS, key=str)
-    ]
+        return ClaimConfig(), [Problem("config-version", where, sent, message, remedy)]
+    problems: list[Problem] = []
+    for key in sorted(parameters.keys() - _CONFIG_FIELDS, key=str):
+        remedy = f"write {THREAD_CAP} or {PRIORITY}"
+        if key in (MEMORY, THREADS, CLIENTS):
+            remedy = "write it under capacity.requests of the request"
+        sent = shown(parameters[key])
+        place = at(where, str(key))
+        problems.append(Problem("field-unknown", place, sent, "is no field of it", remedy))
     fields = FieldReader()
     cap = fields.number(parameters, THREAD_CAP, where, absent=None)
     problems += fields.problems
     least = policy.requests.minimum_thread_percent
     if cap is not None and not least <= cap <= 100:
+        place = at(where, THREAD_CAP)
         remedy = f"write {least} to 100"
         problems.append(
-            Problem(
-                "percent-range", at(where, THREAD_CAP), str(cap), "is no thread percentage", remedy
-            )
+            Problem("percent-range", place, str(cap), "is no thread percentage", remedy)
         )
     if (priority := parameters.get(PRIORITY)) is not None:
         problems += priority_problem(priority, at(where, PRIORITY))

@@ -101,18 +101,18 @@ def taint_of(gpu: Gpu, view: NodeView) -> str:
     if gpu.uuid in view.ungrantable:
         return UNREADABLE
     state = next((domain.state for domain in view.domains if gpu.uuid in domain.record.gpus), None)
-    return "" if state is State.READY else state.value if state else NO_DAEMON
+    if state is State.READY:
+        return ""
+    return str(state or NO_DAEMON)
 
 
 def trouble_of(gpu: Gpu, view: NodeView) -> str:
     """Why programs on the GPU cannot be well; empty while they can. A GPU that only takes no new
     claim is not sick."""
     taint = taint_of(gpu, view)
-    return (
-        ""
-        if not taint or taint in _NOT_SICK
-        else f"{gpu.label} ({gpu.uuid}) serves no programs: {taint}"
-    )
+    if not taint or taint in _NOT_SICK:
+        return ""
+    return f"{gpu.label} ({gpu.uuid}) serves no programs: {taint}"
 
 
 def devices(view: NodeView, claimed: Iterable[str], policy: Policy) -> list[dict[str, Any]]:
@@ -121,11 +121,8 @@ def devices(view: NodeView, claimed: Iterable[str], policy: Policy) -> list[dict
     own = frozenset(claimed)
     others = [held.grant for held in view.grants if held.grant.id not in own]
     domain_of = {uuid: domain.name for domain in view.domains for uuid in domain.record.gpus}
-    return [
-        each
-        for gpu in view.gpus
-        if (each := _device(gpu, domain_of.get(gpu.uuid, ""), others, view, policy))
-    ]
+    found = [_device(gpu, domain_of.get(gpu.uuid, ""), others, view, policy) for gpu in view.gpus]
+    return [*filter(None, found)]
 
 
 def _device(
@@ -141,9 +138,7 @@ def _device(
     # of one claim
     card_mib = min(memory_mib, (gpu.memory_mib - gpu.capability.server_mib) // unit_mib * unit_mib)
     step = requests.thread_percent_step
-    taint = taint_of(gpu, view)
-    effect = "NoExecute" if taint in policy.evict_claims_when else "NoSchedule"
-    return {
+    device: dict[str, Any] = {
         "name": device_name(gpu),
         "allowMultipleAllocations": True,
         "attributes": _attributes(gpu, domain, view.driver),
@@ -152,8 +147,11 @@ def _device(
             THREADS: _capacity("", threads, 0, 0, min(100, threads) // step * step, step),
             CLIENTS: _capacity("", room.clients, requests.clients_per_grant, 1, room.clients, 1),
         },
-        **({"taints": [{"key": TAINT, "value": taint, "effect": effect}]} if taint else {}),
     }
+    if taint := taint_of(gpu, view):
+        effect = "NoExecute" if taint in policy.evict_claims_when else "NoSchedule"
+        device["taints"] = [{"key": TAINT, "value": taint, "effect": effect}]
+    return device
 
 
 def _capacity(
@@ -161,7 +159,9 @@ def _capacity(
 ) -> dict[str, Any]:
     """Without a step where it would lead beyond the value: the API server refuses the whole slice
     for it."""
-    ranged = {"min": least, "max": most} | ({"step": step} if least + step <= value else {})
+    ranged = {"min": least, "max": most}
+    if least + step <= value:
+        ranged["step"] = step
     return {
         "value": f"{value}{unit}",
         "requestPolicy": {
@@ -175,26 +175,31 @@ def _attributes(gpu: Gpu, domain: str, driver: str) -> dict[str, dict[str, str |
     """What CEL selectors can ask for; what is not known is left out. Names of a MIG instance's:
     deviceinfo.go of github.com/NVIDIA/k8s-dra-driver-gpu."""
     compute = gpu.capability.compute_capability
-    architecture = _ARCHITECTURES.get(compute) or _ARCHITECTURES.get(compute.partition(".")[0], "")
+    major = compute.partition(".")[0]
+    architecture = _ARCHITECTURES.get(compute) or _ARCHITECTURES.get(major, "")
     texts = {
         "uuid": gpu.uuid,
         "productName": gpu.product,
         "architecture": architecture,
         "domain": domain,
     }
-    texts |= {"parentUUID": gpu.mig.parent, "profile": gpu.mig.profile} if gpu.mig else {}
-    texts |= {_PCI_BUS: gpu.pci_bus}
+    if gpu.mig:
+        texts |= {"parentUUID": gpu.mig.parent, "profile": gpu.mig.profile}
+    texts[_PCI_BUS] = gpu.pci_bus
     versions = {"cudaComputeCapability": _version(compute), "driverVersion": _version(driver)}
     found: dict[str, dict[str, str | int]]
     found = {name: {"string": text[:_LONGEST_TEXT]} for name, text in texts.items() if text}
-    found |= {} if gpu.numa_node is None else {_NUMA_NODE: {"int": gpu.numa_node}}
+    if gpu.numa_node is not None:
+        found[_NUMA_NODE] = {"int": gpu.numa_node}
     return found | {name: {"version": text} for name, text in versions.items() if text}
 
 
 def _version(text: str) -> str:
     """A semantic version: three numbers without leading zeros; empty where the text has none."""
-    numbers = [str(int(number)) for number in _NUMBER.findall(text)[:3]]
-    return ".".join([*numbers, "0", "0"][:3]) if numbers else ""
+    numbers = [str(int(number)) for number in _NUMBER.findall(text)]
+    if not numbers:
+        return ""
+    return ".".join([*numbers, "0", "0"][:3])
 
 
 def resource_slice(
