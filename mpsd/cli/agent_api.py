@@ -134,7 +134,7 @@ class AgentApi:
 
     def _report(self) -> NodeReport:
         view = self._agent.look()
-        violations = self._agent.watchdog.report()
+        violations = self._agent.watchdog.violations()
         report = node_report(view, self._sources.policy, violations, mpsd.__version__)
         unheard = self._sources.unheard()
         unknown = (*report.unknown, *([unheard] if unheard else ()))

@@ -59,7 +59,7 @@ class MetricsApi:
     async def _show(self, request: web.Request) -> web.Response:
         agent = self._sources.agent
         status = (
-            node_report(agent.view, self._sources.policy, agent.watchdog.report())
+            node_report(agent.view, self._sources.policy, agent.watchdog.violations())
             if agent.view
             else None
         )
