@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import mpsd
 from mpsd.model.domain import ENDED, Domain, DomainKind, Groups, State, domains, regrouped
@@ -17,6 +18,26 @@ from mpsd.platform import processes, records
 from mpsd.platform.logs import Logger
 from mpsd.platform.processes import ProcessSet
 from mpsd.platform.run_directory import DomainFolder
+
+
+class _OfBoot(Protocol):
+    @property
+    def boot_id(self) -> str: ...
+
+
+Kept = TypeVar("Kept", bound=_OfBoot)
+
+
+def read_of_this_boot(path: Path, kind: type[Kept]) -> Kept | None:
+    """None where there is none: pids and modes of another boot mean nothing. UnreadableRecord."""
+    found = records.read(path, kind)
+    if found is None or found.boot_id != processes.boot_id():
+        return None
+    return found
+
+
+def _by_number(domain: str) -> list[int]:
+    return [int(number) for number in re.findall("[0-9]+", domain)]
 
 
 class DomainRecords:
@@ -55,17 +76,17 @@ class DomainRecords:
     def read(self) -> tuple[DomainRecord, ...]:
         """By the domain's name."""
         found = self._look()
+        for path in self._seen.keys() - found.keys():
+            self._records.pop(path, None)
+            self._unreadable.discard(path)
         for path, stamp in found.items():
             if self._seen.get(path) != stamp:
                 self._read(path)
         self._seen = found
-        self._unreadable &= found.keys()
-        self._records = {path: record for path, record in self._records.items() if path in found}
         self._daemons.keep_only({one.daemon.pid for one in self._records.values() if one.daemon})
         self._daemons.ask()
-        records_now = [self._as_it_is(record) for record in self._records.values()]
-        records_now.sort(key=lambda one: [int(n) for n in re.findall("[0-9]+", one.domain)])
-        return tuple(records_now)
+        now = map(self._as_it_is, self._records.values())
+        return tuple(sorted(now, key=lambda one: _by_number(one.domain)))
 
     def _look(self) -> dict[Path, tuple[int, int]]:
         stamps = {}
@@ -85,15 +106,14 @@ class DomainRecords:
         return stamps
 
     def _read(self, path: Path) -> None:
+        self._records.pop(path, None)
+        self._unreadable.discard(path)
         try:
-            record = _read_of_this_boot(path)
+            record = read_of_this_boot(path, DomainRecord)
         except records.UnreadableRecord as error:
-            self._records.pop(path, None)
             self._log.warning("record ignored", reason=str(error))
             self._unreadable.add(path)
             return
-        self._records.pop(path, None)
-        self._unreadable.discard(path)
         if record and record.version == RECORD_VERSION:
             self._records[path] = record
             if record.daemon:
@@ -107,25 +127,26 @@ class DomainRecords:
         return replace(record, state=State.DOWN, reason=reason, daemon=None, servers=())
 
 
-def _read_of_this_boot(path: Path) -> DomainRecord | None:
-    """None where there is none: pids and modes of another boot mean nothing. UnreadableRecord."""
-    record = records.read(path, DomainRecord)
-    return record if record and record.boot_id == processes.boot_id() else None
-
-
 def of_this_boot(
     run_directory: Path,
 ) -> Iterator[tuple[DomainFolder, DomainRecord | records.UnreadableRecord]]:
     """The domains' folders, by name, with their records of this boot, or why one is unreadable."""
-    for path in sorted(
-        run_directory.glob("gpu*/record.json"), key=lambda path: (len(path.parent.name), path)
-    ):
+    paths = run_directory.glob("gpu*/record.json")
+    for path in sorted(paths, key=lambda path: _by_number(path.parent.name)):
+        folder = DomainFolder(path.parent)
         try:
-            record: DomainRecord | records.UnreadableRecord | None = _read_of_this_boot(path)
+            if record := read_of_this_boot(folder.record, DomainRecord):
+                yield folder, record
         except records.UnreadableRecord as error:
-            record = error
-        if record:
-            yield DomainFolder(path.parent), record
+            yield folder, error
+
+
+def domain_of(record: DomainRecord) -> Domain:
+    """kind: LISTED where another mpsd has written one that is not known here."""
+    kind = DomainKind.LISTED
+    with suppress(ValueError):
+        kind = DomainKind(record.kind)
+    return Domain(record.domain, record.gpus, kind)
 
 
 class KeptRecord:
@@ -158,28 +179,31 @@ class KeptRecord:
     def earlier(self) -> DomainRecord | None:
         """The record on disk, of this boot."""
         try:
-            old = _read_of_this_boot(self._path)
+            old = read_of_this_boot(self._path, DomainRecord)
         except records.UnreadableRecord as error:
             self._log.warning("record ignored", reason=str(error))
             return None
-        return old if old and (old.version, old.gpus) == (RECORD_VERSION, self.now.gpus) else None
+        if old and (old.version, old.gpus) == (RECORD_VERSION, self.now.gpus):
+            return old
+        return None
 
     def change(self, **fields: object) -> None:
         """Writes the record where these fields change it, or somebody changed the file."""
         changed = replace(self.now, **fields)  # type: ignore[arg-type]
-        if changed != self.now or self._unwritten or _stamp(self._path) != self._written:
-            self.now = changed
-            before = self._unwritten
-            self._unwritten = ""
-            try:
-                records.write(self._path, changed, mode=0o644)
-                self._written = _stamp(self._path)
-            except OSError as error:
-                self._unwritten = error.strerror or str(error)
-            if self._unwritten and self._unwritten != before:
-                self._log.error("record not written", file=str(self._path), reason=self._unwritten)
-            elif before and not self._unwritten:
-                self._log.info("record written again", file=str(self._path))
+        before = self._unwritten
+        if changed == self.now and not before and _stamp(self._path) == self._written:
+            return
+        self.now = changed
+        self._unwritten = ""
+        try:
+            records.write(self._path, changed, mode=0o644)
+            self._written = _stamp(self._path)
+        except OSError as error:
+            self._unwritten = error.strerror or str(error)
+        if self._unwritten and self._unwritten != before:
+            self._log.error("record not written", file=str(self._path), reason=self._unwritten)
+        elif before and not self._unwritten:
+            self._log.info("record written again", file=str(self._path))
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
@@ -194,8 +218,6 @@ def _stamp(path: Path) -> tuple[int, ...]:
 
 # after its last grant, before a joined domain is divided though nobody wants one of its GPUs alone
 _IDLE_S = 10.0
-
-
 DOMAINS_FILE = "domains.json"  # in the run directory
 
 
@@ -238,21 +260,18 @@ class NodeDomains:
         """Reads what was last written; if it cannot, the domains of `mpsd control` stay."""
         if (stamp := _stamp(self._file)) == self._seen:
             return
-        unreadable = False
+        groups: Groups = ()
+        self._unreadable = False
         try:
-            found = records.read(self._file, JoinedGroups)
-            groups = found.groups if found and found.boot_id == processes.boot_id() else ()
+            if found := read_of_this_boot(self._file, JoinedGroups):
+                groups = found.groups
         except records.UnreadableRecord as error:
             self._log.warning("record ignored", reason=str(error))
-            unreadable = True
-            seen = [record for _folder, record in of_this_boot(self._run_directory)]
-            groups = tuple(
-                one.gpus
-                for one in seen
-                if isinstance(one, DomainRecord) and one.kind == DomainKind.JOINED.value
-            )
+            self._unreadable = True
+            for _folder, record in of_this_boot(self._run_directory):
+                if isinstance(record, DomainRecord) and record.kind == DomainKind.JOINED:
+                    groups = (*groups, record.gpus)
         self._seen = stamp
-        self._unreadable = unreadable
         self._take(groups)
 
     def _take(self, groups: Groups) -> None:
@@ -265,10 +284,10 @@ class NodeDomains:
         """Has domains of these GPUs from now on: the MIG layout of one may have changed."""
         if gpus is self.gpus:
             return
-        before = {gpu.uuid for gpu in self.gpus}
+        before = {gpu.uuid: gpu.label for gpu in self.gpus}
         now = {gpu.uuid: gpu.label for gpu in gpus}
-        new = [label for uuid, label in now.items() if uuid not in before]
-        gone = [gpu.label for gpu in self.gpus if gpu.uuid not in now]
+        new = [now[uuid] for uuid in now if uuid not in before]
+        gone = [before[uuid] for uuid in before if uuid not in now]
         self._log.info("GPUs changed", new=new, gone=gone)
         self.gpus = gpus
         self._leave_out_divided()
@@ -286,22 +305,21 @@ class NodeDomains:
 
     def keep_gone(self, records: Iterable[DomainRecord]) -> None:
         """Counts domains without a GPU here among `every`, as long as they have records."""
-        kinds = {kind.value: kind for kind in DomainKind}
-        gone = [
-            Domain(one.domain, one.gpus, kinds.get(one.kind, DomainKind.LISTED))
-            for one in records
-            if self.is_gone(one)
-        ]
-        if (*self.now, *gone) != self.every:
-            self.every = (*self.now, *gone)
+        every = (*self.now, *map(domain_of, filter(self.is_gone, records)))
+        if every != self.every:
+            self.every = every
 
     def is_gone(self, record: DomainRecord) -> bool:
         """Whether none of its GPUs is here any more."""
-        return {gpu.uuid for gpu in self.gpus}.isdisjoint(record.gpus)
+        return self._uuids.isdisjoint(record.gpus)
+
+    @property
+    def _uuids(self) -> set[str]:
+        return {gpu.uuid for gpu in self.gpus}
 
     def ends(self, record: DomainRecord) -> bool:
         """Whether `mpsd control` ends it. One without GPUs stays until its programs have ended."""
-        return self.replaced(record) and not (self.is_gone(record) and record.state not in ENDED)
+        return self.replaced(record) and (record.state in ENDED or not self.is_gone(record))
 
     # -- for the agent alone ----------------------------------------------------------------------
 
@@ -313,7 +331,9 @@ class NodeDomains:
     def planned(self, wanted: Collection[str], held: Collection[str]) -> tuple[Domain, ...] | None:
         """The domains with these GPUs in one; None as of `regrouped`."""
         groups = regrouped(wanted, self.now, held)
-        return None if groups is None else domains(self.gpus, self._policy, groups)
+        if groups is None:
+            return None
+        return domains(self.gpus, self._policy, groups)
 
     def form(self, wanted: Collection[str], held: Collection[str]) -> bool:
         """Has these GPUs in one domain from now on; False where they cannot be joined. OSError."""
@@ -334,11 +354,12 @@ class NodeDomains:
         """Divides every joined domain in which nobody holds a grant, now. OSError."""
         self._divide(self._unused(held))
 
-    def _unused(self, held: Collection[str]) -> list[tuple[str, ...]]:
-        joined = (domain for domain in self.now if domain.kind is DomainKind.JOINED)
-        unused = [domain for domain in joined if set(domain.gpus).isdisjoint(held)]
-        folder = self._run_directory
-        return [one.gpus for one in unused if not DomainFolder(folder / one.name).drain.exists()]
+    def _unused(self, held: Collection[str]) -> Iterator[tuple[str, ...]]:
+        for domain in self.now:
+            is_free = domain.kind is DomainKind.JOINED and set(domain.gpus).isdisjoint(held)
+            folder = DomainFolder(self._run_directory / domain.name)
+            if is_free and not folder.drain.exists():
+                yield domain.gpus
 
     def _divide(self, groups: Iterable[tuple[str, ...]]) -> None:
         if over := set(groups):
@@ -351,18 +372,17 @@ class NodeDomains:
             self._file.unlink(missing_ok=True)
         self._seen = _stamp(self._file)
         self._unreadable = False
-        before = self.now
+        before = {domain.name for domain in self.now}
         self._take(groups)
-        named = {domain.name for domain in self.now} - {domain.name for domain in before}
+        named = {domain.name for domain in self.now} - before
         if named:
             self._log.info("domains changed", new=sorted(named))
 
     def replaced(self, record: DomainRecord) -> bool:
         """Whether it is to end, since its GPUs are of others now, or one is gone."""
-        if not {gpu.uuid for gpu in self.gpus}.issuperset(record.gpus):
+        if not self._uuids.issuperset(record.gpus):
             return True
-        if record.kind not in (DomainKind.ALONE, DomainKind.JOINED) or record.gpus in self.joined:
-            return False
-        return record.kind == DomainKind.JOINED or any(
-            not set(group).isdisjoint(record.gpus) for group in self.joined
-        )
+        if record.kind == DomainKind.JOINED:
+            return record.gpus not in self.joined
+        joined = {uuid for group in self.joined for uuid in group}
+        return record.kind == DomainKind.ALONE and not joined.isdisjoint(record.gpus)
