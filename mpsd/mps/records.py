@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import mpsd
 from mpsd.model.domain import ENDED, Domain, DomainKind, Groups, State, domains, regrouped
@@ -36,6 +36,47 @@ def read_of_this_boot(path: Path, kind: type[Kept]) -> Kept | None:
     return found
 
 
+class RecordFile(Generic[Kept]):
+    """One such file, read again only where it is another than before."""
+
+    def __init__(self, path: Path, kind: type[Kept], log: Logger) -> None:
+        self.path = path
+        self._kind = kind
+        self._log = log
+        self._stamp: tuple[int, ...] = ()
+        self._value: Kept | None = None
+        self.is_unreadable = False
+
+    @property
+    def is_another(self) -> bool:
+        """Than was read or written last."""
+        return _stamp(self.path) != self._stamp
+
+    def read(self) -> Kept | None:
+        """None also where it cannot be read, which is logged once."""
+        if not self.is_another:
+            return self._value
+        self._stamp = _stamp(self.path)
+        self._value = None
+        self.is_unreadable = False
+        try:
+            self._value = read_of_this_boot(self.path, self._kind)
+        except records.UnreadableRecord as error:
+            self._log.warning("record ignored", reason=str(error))
+            self.is_unreadable = True
+        return self._value
+
+    def write(self, value: Kept | None, mode: int = 0o600) -> None:
+        """None: removes it. OSError."""
+        if value is None:
+            self.path.unlink(missing_ok=True)
+        else:
+            records.write(self.path, value, mode)
+        self._stamp = _stamp(self.path)
+        self._value = value
+        self.is_unreadable = False
+
+
 def _by_number(domain: str) -> list[int]:
     return [int(number) for number in re.findall("[0-9]+", domain)]
 
@@ -46,25 +87,24 @@ class DomainRecords:
     def __init__(self, run_directory: Path, log: Logger) -> None:
         self._run_directory = run_directory
         self._log = log
-        self._seen: dict[Path, tuple[int, int]] = {}
-        self._noticed: tuple[object, ...] = ()
-        self._records: dict[Path, DomainRecord] = {}
-        self._daemons = ProcessSet()
         self._listed = 0
-        self._candidates: list[Path] = []
-        self._unreadable: set[Path] = set()
+        self._files: dict[Path, RecordFile[DomainRecord]] = {}
+        self._noticed: tuple[object, ...] = ()
+        self._records: list[DomainRecord] = []
+        self._daemons = ProcessSet()
 
     @property
     def unreadable(self) -> bool:
         """Whether the last `read` left out an unreadable record, whose daemon nobody knows."""
-        return bool(self._unreadable)
+        return any(one.is_unreadable for one in self._files.values())
 
     def changed(self) -> bool:
         """Whether a file has come, gone or changed, or a daemon died, since the last call."""
+        self._list()
         self._daemons.ask()
-        bereft = [one.domain for one in self._records.values() if self._is_bereft(one)]
+        bereft = [one.domain for one in self._records if self._is_bereft(one)]
         before = self._noticed
-        self._noticed = (self._look(), bereft)
+        self._noticed = ([*map(_stamp, self._files)], bereft)
         return self._noticed != before
 
     def _is_bereft(self, record: DomainRecord) -> bool:
@@ -75,49 +115,34 @@ class DomainRecords:
 
     def read(self) -> tuple[DomainRecord, ...]:
         """By the domain's name."""
-        found = self._look()
-        for path in self._seen.keys() - found.keys():
-            self._records.pop(path, None)
-            self._unreadable.discard(path)
-        for path, stamp in found.items():
-            if self._seen.get(path) != stamp:
-                self._read(path)
-        self._seen = found
-        self._daemons.keep_only({one.daemon.pid for one in self._records.values() if one.daemon})
+        self._list()
+        self._records = []
+        pids = set()
+        for file in self._files.values():
+            record = file.read()
+            if record is None or record.version != RECORD_VERSION:
+                continue
+            self._records.append(record)
+            if record.daemon:
+                pids.add(record.daemon.pid)
+                self._daemons.add(record.daemon)
+        self._daemons.keep_only(pids)
         self._daemons.ask()
-        now = map(self._as_it_is, self._records.values())
-        return tuple(sorted(now, key=lambda one: _by_number(one.domain)))
+        return tuple(map(self._as_it_is, self._records))
 
-    def _look(self) -> dict[Path, tuple[int, int]]:
-        stamps = {}
+    def _list(self) -> None:
         with suppress(FileNotFoundError):
             listed = self._run_directory.stat().st_mtime_ns
-            if listed != self._listed:  # a domain's folder has come or gone
-                self._candidates = [
-                    folder / "record.json" for folder in self._run_directory.glob("gpu*")
-                ]
-                self._listed = listed
-        for path in self._candidates:
-            try:  # not by `suppress`: this is done a hundred times a second
-                status = path.stat()
-            except FileNotFoundError:
-                continue
-            stamps[path] = (status.st_ino, status.st_mtime_ns)
-        return stamps
-
-    def _read(self, path: Path) -> None:
-        self._records.pop(path, None)
-        self._unreadable.discard(path)
-        try:
-            record = read_of_this_boot(path, DomainRecord)
-        except records.UnreadableRecord as error:
-            self._log.warning("record ignored", reason=str(error))
-            self._unreadable.add(path)
-            return
-        if record and record.version == RECORD_VERSION:
-            self._records[path] = record
-            if record.daemon:
-                self._daemons.add(record.daemon)
+            if listed == self._listed:
+                return
+            self._listed = listed  # a domain's folder has come or gone
+            before = self._files
+            self._files = {}
+            folders = self._run_directory.glob("gpu*")
+            for folder in sorted(folders, key=lambda path: _by_number(path.name)):
+                path = folder / "record.json"
+                known = before.get(path)
+                self._files[path] = known or RecordFile(path, DomainRecord, self._log)
 
     def _as_it_is(self, record: DomainRecord) -> DomainRecord:
         """The record; for a daemon whose death is not recorded yet, with the state that follows."""
@@ -208,10 +233,11 @@ class KeptRecord:
 
 def _stamp(path: Path) -> tuple[int, ...]:
     """Which file is there, and since when; empty where there is none."""
-    with suppress(OSError):
+    try:  # not by `suppress`: this is done a hundred times a second
         status = path.stat()
-        return status.st_ino, status.st_mtime_ns, status.st_size
-    return ()
+    except OSError:
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 # -- which domains there are to be ---------------------------------------------------------------
@@ -238,14 +264,12 @@ class NodeDomains:
     ) -> None:
         """InvalidInput where the policy names a GPU that is not there; it counts as it is now."""
         self._run_directory = run_directory
-        self._file = run_directory / DOMAINS_FILE
+        self._file = RecordFile(run_directory / DOMAINS_FILE, JoinedGroups, log)
         self.gpus = gpus
         self._asked = policy
         self._policy = policy
         self._log = log
         self._groups: Groups = ()  # as they were read or written last
-        self._seen: tuple[int, ...] = ()
-        self._unreadable = False
         self._idle_since: dict[tuple[str, ...], float] = {}
         self._leave_out_divided()
         # every: with those whose GPUs are gone, until they have ended
@@ -258,20 +282,15 @@ class NodeDomains:
 
     def look(self) -> None:
         """Reads what was last written; if it cannot, the domains of `mpsd control` stay."""
-        if (stamp := _stamp(self._file)) == self._seen:
+        if not self._file.is_another:
             return
         groups: Groups = ()
-        self._unreadable = False
-        try:
-            if found := read_of_this_boot(self._file, JoinedGroups):
-                groups = found.groups
-        except records.UnreadableRecord as error:
-            self._log.warning("record ignored", reason=str(error))
-            self._unreadable = True
+        if found := self._file.read():
+            groups = found.groups
+        elif self._file.is_unreadable:
             for _folder, record in of_this_boot(self._run_directory):
                 if isinstance(record, DomainRecord) and record.kind == DomainKind.JOINED:
                     groups = (*groups, record.gpus)
-        self._seen = stamp
         self._take(groups)
 
     def _take(self, groups: Groups) -> None:
@@ -325,7 +344,7 @@ class NodeDomains:
 
     def keep(self) -> None:
         """Writes them again where the file was changed, removed or cannot be read. OSError."""
-        if _stamp(self._file) != self._seen or self._unreadable:
+        if self._file.is_another or self._file.is_unreadable:
             self._write(self.joined)
 
     def planned(self, wanted: Collection[str], held: Collection[str]) -> tuple[Domain, ...] | None:
@@ -366,12 +385,10 @@ class NodeDomains:
             self._write(tuple(group for group in self.joined if group not in over))
 
     def _write(self, groups: Groups) -> None:
+        written = None
         if groups:
-            records.write(self._file, JoinedGroups(processes.boot_id(), groups), mode=0o644)
-        else:
-            self._file.unlink(missing_ok=True)
-        self._seen = _stamp(self._file)
-        self._unreadable = False
+            written = JoinedGroups(processes.boot_id(), groups)
+        self._file.write(written, mode=0o644)
         before = {domain.name for domain in self.now}
         self._take(groups)
         named = {domain.name for domain in self.now} - before
