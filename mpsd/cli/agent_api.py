@@ -132,7 +132,7 @@ class AgentApi:
 
     def _report(self) -> NodeReport:
         view = self._agent.look()
-        violations = self._agent.watchdog.report()
+        violations = self._agent.watchdog.violations()
         report = node_report(view, self._sources.policy, violations, mpsd.__version__)
         unknown = (*report.unknown, *filter(None, [self._sources.unheard()]))
         own = [one for one in self._agent.events.all() if not one.where]  # those of pods repeat it

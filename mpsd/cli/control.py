@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 from mpsd.cli import foreground
 from mpsd.grants.kept import living
-from mpsd.model.domain import GONE, Domain, DomainKind
+from mpsd.model.domain import GONE, Domain
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
 from mpsd.mps import compute_modes, gate
@@ -23,7 +23,7 @@ from mpsd.mps.daemon import DaemonPlace
 from mpsd.mps.daemon_cgroup import DaemonCgroup
 from mpsd.mps.memory_caps import CapFiles, CapProbe, MemoryCaps
 from mpsd.mps.node_gpus import Node
-from mpsd.mps.records import NodeDomains, of_this_boot
+from mpsd.mps.records import NodeDomains, domain_of, of_this_boot
 from mpsd.mps.supervisor import DomainSupervisor
 from mpsd.platform import event_loop, logs, run_directory
 from mpsd.platform.command_line import OUTPUT, flag, takes
@@ -72,9 +72,7 @@ class ControlRole:
         self._replaced: dict[str, DomainSupervisor] = {}  # whose records are needed
         for _folder, record in of_this_boot(settings.run_directory):
             if isinstance(record, DomainRecord) and (record.domain, record.gpus) not in wanted:
-                known = {kind.value: kind for kind in DomainKind}
-                kind = known.get(record.kind, DomainKind.LISTED)
-                self._add(Domain(record.domain, record.gpus, kind))
+                self._add(domain_of(record))
         self._tell_to_leave(wanted)
 
     def _add(self, domain: Domain) -> None:
@@ -289,8 +287,7 @@ def _release(chosen: Settings, output: Format) -> NoReturn:
         if not released:
             why = f"no record of this boot in {chosen.run_directory} has a compute mode"
             answers().print(f"nothing to restore: {why}")
-    is_left = any(row.outcome is ReleaseOutcome.LEFT for row in released)
-    sys.exit(ExitCode.of(not is_left))
+    sys.exit(ExitCode.of(not any(row.is_left for row in released)))
 
 
 _WORDS = {

@@ -256,7 +256,7 @@ class MemoryPlugin:
                 )
             except InvalidInput as error:
                 if container:
-                    self._cluster.report(
+                    self._cluster.add_event(
                         container.pod.identity, Reason.ALLOCATION_REFUSED, str(error)
                     )
                 self._log.warning("allocation refused", devices=len(ids), reason=str(error))
@@ -296,7 +296,7 @@ class MemoryPlugin:
         pod = context.pod(starting.pod)
         if wrong := "; ".join(problem.sentence for problem in problems if not problem.waits):
             if pod:
-                self._cluster.report(pod.identity, Reason.LIMITS_MISMATCH, wrong)
+                self._cluster.add_event(pod.identity, Reason.LIMITS_MISMATCH, wrong)
                 await self._cluster.evict(pod.identity, wrong)
             raise StartDeferred(wrong)
         container = None
@@ -312,7 +312,7 @@ class MemoryPlugin:
         if waits:
             self._log.warning("start deferred", container=str(starting.container), reason=waits)
             if container:
-                self._cluster.report(container.pod.identity, Reason.START_HELD_BACK, waits)
+                self._cluster.add_event(container.pod.identity, Reason.START_HELD_BACK, waits)
             raise StartDeferred(waits)
 
     def _allocation(self, ids: Sequence[str], container: RequestingContainer | None) -> Allocation:

@@ -114,28 +114,28 @@ class DomainCanary(OwnContexts[Canary | None]):
 
     def why_no_caps(self, policy: Policy) -> str:
         """Why cgroups' limits, if the policy demands them, cannot be set, or empty. NvmlFailed."""
-        caps = self._setup.caps
-        if policy.memory_cap != "cgroup" or caps is None:
+        why = ""
+        if policy.memory_cap == "cgroup" and self._setup.caps:
+            why = self._setup.caps.why_not(self._uuids)
+        if not why:
             return ""
-        why = caps.why_not(gpu.uuid for gpu in self._setup.gpus)
-        remedy = "set memory_cap: auto, or change that"
-        return f"memory_cap is cgroup, and {why}; {remedy}" if why else ""
+        return f"memory_cap is cgroup, and {why}; set memory_cap: auto, or change that"
+
+    @property
+    def _uuids(self) -> list[str]:
+        return [gpu.uuid for gpu in self._setup.gpus]
 
     def _tries_caps(self, policy: Policy) -> bool:
         caps = self._setup.caps
-        gpus = [gpu.uuid for gpu in self._setup.gpus]
-        return policy.memory_cap != "mps" and caps is not None and not caps.why_not(gpus)
+        return policy.memory_cap != "mps" and caps is not None and not caps.why_not(self._uuids)
 
     def is_due(self, policy: Policy, *, in_use: bool) -> bool:
         """Whether it is to be run now, before anything else is set. NvmlFailed."""
-        if self._left_alone:
-            return False
-        if self._task is not None:
-            return True
+        if self._left_alone or self._task is not None:
+            return not self._left_alone
+        here = self._here()
         caps = self._tries_caps(policy)
-        return canary.is_due(
-            self.result, self._here(), policy.canary, in_use=in_use, tries_cap=caps
-        )
+        return canary.is_due(self.result, here, policy.canary, in_use=in_use, tries_cap=caps)
 
     def _here(self) -> CanaryScope:
         return CanaryScope(processes.boot_id(), self._setup.driver())
@@ -186,22 +186,23 @@ class DomainCanary(OwnContexts[Canary | None]):
     async def _run(self, pipe: ControlPipe, policy: Policy) -> Canary | None:
         """None where the daemon has clients, which may not be disturbed."""
         here = self._here()
+        gpus = self._setup.gpus
         servers = await pipe.ask(control_protocol.server_list())
-        if any(await pipe.clients(servers)):
+        if await pipe.clients(servers):
             return None
         await self._limit(pipe, (None, *servers), SERVER_LIMIT)
         deadline_s = policy.graces.start_s
         served = await self._clients(pipe, (SERVER_LIMIT, OWN_LIMIT), deadline_s)
-        findings = [canary.finding(gpu, served[gpu.uuid]) for gpu in self._setup.gpus]
-        cap = await self._try_caps(pipe, deadline_s) if self._tries_caps(policy) else ""
+        findings = [canary.finding(gpu, served[gpu.uuid]) for gpu in gpus]
+        cap = ""
+        if self._tries_caps(policy):
+            cap = await self._try_caps(pipe, deadline_s)
         self.servers = await pipe.ask(control_protocol.server_list())
         await self._limit(pipe, self.servers, DENIAL)
         denials: list[str] = []
         if not any(one.problem for one in findings):
             denied = await self._clients(pipe, (DENIAL,), deadline_s)
-            denials = [
-                canary.denial_problem(gpu, denied[gpu.uuid][DENIAL]) for gpu in self._setup.gpus
-            ]
+            denials = [canary.denial_problem(gpu, denied[gpu.uuid][DENIAL]) for gpu in gpus]
         result = replace(canary.in_one(findings, denials, here, time.time()), memory_cap=cap)
         if result.problem:  # else whoever settles the daemon sets what its next servers admit
             await self._limit(pipe, (None,), DENIAL)
@@ -214,17 +215,26 @@ class DomainCanary(OwnContexts[Canary | None]):
 
     async def _try_cap(self, gpu: Gpu, pipe: ControlPipe, deadline_s: float) -> str:
         caps = self._setup.caps
-        environment = CAP.environment(gpu.uuid, str(pipe.directory))
         if caps is None:
             return ""
         try:
             with caps.limited(f"canary-{self._setup.name}", gpu.uuid, CAP.limit_mib) as entering:
-                program = (*entering, *self._setup.program)
-                return canary.cap_problem(
-                    gpu, await run(program, {**self._environment, **environment}, deadline_s)
-                )
+                outcome = await self._client(gpu, CAP, pipe, deadline_s, entering)
+                return canary.cap_problem(gpu, outcome)
         except (NvmlFailed, OSError) as error:
             return f"{gpu.label}: {error}"
+
+    async def _client(
+        self,
+        gpu: Gpu,
+        trial: Trial,
+        pipe: ControlPipe,
+        deadline_s: float,
+        entering: Sequence[str] = (),
+    ) -> Outcome:
+        """entering: the prefix of its command."""
+        environment = {**self._environment, **trial.environment(gpu.uuid, str(pipe.directory))}
+        return await run((*entering, *self._setup.program), environment, deadline_s)
 
     async def _limit(self, pipe: ControlPipe, servers: Sequence[int | None], trial: Trial) -> None:
         """For every device that a client may see; server None: the default for new servers."""
@@ -236,16 +246,11 @@ class DomainCanary(OwnContexts[Canary | None]):
         self, pipe: ControlPipe, trials: Sequence[Trial], deadline_s: float
     ) -> Mapping[str, Mapping[Trial, Outcome]]:
         """The outcome of one client a GPU and trial, all at the same time; in the given order."""
-
-        async def one(gpu: Gpu, trial: Trial) -> Outcome:
-            limits = trial.environment(gpu.uuid, str(pipe.directory))
-            return await run(self._setup.program, {**self._environment, **limits}, deadline_s)
-
-        found: dict[str, dict[Trial, Outcome]] = {gpu.uuid: {} for gpu in self._setup.gpus}
         asked = [(gpu, trial) for gpu in self._setup.gpus for trial in trials]
-        outcomes = await asyncio.gather(*(one(gpu, trial) for gpu, trial in asked))
-        for (gpu, trial), outcome in zip(asked, outcomes, strict=True):
-            found[gpu.uuid][trial] = outcome
+        clients = [self._client(gpu, trial, pipe, deadline_s) for gpu, trial in asked]
+        found: dict[str, dict[Trial, Outcome]] = {}
+        for (gpu, trial), outcome in zip(asked, await asyncio.gather(*clients), strict=True):
+            found.setdefault(gpu.uuid, {})[trial] = outcome
         return found
 
 
@@ -284,7 +289,7 @@ class FirstContext(OwnContexts[None]):
     async def _run(self, pipe: ControlPipe, servers: Sequence[int], deadline_s: float) -> None:
         try:
             async with asyncio.timeout(deadline_s):
-                while pids := [pid for each in await pipe.clients(servers) for pid in each]:
+                while pids := await pipe.clients(servers):
                     if any(map(processes.identity_of, pids)):
                         return
                     await asyncio.sleep(_LOOK_S)
@@ -299,7 +304,7 @@ class FirstContext(OwnContexts[None]):
         limits = canary.first_context_environment(gpu.uuid, str(pipe_directory))
         environment = {**self._environment, **limits}
         refused: list[str] = []
-        while len(refused) < _TRIES:
+        for _try in range(_TRIES):
             outcome = await run(self._setup.program, environment, deadline_s)
             if isinstance(outcome, ProbeResult):
                 self._log.info("first context made", gpu=gpu.label, refused=refused)

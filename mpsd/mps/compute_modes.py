@@ -16,7 +16,7 @@ from mpsd.model.policy import Policy
 from mpsd.mps import control_daemon
 from mpsd.mps.control_daemon import ControlPipe
 from mpsd.mps.node_gpus import Tools
-from mpsd.mps.records import KeptRecord, of_this_boot
+from mpsd.mps.records import KeptRecord, of_this_boot, read_of_this_boot
 from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules.control_protocol import ControlFailed
 from mpsd.platform import processes, records
@@ -45,10 +45,13 @@ class FoundModes:
 
     def get(self, uuid: str) -> int | None:
         """The mode that was found; None where there is none of this boot. UnreadableRecord."""
-        found = records.read(path := self.file(uuid), FoundMode)
-        if found and (found.gpu != uuid or found.mode not in _NAMES):
-            raise records.UnreadableRecord(path, f"it is of {found.gpu} and mode {found.mode}")
-        return found.mode if found and found.boot_id == processes.boot_id() else None
+        found = read_of_this_boot(self.file(uuid), FoundMode)
+        if found is None:
+            return None
+        if found.gpu != uuid or found.mode not in _NAMES:
+            why = f"it is of {found.gpu} and mode {found.mode}"
+            raise records.UnreadableRecord(self.file(uuid), why)
+        return found.mode
 
     def put(self, uuid: str, mode: int) -> None:
         """OSError."""
@@ -89,21 +92,22 @@ class ComputeModes:
             self._asked = False
             self.put_back()
             return
-        known = self._known()
-        for uuid in (
-            one for one in self._kept.now.gpus if one not in known and not is_instance(one)
-        ):
-            known[uuid] = self._nvml.compute_mode(uuid)
-        for uuid, mode in known.items():
-            if mode is not None and not self._files.file(uuid).exists():
+        found: dict[str, int] = {}
+        for uuid in self._kept.now.gpus:
+            try:
+                mode = self._files.get(uuid)
+            except records.UnreadableRecord as error:
+                self._log_left(uuid, why_unknown(error, uuid))
+                continue
+            if mode is None and not is_instance(uuid):
+                mode = self._nvml.compute_mode(uuid)
                 self._files.put(uuid, mode)
-        self._kept.change(
-            compute_modes={uuid: mode for uuid, mode in known.items() if mode is not None}
-        )
-        self._asked = True
-        for uuid, mode in known.items():
             if mode is not None:
-                set_mode(self._nvml, uuid, self._nvml.exclusive_process)
+                found[uuid] = mode
+        self._kept.change(compute_modes=found)
+        self._asked = True
+        for uuid in found:
+            set_mode(self._nvml, uuid, self._nvml.exclusive_process)
 
     def try_to_follow(self, policy: Policy) -> None:
         """For a daemon that serves already, and continues where the mode cannot be set."""
@@ -115,33 +119,24 @@ class ComputeModes:
     def put_back(self) -> None:
         """Restores each GPU's mode; what cannot be restored is logged, and stays on disk."""
         left = {}
-        for uuid, mode in self._known().items():
+        for uuid in self._kept.now.gpus:
             try:
-                if mode is None:
+                if (mode := self._files.get(uuid)) is None:
+                    self._files.remove(uuid)  # of another boot
                     continue
                 if set_mode(self._nvml, uuid, mode):
                     self._log.info("compute mode put back", gpu=uuid, mode=mode)
                 self._files.remove(uuid)
+            except records.UnreadableRecord as error:
+                self._log_left(uuid, why_unknown(error, uuid))
             except NvmlFailed as error:
                 about = {"gpu": uuid, "mode": mode}
                 self._log.warning("compute mode not put back", **about, reason=str(error))
                 left[uuid] = mode
         self._kept.change(compute_modes=left)
 
-    def _known(self) -> dict[str, int | None]:
-        """The modes that were found, by GPU; None, and logged, where the file cannot be read."""
-        known: dict[str, int | None] = {}
-        for uuid in self._kept.now.gpus:
-            try:
-                if (mode := self._files.get(uuid)) is not None:
-                    known[uuid] = mode
-                elif self._files.file(uuid).exists():  # of another boot
-                    self._files.remove(uuid)
-            except records.UnreadableRecord as error:
-                known[uuid] = None
-                reason = why_unknown(error, uuid)
-                self._log.error("compute mode left as it is", gpu=uuid, reason=reason)
-        return known
+    def _log_left(self, uuid: str, reason: str) -> None:
+        self._log.error("compute mode left as it is", gpu=uuid, reason=reason)
 
 
 def set_mode(nvml: Nvml, uuid: str, mode: int) -> bool:
@@ -176,6 +171,10 @@ class Released:
     outcome: ReleaseOutcome
     reason: str = ""
 
+    @property
+    def is_left(self) -> bool:
+        return self.outcome is ReleaseOutcome.LEFT
+
 
 def release(run_directory: Path, find_tools: Callable[[], Tools]) -> tuple[Released, ...]:
     """Restores the modes of all GPUs in records of this boot; GPUs in use keep theirs. The run
@@ -197,14 +196,14 @@ def release(run_directory: Path, find_tools: Callable[[], Tools]) -> tuple[Relea
     tools.nvml.open()
     try:
         for folder, record in found:
-            why = asyncio.run(
-                _in_use(folder, record, ControlPipe(folder.pipe, tools.environment, _COMMAND_S))
-            )
-            rows = tuple(_released(record, files, tools.nvml, why))
-            back = {row.gpu for row in rows if row.outcome is not ReleaseOutcome.LEFT}
-            modes = {uuid: mode for uuid, mode in record.compute_modes.items() if uuid not in back}
+            pipe = ControlPipe(folder.pipe, tools.environment, _COMMAND_S)
+            why = asyncio.run(_in_use(folder, record, pipe))
+            modes = dict(record.compute_modes)
+            for row in _released(record, files, tools.nvml, why):
+                done.append(row)
+                if not row.is_left:
+                    modes.pop(row.gpu or "", None)
             records.write(folder.record, replace(record, compute_modes=modes), mode=0o644)
-            done += rows
         return tuple(done)
     finally:
         tools.nvml.close()
@@ -213,25 +212,27 @@ def release(run_directory: Path, find_tools: Callable[[], Tools]) -> tuple[Relea
 def _released(
     record: DomainRecord, files: FoundModes, nvml: Nvml, in_use: str
 ) -> Iterator[Released]:
+    left = ReleaseOutcome.LEFT
     for uuid in record.gpus:
         try:
             mode = files.get(uuid)
         except records.UnreadableRecord as error:
-            yield Released(record.domain, None, None, ReleaseOutcome.LEFT, why_unknown(error, uuid))
+            yield Released(record.domain, None, None, left, why_unknown(error, uuid))
             continue
         if mode is None:
             continue
-        name = _NAMES.get(mode, str(mode))
+        name = _NAMES[mode]
         if in_use:
-            yield Released(record.domain, uuid, name, ReleaseOutcome.LEFT, in_use)
+            yield Released(record.domain, uuid, name, left, in_use)
             continue
+        outcome = ReleaseOutcome.WAS_SO
         try:
-            changed = set_mode(nvml, uuid, mode)
+            if set_mode(nvml, uuid, mode):
+                outcome = ReleaseOutcome.PUT_BACK
         except NvmlFailed as error:
-            yield Released(record.domain, uuid, name, ReleaseOutcome.LEFT, str(error))
+            yield Released(record.domain, uuid, name, left, str(error))
         else:
             files.remove(uuid)
-            outcome = ReleaseOutcome.PUT_BACK if changed else ReleaseOutcome.WAS_SO
             yield Released(record.domain, uuid, name, outcome)
 
 
@@ -244,8 +245,10 @@ async def _in_use(folder: DomainFolder, record: DomainRecord, pipe: ControlPipe)
                 return ""
             return f"its control daemon ({record.daemon}) runs and does not listen; end it first"
         servers = await pipe.ask(control_protocol.server_list())
-        clients = [pid for each in await pipe.clients(servers) for pid in each]
+        clients = await pipe.clients(servers)
     except (ControlFailed, OSError) as error:
         return f"its control daemon does not report its clients: {error}; end it first"
+    if not clients:
+        return ""
     pids = ", ".join(map(str, clients))
-    return f"its control daemon ({daemon}) has clients: pid {pids}; end them first" if pids else ""
+    return f"its control daemon ({daemon}) has clients: pid {pids}; end them first"

@@ -18,6 +18,7 @@ from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.metrics import CommandTimes
 from mpsd.model.node_view import ServerLimit
+from mpsd.mps.records import read_of_this_boot
 from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules.control_protocol import Command, ControlFailed
 from mpsd.platform import processes, records
@@ -83,9 +84,13 @@ class ControlPipe:
             raise ControlFailed(f'"{shown}" ended with code {code}: {errors or "no message"}')
         return command.answer(output)
 
-    async def clients(self, servers: Iterable[int]) -> tuple[tuple[int, ...], ...]:
-        """The pids of the clients of each of these servers."""
-        return tuple([await self.ask(control_protocol.client_list(server)) for server in servers])
+    async def clients(self, servers: Iterable[int]) -> list[int]:
+        """The pids of the clients of these servers."""
+        found: list[int] = []
+        for server in servers:
+            pids = await self.ask(control_protocol.client_list(server))
+            found += pids
+        return found
 
     async def set_limit(self, limit: ServerLimit) -> None:
         """Sets a memory limit and reads it back; ControlFailed where it is another one then."""
@@ -94,9 +99,13 @@ class ControlPipe:
         )
         found = await self.ask(control_protocol.memory_limit(limit.server, limit.ordinal))
         if found != control_protocol.memory_mib_as_shown(limit.memory_mib):
-            of_whom = "new servers" if limit.server is None else f"server {limit.server}"
+            of_whom = f"server {limit.server}"
+            if limit.server is None:
+                of_whom = "new servers"
+            shown = f"{found} MiB"
+            if found is None:
+                shown = "none"
             which = f"the memory limit of {of_whom} for device {limit.ordinal}"
-            shown = "none" if found is None else f"{found} MiB"
             set_to = f"was set to {limit.memory_mib} MiB"
             raise ControlFailed(f"{which} {set_to} and reads back as {shown}")
 
@@ -126,9 +135,12 @@ def start(
     folder: DomainFolder, gpus: Sequence[str], environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Starts a daemon for these GPUs, multi-user where we are root. OSError if it cannot be."""
+    argv = [PROGRAM, "-f"]
+    if multi_user():
+        argv.append("-M")
     with folder.log.open("ab") as output:
         child = subprocess.Popen(
-            [PROGRAM, "-f", *(["-M"] if multi_user() else [])],
+            argv,
             env={
                 **environment,
                 PIPE_DIRECTORY: str(folder.pipe),
@@ -161,8 +173,8 @@ def listener(folder: DomainFolder) -> ProcessIdentity | None:
                 if error.errno != errno.EPROTOTYPE:  # a socket, but of another kind
                     raise
             else:
-                pid = peer_of(probe).pid  # 0 where it is in another pid namespace
-                return processes.identity_of(pid) if pid else None
+                # of pid 0, in another pid namespace, nothing is known
+                return processes.identity_of(peer_of(probe).pid)
     return None
 
 
@@ -186,7 +198,6 @@ def command_times(settings: Settings, domains: Iterable[str]) -> Mapping[str, Co
     found = {}
     for domain in domains:
         with suppress(records.UnreadableRecord):
-            read = records.read(settings.domain(domain).commands, CommandTimes)
-            if read and read.boot_id == processes.boot_id():
+            if read := read_of_this_boot(settings.domain(domain).commands, CommandTimes):
                 found[domain] = read
     return found

@@ -36,7 +36,9 @@ class LogTail:
 
     def __init__(self, path: Path, *, from_end: bool) -> None:
         self._path = path
-        self._position = path.stat().st_size if from_end and path.exists() else 0
+        self._position = 0
+        if from_end and path.exists():
+            self._position = path.stat().st_size
         self._rest = b""
 
     def has_grown(self) -> bool:
@@ -75,8 +77,9 @@ _ASKS_FOR_A_PROBE = {
     LogEvent.SERVER_EXITED,
     LogEvent.FAULT,
 }
+_COME = {LogEvent.SERVER_READY, LogEvent.SERVER_EXITED}  # or not
 Answer = TypeVar("Answer")
-_TROUBLES = (ControlFailed, OSError)  # TimeoutError is one of the latter
+TROUBLES = (ControlFailed, OSError)  # TimeoutError is one of the latter
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,16 +211,16 @@ class DomainDaemon:
         self.canary.cancel()
         self.first_context.cancel()
         self.read_log()
-        code = self._child.wait() if self._child else None
-        pid = self.identity
+        who = f"the control daemon ({self.identity})"
+        child = self._child
         self.identity = None
         self._child = None
-        if code is None:
-            return f"the control daemon ({pid}) is gone"
+        if child is None:
+            return f"{who} is gone"
+        code = child.wait()
         if code < 0:
-            return f"the control daemon ({pid}) was killed by signal {-code}"
-        ended = f"the control daemon ({pid}) ended with code {code}"
-        return f'{ended}; its last line: "{self._last_words}"'
+            return f"{who} was killed by signal {-code}"
+        return f'{who} ended with code {code}; its last line: "{self._last_words}"'
 
     def kill(self) -> None:
         """SIGKILL, on proof that it is the one; its clients lose it."""
@@ -232,22 +235,25 @@ class DomainDaemon:
         daemon = self.identity
         deadline_s = timeout_s + graces.command_s
         if daemon and self.alive:
+
+            async def has_ended() -> None:
+                await until(lambda: not processes.is_alive(daemon), deadline_s, "the daemon ends")
+
             try:
                 await self.pipe(deadline_s).ask(control_protocol.quit_daemon(timeout_s))
-                await until(lambda: not processes.is_alive(daemon), deadline_s, "the daemon ends")
-            except _TROUBLES as error:
+                await has_ended()
+            except TROUBLES as error:
                 self._log.warning("daemon killed", reason=f"it did not quit: {error}")
-                processes.send_signal(daemon, signal.SIGKILL)
-                await until(lambda: not processes.is_alive(daemon), deadline_s, "the daemon ends")
+                self.kill()
+                await has_ended()
         self.release()
         if self._child:
             self._child.wait()
         if self._cgroup:
+            is_empty = "the daemon's server has left its cgroup"
             # an empty cgroup that is left behind harms nobody
             with contextlib.suppress(TimeoutError):
-                await until(
-                    self._cgroup.remove, graces.command_s, "the daemon's server has left its cgroup"
-                )
+                await until(self._cgroup.remove, graces.command_s, is_empty)
 
     def release(self) -> None:
         """The daemon goes on."""
@@ -266,23 +272,22 @@ class DomainDaemon:
         asks = False
         for text in self.tail.lines():
             self._last_words = text.strip() or self._last_words
-            line = read_line(text)
-            if line:
+            if line := read_line(text):
                 asks = asks or line.event in _ASKS_FOR_A_PROBE
-                if line.event is LogEvent.SERVER_STARTING:
-                    self.coming = line.pid
-                elif line.pid == self.coming and line.event in {
-                    LogEvent.SERVER_READY,
-                    LogEvent.SERVER_EXITED,
-                }:
-                    # A server that ends before it was ready could not start.
-                    self.coming = None
-                    self.no_server = line.event is LogEvent.SERVER_EXITED
-                    self.settled = self.settled and not self.no_server
+                self._follow_server(line)
                 self.on_line(line)
                 if line.event.is_forwarded:
                     self._log.info("daemon says", kind=line.event.value, text=line.text)
         return asks
+
+    def _follow_server(self, line: LogLine) -> None:
+        if line.event is LogEvent.SERVER_STARTING:
+            self.coming = line.pid
+        elif line.pid == self.coming and line.event in _COME:
+            # A server that ends before it was ready could not start.
+            self.coming = None
+            self.no_server = line.event is LogEvent.SERVER_EXITED
+            self.settled = self.settled and not self.no_server
 
     async def probe(self, deadline_s: float, *, with_clients: bool) -> None:
         """Asks for its servers and their status, and for clients in a drain; has a server started
@@ -290,17 +295,19 @@ class DomainDaemon:
         OSError in a shortage."""
         pipe = self.pipe(deadline_s)
         asked_s = processes.boot_time_s()
+        clients = None
         try:
             if self.identity and self.is_stopped:  # it would not answer within any deadline
                 remedy = f"continue it: kill -CONT {self.identity.pid}"
                 raise DaemonSilent(f"{self.identity} was stopped by a signal; {remedy}")
             servers, status = await self.ask_for_health(pipe)
+            if with_clients:
+                clients = len(await pipe.clients(servers))
             # it died: start another at once, so that nobody else takes the GPU
-            if not servers and not with_clients:
+            elif not servers:
                 await pipe.ask(control_protocol.start_server(os.geteuid()))
                 servers = await pipe.ask(control_protocol.server_list())
-            clients = await pipe.clients(servers if with_clients else ())
-        except _TROUBLES as error:
+        except TROUBLES as error:
             if processes.is_shortage(error):  # ours: the daemon was not asked
                 raise
             self.unanswered += 1
@@ -311,21 +318,25 @@ class DomainDaemon:
         self.trouble = ""
         self.servers = servers
         self.asked_s = asked_s
-        self.server = ServerStatus.FAULT if status is ServerStatus.FAULT else ServerStatus.ACTIVE
-        self.clients = sum(map(len, clients)) if with_clients else None
+        self.server = status
+        self.clients = clients
 
     async def ask_for_health(self, pipe: ControlPipe) -> tuple[tuple[int, ...], ServerStatus]:
         """The servers, and the worst status among them; without a server there is nothing wrong."""
+        servers: tuple[int, ...] = ()
+        statuses = []
         if len(self.servers) == 1:
             servers, status = await self._timed(pipe, control_protocol.health(self.servers[0]))
-            if servers == self.servers:
-                return servers, status
-        servers = await self._timed(pipe, control_protocol.server_list())
-        statuses = [
-            await self._timed(pipe, control_protocol.server_status(server)) for server in servers
-        ]
-        in_fault = ServerStatus.FAULT in statuses
-        return servers, ServerStatus.FAULT if in_fault else ServerStatus.ACTIVE
+            statuses = [status]
+        if not servers or servers != self.servers:
+            servers = await self._timed(pipe, control_protocol.server_list())
+            statuses = [
+                await self._timed(pipe, control_protocol.server_status(server))
+                for server in servers
+            ]
+        if ServerStatus.FAULT in statuses:
+            return servers, ServerStatus.FAULT
+        return servers, ServerStatus.ACTIVE
 
     async def _timed(self, pipe: ControlPipe, command: Command[Answer]) -> Answer:
         began = time.monotonic()

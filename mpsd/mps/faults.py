@@ -54,9 +54,10 @@ class DomainFaults:
 
     def take_over(self, earlier: tuple[Fault, ...], total: int, *, same_daemon: bool) -> None:
         """Starts from the record of an earlier mpsd. Whose end it saw died with it."""
-        known = tuple(replace(fault, causes=fault.causes or ()) for fault in earlier)
-        self.all = known if same_daemon else faults.healed(known, time.time())
+        self.all = tuple(replace(fault, causes=fault.causes or ()) for fault in earlier)
         self.total = total
+        if not same_daemon:
+            self._heal()
 
     @property
     def as_recorded(self) -> dict[str, object]:
@@ -66,7 +67,7 @@ class DomainFaults:
     def daemon_gone(self) -> None:
         """Its server is gone with it, and with that every fault."""
         self._settle()
-        self.all = faults.healed(self.all, time.time())
+        self._heal()
         self._clients.forget()
         self._read = faults.Reading()
         self._heard_s = None
@@ -88,15 +89,20 @@ class DomainFaults:
         if in_fault or self._read.of_fault:
             self._daemon.read_log()  # the rest of what it has to say
         self._follow_servers()
-        listed = await self._listed(graces) if self._must_list(graces, in_fault=in_fault) else None
-        self._note(listed or {}, in_fault=in_fault)
+        listed: dict[int, FaultHit | None] = {}
+        if self._must_list(graces, in_fault=in_fault):
+            listed = await self._listed(graces)
+        self._note(listed, in_fault=in_fault)
         if self._signs and processes.boot_time_s() >= self._signs.noticed_s + faults.LATE_S:
             self._settle()
         if in_fault:
-            self._end(faults.to_end(self.all, listed or (), time.time(), graces))
+            self._end(faults.to_end(self.all, listed, time.time(), graces))
         elif open_faults := faults.unhealed(self.all):
-            self.all = faults.healed(self.all, time.time())
+            self._heal()
             self._log.info("fault healed", after_s=round(time.time() - open_faults[0].at, 2))
+
+    def _heal(self) -> None:
+        self.all = faults.healed(self.all, time.time())
 
     def _follow_servers(self) -> None:
         """The clients of a server that is gone are clients no more."""
@@ -110,20 +116,18 @@ class DomainFaults:
         if not self._asked or self._clients.list_due_s == 0 or self._read.of_fault:
             return True
         open_faults = faults.unhealed(self.all)
-        everyone = frozenset(pid for fault in open_faults for pid in fault.pids)
-        lingers = bool(faults.to_end(open_faults, everyone, time.time(), graces))
-        return in_fault and (lingers or not open_faults)
+        lingers = faults.to_end(open_faults, None, time.time(), graces)
+        return in_fault and bool(lingers or not open_faults)
 
-    async def _listed(self, graces: Graces) -> dict[int, FaultHit | None] | None:
-        """By pid, whom its servers list, None for who is gone since; None without an answer."""
+    async def _listed(self, graces: Graces) -> dict[int, FaultHit | None]:
+        """By pid, whom its servers list, None for who is gone since; nobody without an answer."""
         pipe = self._daemon.pipe(graces.command_s)
         asked_s = processes.boot_time_s()
         try:
-            lists = await pipe.clients(self._daemon.servers)
+            pids = await pipe.clients(self._daemon.servers)
         except (ControlFailed, OSError) as error:
             self._log.warning("clients not listed", reason=str(error))
-            return None
-        pids = [pid for each in lists for pid in each]
+            return {}
         known = self._clients.listed(pids, asked_s)
         self._asked = True
         return {pid: known.get(pid) for pid in pids}
@@ -141,10 +145,14 @@ class DomainFaults:
             return
         signs = FaultSigns(heard_s or processes.boot_time_s(), self._clear_s, read.pids)
         if in_fault:
-            # who is about to be gone may be its cause, whose end the server has not noticed
-            here = [who for who in listed.values() if who and not processes.is_ending(who.process)]
-            known = {who.process.pid: who for who in here}
-            gone = tuple(pid for pid, who in listed.items() if not who)
+            known = {}
+            gone = []
+            for pid, who in listed.items():
+                if who is None:
+                    gone.append(pid)
+                # who is about to be gone may be its cause, whose end the server has not noticed
+                elif not processes.is_ending(who.process):
+                    known[pid] = who
             self._begin(replace(signs, listed=known), gone)
         elif read.of_fault and self._has_vanished(
             over := replace(signs, over_s=processes.boot_time_s())
@@ -161,14 +169,16 @@ class DomainFaults:
         near = faults.near(self._clients.deaths, signs, self.all)
         return self._one_gpu and faults.vanished_together(near, signs.noticed_s, survivors)
 
-    def _begin(self, signs: FaultSigns, unidentified: tuple[int, ...] = ()) -> None:
+    def _begin(self, signs: FaultSigns, unidentified: Iterable[int] = ()) -> None:
         deaths = faults.near(self._clients.deaths, signs, self.all)
         hit = faults.hit_by(signs, deaths, one_gpu=self._one_gpu)
         self._signs = signs
-        self.all = faults.noted(self.all, Fault(time.time(), hit, unidentified, causes=None))
+        fault = Fault(time.time(), hit, tuple(unidentified), causes=None)
+        self.all = faults.noted(self.all, fault)
         self.total += 1
-        gone = [f"pid {pid}: already gone" for pid in unidentified]
-        self._log.warning("fault", hit=[*(f"{one.process}: {one.command}" for one in hit), *gone])
+        named = [f"{one.process}: {one.command}" for one in hit]
+        named += [f"pid {pid}: already gone" for pid in unidentified]
+        self._log.warning("fault", hit=named)
 
     def _settle(self) -> None:
         """Says who caused the last fault, as far as that can be told."""
@@ -218,6 +228,8 @@ class DomainFaults:
         if self._signs:
             waits.append(max(0.0, self._signs.noticed_s + faults.LATE_S - processes.boot_time_s()))
         if faults.unhealed(self.all):
-            is_soon = time.monotonic() - self._ended_at < graces.command_s
-            waits.append(_SOON_S if is_soon else faults.next_due_s(self.all, time.time(), graces))
+            due_s = faults.next_due_s(self.all, time.time(), graces)
+            if time.monotonic() - self._ended_at < graces.command_s:
+                due_s = _SOON_S
+            waits.append(due_s)
         return min((wait for wait in waits if wait is not None), default=None)

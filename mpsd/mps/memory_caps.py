@@ -11,6 +11,7 @@ from pathlib import Path
 from mpsd.model.grants import is_instance
 from mpsd.model.node_view import CAP_HOLDS, DomainRecord, LedgerView
 from mpsd.model.policy import MemoryCap, Policy
+from mpsd.mps.records import RecordFile
 from mpsd.mps.rules.memory_caps import (
     CANARY_FOUND,
     NOT_SET,
@@ -24,7 +25,7 @@ from mpsd.mps.rules.memory_caps import (
     why_never,
 )
 from mpsd.mps.rules.memory_caps import decide as decide_caps
-from mpsd.platform import processes, records
+from mpsd.platform import processes
 from mpsd.platform.containers import let_count, v2_tree
 from mpsd.platform.logs import Logger
 from mpsd.platform.nvml import Nvml, NvmlFailed
@@ -49,14 +50,22 @@ class CapProbe:
 
     def why_not(self, gpus: Iterable[str]) -> str:
         """Why not on these GPUs; empty where the driver has the functions. NvmlFailed."""
+        root = v2_tree(self.tree)
         for uuid in gpus:
             if is_instance(uuid):
                 return f"NVML sets no memory limits of cgroups for MIG instances such as {uuid}"
-            if (root := v2_tree(self.tree)) is None:
+            if root is None:
                 return self.no_tree
             if why := _too_old(self.nvml, uuid, root):
                 return why
         return ""
+
+    def set(self, gpu: str, folder: Path, memory_mib: int) -> None:
+        """Sets a cgroup's limit and reads it back. NvmlFailed."""
+        self.nvml.limit_memory(gpu, folder, memory_mib)
+        found = self.nvml.memory_limit_mib(gpu, folder)
+        if found != memory_mib:
+            raise NvmlFailed(f"a limit of {memory_mib} MiB reads back as {found}")
 
     @contextmanager
     def limited(self, name: str, gpu: str, memory_mib: int) -> Iterator[tuple[str, ...]]:
@@ -69,12 +78,7 @@ class CapProbe:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             let_count(root, folder)
-            self.nvml.limit_memory(gpu, folder, memory_mib)
-            found = self.nvml.memory_limit_mib(gpu, folder)
-            if found != memory_mib:
-                raise NvmlFailed(
-                    f"NVML: a limit of {memory_mib} MiB for a cgroup reads back as {found}"
-                )
+            self.set(gpu, folder, memory_mib)
             yield "/bin/sh", "-c", 'echo $$ > "$0" && exec "$@"', str(folder / "cgroup.procs")
         finally:
             with suppress(NvmlFailed):
@@ -97,57 +101,29 @@ class CapFiles:
     """The files between the agent and `mpsd control`."""
 
     def __init__(self, run_directory: Path, log: Logger) -> None:
-        self._wanted = run_directory / WANTED
-        self._in_force = run_directory / IN_FORCE
-        self._log = log
-        self._asked: WantedCaps | None = None  # what was written last
-        # as read last
-        self._known: dict[Path, tuple[tuple[int, int], WantedCaps | CapsInForce | None]] = {}
+        self._wanted = RecordFile(run_directory / WANTED, WantedCaps, log)
+        self._in_force = RecordFile(run_directory / IN_FORCE, CapsInForce, log)
 
     def ask(self, wanted: WantedCaps) -> None:
         """Writes it where it is another. OSError."""
-        if wanted != self._asked or not self._wanted.exists():
-            if wanted.caps or self._wanted.exists():
-                records.write(self._wanted, wanted)
-            self._asked = wanted
+        if wanted != self.wanted() and (wanted.caps or self._wanted.path.exists()):
+            self._wanted.write(wanted)
 
     def wanted(self) -> WantedCaps | None:
         """None where nobody has asked in this boot, or it cannot be read: then all stays as is."""
-        found = self._read(self._wanted, WantedCaps)
-        return found if isinstance(found, WantedCaps) else None
+        return self._wanted.read()
 
     def in_force(self) -> CapsInForce:
-        found = self._read(self._in_force, CapsInForce)
-        return found if isinstance(found, CapsInForce) else CapsInForce(processes.boot_id())
+        return self._in_force.read() or CapsInForce(processes.boot_id())
 
     def put(self, caps: CapsInForce) -> None:
         """OSError."""
         if caps != self.in_force():
-            records.write(self._in_force, caps, mode=0o644)
+            self._in_force.write(caps, mode=0o644)
 
     def clear(self) -> None:
-        for path in (self._wanted, self._in_force):
-            path.unlink(missing_ok=True)
-
-    def _read(
-        self, path: Path, kind: type[WantedCaps | CapsInForce]
-    ) -> WantedCaps | CapsInForce | None:
-        """What is in the file; None where there is none of this boot that can be read."""
-        try:
-            status = path.stat()
-        except OSError:
-            return None
-        stamp = status.st_ino, status.st_mtime_ns
-        if path not in self._known or self._known[path][0] != stamp:
-            found = None
-            try:
-                found = records.read(path, kind)
-            except records.UnreadableRecord as error:
-                self._log.warning("record ignored", reason=str(error))
-            if found and found.boot_id != processes.boot_id():
-                found = None
-            self._known[path] = (stamp, found)
-        return self._known[path][1]
+        for one in (self._wanted, self._in_force):
+            one.path.unlink(missing_ok=True)
 
 
 class CapRequests:
@@ -175,31 +151,34 @@ class CapRequests:
 
     def _reasons(self, ledger: LedgerView) -> Mapping[str, str]:
         policy = self._policy().memory_cap
-        if self._judged is None or self._judged[0] is not ledger or self._judged[1] != policy:
-            why_not = self._why_not(ledger.gpus)
-            reasons = {
-                held.grant.id: why_never(policy, held.grant.gpus, why_not) for held in ledger.held
-            }
-            self._never = {grant: why for grant, why in reasons.items() if why}
-            self._judged = (ledger, policy)
-            self._wanted = None
-        return self._never
+        if self._judged and self._judged[0] is ledger and self._judged[1] == policy:
+            return self._never
+        why_not = self._why_not(ledger.gpus)
+        never = {}
+        for held in ledger.held:
+            if why := why_never(policy, held.grant.gpus, why_not):
+                never[held.grant.id] = why
+        self._never = never
+        self._judged = (ledger, policy)
+        self._wanted = None
+        return never
 
     def _why_not(self, gpus: Collection[str]) -> Mapping[str, str]:
-        for gpu in gpus if self._too_old is None else ():
-            with suppress(NvmlFailed):
-                self._too_old = _too_old(self._nvml, gpu, Path("/"))
-                break
-        return dict.fromkeys(gpus, self._too_old) if self._too_old else {}
+        for gpu in gpus:
+            if self._too_old is None:
+                with suppress(NvmlFailed):
+                    self._too_old = _too_old(self._nvml, gpu, Path("/"))
+        if not self._too_old:
+            return {}
+        return dict.fromkeys(gpus, self._too_old)
 
     def in_force(self, ledger: LedgerView) -> tuple[frozenset[str], Mapping[str, str]]:
         """The grants whose cgroups hold them, and by grant why another's do not."""
         found = self._files.in_force()
-        never = self._reasons(ledger)
-        held = frozenset(found.grants)
-        return held, (found.troubles or {}) | {
-            grant: why for grant, why in never.items() if grant not in held
-        }
+        reasons = {**(found.troubles or {}), **self._reasons(ledger)}
+        for grant in found.grants:
+            reasons.pop(grant, None)
+        return frozenset(found.grants), reasons
 
 
 class MemoryCaps:
@@ -256,26 +235,24 @@ class MemoryCaps:
     def _drop(self, root: Path) -> None:
         """Forgets cgroups that are gone, limits and all; now and then also what NVML lacks."""
         self._looks += 1
-        ours = {
-            place: cap
-            for place, cap in self._ours.items()
-            if _inode(_folder(root, cap.cgroup)) == cap.inode
-        }
-        if self._looks >= _READ_AGAIN:
+        reads_back = self._looks >= _READ_AGAIN
+        if reads_back:
             self._looks = 0
-            for place, cap in tuple(ours.items()):
+        for place, cap in tuple(self._ours.items()):
+            folder = _folder(root, cap.cgroup)
+            if _inode(folder) != cap.inode:
+                del self._ours[place]
+            elif reads_back:
                 with suppress(NvmlFailed):
-                    found = self._probe.nvml.memory_limit_mib(cap.gpu, _folder(root, cap.cgroup))
-                    if found is None:
-                        del ours[place]
-                    else:
-                        ours[place] = replace(cap, memory_mib=found)
-        self._ours = ours
+                    found = self._probe.nvml.memory_limit_mib(cap.gpu, folder)
+                    del self._ours[place]
+                    if found is not None:
+                        self._ours[place] = replace(cap, memory_mib=found)
 
     def _why_not(self, gpus: Collection[str], domains: Collection[DomainRecord]) -> dict[str, str]:
         """By GPU: the driver has no such functions, or the canary found that they hold nobody."""
-        found: dict[str, str] = {}
-        canaries = {gpu: one.canary for one in domains for gpu in one.gpus if one.canary}
+        canaries = {gpu: one.canary for one in domains for gpu in one.gpus}
+        found = {}
         for gpu in gpus:
             try:
                 why = self._probe.why_not([gpu])
@@ -310,11 +287,10 @@ class MemoryCaps:
 
     def _act(self, actions: CapActions, root: Path) -> dict[tuple[str, int, str], str]:
         """By place, why a limit could not be set."""
-        nvml = self._probe.nvml
         failed: dict[tuple[str, int, str], str] = {}
         for cap in actions.resets:
             try:
-                nvml.limit_memory(cap.gpu, _folder(root, cap.cgroup), None)
+                self._probe.nvml.limit_memory(cap.gpu, _folder(root, cap.cgroup), None)
                 self._log.info("memory cap removed", cgroup=cap.cgroup, gpu=cap.gpu)
             except NvmlFailed as error:
                 if _inode(_folder(root, cap.cgroup)) == cap.inode:
@@ -325,9 +301,7 @@ class MemoryCaps:
         for cap in actions.sets:
             folder = _folder(root, cap.cgroup)
             try:
-                nvml.limit_memory(cap.gpu, folder, cap.memory_mib)
-                if (found := nvml.memory_limit_mib(cap.gpu, folder)) != cap.memory_mib:
-                    raise NvmlFailed(f"a limit of {cap.memory_mib} MiB reads back as {found}")
+                self._probe.set(cap.gpu, folder, cap.memory_mib)
                 self._ours[cap.place] = cap
                 self._log.info(
                     "memory cap set", cgroup=cap.cgroup, gpu=cap.gpu, memory_mib=cap.memory_mib
@@ -359,17 +333,17 @@ def _inode(folder: Path) -> int:
 
 def _found(root: Path, folder: Path, *, inside: bool = False) -> FoundCgroup | None:
     inode = _inode(folder)
+    if not inode:
+        return None
     counts = (folder / "dmem.max").exists()
-    return FoundCgroup(f"/{folder.relative_to(root)}", inode, inside, counts) if inode else None
+    return FoundCgroup(f"/{folder.relative_to(root)}", inode, inside, counts)
 
 
 def _folders_in(folder: Path) -> list[Path]:
-    try:
-        return [
-            Path(each.path) for each in os.scandir(folder) if each.is_dir(follow_symlinks=False)
-        ]
-    except OSError:
-        return []
+    with suppress(OSError):
+        found = [each for each in os.scandir(folder) if each.is_dir(follow_symlinks=False)]
+        return [Path(each.path) for each in found]
+    return []
 
 
 def _pod_folders(root: Path) -> dict[str, Path]:

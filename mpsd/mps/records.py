@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 import mpsd
 from mpsd.model.domain import ENDED, Domain, DomainKind, Groups, State, domains, regrouped
@@ -19,31 +20,91 @@ from mpsd.platform.processes import ProcessSet
 from mpsd.platform.run_directory import DomainFolder
 
 
+class _OfBoot(Protocol):
+    @property
+    def boot_id(self) -> str: ...
+
+
+Kept = TypeVar("Kept", bound=_OfBoot)
+
+
+def read_of_this_boot(path: Path, kind: type[Kept]) -> Kept | None:
+    """None where there is none: pids and modes of another boot mean nothing. UnreadableRecord."""
+    found = records.read(path, kind)
+    if found is None or found.boot_id != processes.boot_id():
+        return None
+    return found
+
+
+class RecordFile(Generic[Kept]):
+    """One such file, read again only where it is another than before."""
+
+    def __init__(self, path: Path, kind: type[Kept], log: Logger) -> None:
+        self.path = path
+        self._kind = kind
+        self._log = log
+        self._stamp: tuple[int, ...] = ()
+        self._value: Kept | None = None
+        self.is_unreadable = False
+
+    @property
+    def is_another(self) -> bool:
+        """Than was read or written last."""
+        return _stamp(self.path) != self._stamp
+
+    def read(self) -> Kept | None:
+        """None also where it cannot be read, which is logged once."""
+        if not self.is_another:
+            return self._value
+        self._stamp = _stamp(self.path)
+        self._value = None
+        self.is_unreadable = False
+        try:
+            self._value = read_of_this_boot(self.path, self._kind)
+        except records.UnreadableRecord as error:
+            self._log.warning("record ignored", reason=str(error))
+            self.is_unreadable = True
+        return self._value
+
+    def write(self, value: Kept | None, mode: int = 0o600) -> None:
+        """None: removes it. OSError."""
+        if value is None:
+            self.path.unlink(missing_ok=True)
+        else:
+            records.write(self.path, value, mode)
+        self._stamp = _stamp(self.path)
+        self._value = value
+        self.is_unreadable = False
+
+
+def _by_number(domain: str) -> list[int]:
+    return [int(number) for number in re.findall("[0-9]+", domain)]
+
+
 class DomainRecords:
     """Every `<run directory>/<domain>/record.json` of this boot."""
 
     def __init__(self, run_directory: Path, log: Logger) -> None:
         self._run_directory = run_directory
         self._log = log
-        self._seen: dict[Path, tuple[int, int]] = {}
-        self._noticed: tuple[object, ...] = ()
-        self._records: dict[Path, DomainRecord] = {}
-        self._daemons = ProcessSet()
         self._listed = 0
-        self._candidates: list[Path] = []
-        self._unreadable: set[Path] = set()
+        self._files: dict[Path, RecordFile[DomainRecord]] = {}
+        self._noticed: tuple[object, ...] = ()
+        self._records: list[DomainRecord] = []
+        self._daemons = ProcessSet()
 
     @property
     def unreadable(self) -> bool:
         """Whether the last `read` left out an unreadable record, whose daemon nobody knows."""
-        return bool(self._unreadable)
+        return any(one.is_unreadable for one in self._files.values())
 
     def changed(self) -> bool:
         """Whether a file has come, gone or changed, or a daemon died, since the last call."""
+        self._list()
         self._daemons.ask()
-        bereft = [one.domain for one in self._records.values() if self._is_bereft(one)]
+        bereft = [one.domain for one in self._records if self._is_bereft(one)]
         before = self._noticed
-        self._noticed = (self._look(), bereft)
+        self._noticed = ([*map(_stamp, self._files)], bereft)
         return self._noticed != before
 
     def _is_bereft(self, record: DomainRecord) -> bool:
@@ -54,50 +115,34 @@ class DomainRecords:
 
     def read(self) -> tuple[DomainRecord, ...]:
         """By the domain's name."""
-        found = self._look()
-        for path, stamp in found.items():
-            if self._seen.get(path) != stamp:
-                self._read(path)
-        self._seen = found
-        self._unreadable &= found.keys()
-        self._records = {path: record for path, record in self._records.items() if path in found}
-        self._daemons.keep_only({one.daemon.pid for one in self._records.values() if one.daemon})
+        self._list()
+        self._records = []
+        pids = set()
+        for file in self._files.values():
+            record = file.read()
+            if record is None or record.version != RECORD_VERSION:
+                continue
+            self._records.append(record)
+            if record.daemon:
+                pids.add(record.daemon.pid)
+                self._daemons.add(record.daemon)
+        self._daemons.keep_only(pids)
         self._daemons.ask()
-        records_now = [self._as_it_is(record) for record in self._records.values()]
-        records_now.sort(key=lambda one: [int(n) for n in re.findall("[0-9]+", one.domain)])
-        return tuple(records_now)
+        return tuple(map(self._as_it_is, self._records))
 
-    def _look(self) -> dict[Path, tuple[int, int]]:
-        stamps = {}
+    def _list(self) -> None:
         with suppress(FileNotFoundError):
             listed = self._run_directory.stat().st_mtime_ns
-            if listed != self._listed:  # a domain's folder has come or gone
-                self._candidates = [
-                    folder / "record.json" for folder in self._run_directory.glob("gpu*")
-                ]
-                self._listed = listed
-        for path in self._candidates:
-            try:  # not by `suppress`: this is done a hundred times a second
-                status = path.stat()
-            except FileNotFoundError:
-                continue
-            stamps[path] = (status.st_ino, status.st_mtime_ns)
-        return stamps
-
-    def _read(self, path: Path) -> None:
-        try:
-            record = _read_of_this_boot(path)
-        except records.UnreadableRecord as error:
-            self._records.pop(path, None)
-            self._log.warning("record ignored", reason=str(error))
-            self._unreadable.add(path)
-            return
-        self._records.pop(path, None)
-        self._unreadable.discard(path)
-        if record and record.version == RECORD_VERSION:
-            self._records[path] = record
-            if record.daemon:
-                self._daemons.add(record.daemon)
+            if listed == self._listed:
+                return
+            self._listed = listed  # a domain's folder has come or gone
+            before = self._files
+            self._files = {}
+            folders = self._run_directory.glob("gpu*")
+            for folder in sorted(folders, key=lambda path: _by_number(path.name)):
+                path = folder / "record.json"
+                known = before.get(path)
+                self._files[path] = known or RecordFile(path, DomainRecord, self._log)
 
     def _as_it_is(self, record: DomainRecord) -> DomainRecord:
         """The record; for a daemon whose death is not recorded yet, with the state that follows."""
@@ -107,25 +152,26 @@ class DomainRecords:
         return replace(record, state=State.DOWN, reason=reason, daemon=None, servers=())
 
 
-def _read_of_this_boot(path: Path) -> DomainRecord | None:
-    """None where there is none: pids and modes of another boot mean nothing. UnreadableRecord."""
-    record = records.read(path, DomainRecord)
-    return record if record and record.boot_id == processes.boot_id() else None
-
-
 def of_this_boot(
     run_directory: Path,
 ) -> Iterator[tuple[DomainFolder, DomainRecord | records.UnreadableRecord]]:
     """The domains' folders, by name, with their records of this boot, or why one is unreadable."""
-    for path in sorted(
-        run_directory.glob("gpu*/record.json"), key=lambda path: (len(path.parent.name), path)
-    ):
+    paths = run_directory.glob("gpu*/record.json")
+    for path in sorted(paths, key=lambda path: _by_number(path.parent.name)):
+        folder = DomainFolder(path.parent)
         try:
-            record: DomainRecord | records.UnreadableRecord | None = _read_of_this_boot(path)
+            if record := read_of_this_boot(folder.record, DomainRecord):
+                yield folder, record
         except records.UnreadableRecord as error:
-            record = error
-        if record:
-            yield DomainFolder(path.parent), record
+            yield folder, error
+
+
+def domain_of(record: DomainRecord) -> Domain:
+    """kind: LISTED where another mpsd has written one that is not known here."""
+    kind = DomainKind.LISTED
+    with suppress(ValueError):
+        kind = DomainKind(record.kind)
+    return Domain(record.domain, record.gpus, kind)
 
 
 class KeptRecord:
@@ -158,44 +204,46 @@ class KeptRecord:
     def earlier(self) -> DomainRecord | None:
         """The record on disk, of this boot."""
         try:
-            old = _read_of_this_boot(self._path)
+            old = read_of_this_boot(self._path, DomainRecord)
         except records.UnreadableRecord as error:
             self._log.warning("record ignored", reason=str(error))
             return None
-        return old if old and (old.version, old.gpus) == (RECORD_VERSION, self.now.gpus) else None
+        if old and (old.version, old.gpus) == (RECORD_VERSION, self.now.gpus):
+            return old
+        return None
 
     def change(self, **fields: object) -> None:
         """Writes the record where these fields change it, or somebody changed the file."""
         changed = replace(self.now, **fields)  # type: ignore[arg-type]
-        if changed != self.now or self._unwritten or _stamp(self._path) != self._written:
-            self.now = changed
-            before = self._unwritten
-            self._unwritten = ""
-            try:
-                records.write(self._path, changed, mode=0o644)
-                self._written = _stamp(self._path)
-            except OSError as error:
-                self._unwritten = error.strerror or str(error)
-            if self._unwritten and self._unwritten != before:
-                self._log.error("record not written", file=str(self._path), reason=self._unwritten)
-            elif before and not self._unwritten:
-                self._log.info("record written again", file=str(self._path))
+        before = self._unwritten
+        if changed == self.now and not before and _stamp(self._path) == self._written:
+            return
+        self.now = changed
+        self._unwritten = ""
+        try:
+            records.write(self._path, changed, mode=0o644)
+            self._written = _stamp(self._path)
+        except OSError as error:
+            self._unwritten = error.strerror or str(error)
+        if self._unwritten and self._unwritten != before:
+            self._log.error("record not written", file=str(self._path), reason=self._unwritten)
+        elif before and not self._unwritten:
+            self._log.info("record written again", file=str(self._path))
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
     """Which file is there, and since when; empty where there is none."""
-    with suppress(OSError):
+    try:  # not by `suppress`: this is done a hundred times a second
         status = path.stat()
-        return status.st_ino, status.st_mtime_ns, status.st_size
-    return ()
+    except OSError:
+        return ()
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 # -- which domains there are to be ---------------------------------------------------------------
 
 # after its last grant, before a joined domain is divided though nobody wants one of its GPUs alone
 _IDLE_S = 10.0
-
-
 DOMAINS_FILE = "domains.json"  # in the run directory
 
 
@@ -216,14 +264,12 @@ class NodeDomains:
     ) -> None:
         """InvalidInput where the policy names a GPU that is not there; it counts as it is now."""
         self._run_directory = run_directory
-        self._file = run_directory / DOMAINS_FILE
+        self._file = RecordFile(run_directory / DOMAINS_FILE, JoinedGroups, log)
         self.gpus = gpus
         self._asked = policy
         self._policy = policy
         self._log = log
         self._groups: Groups = ()  # as they were read or written last
-        self._seen: tuple[int, ...] = ()
-        self._unreadable = False
         self._idle_since: dict[tuple[str, ...], float] = {}
         self._leave_out_divided()
         # every: with those whose GPUs are gone, until they have ended
@@ -236,23 +282,15 @@ class NodeDomains:
 
     def look(self) -> None:
         """Reads what was last written; if it cannot, the domains of `mpsd control` stay."""
-        if (stamp := _stamp(self._file)) == self._seen:
+        if not self._file.is_another:
             return
-        unreadable = False
-        try:
-            found = records.read(self._file, JoinedGroups)
-            groups = found.groups if found and found.boot_id == processes.boot_id() else ()
-        except records.UnreadableRecord as error:
-            self._log.warning("record ignored", reason=str(error))
-            unreadable = True
-            seen = [record for _folder, record in of_this_boot(self._run_directory)]
-            groups = tuple(
-                one.gpus
-                for one in seen
-                if isinstance(one, DomainRecord) and one.kind == DomainKind.JOINED.value
-            )
-        self._seen = stamp
-        self._unreadable = unreadable
+        groups: Groups = ()
+        if found := self._file.read():
+            groups = found.groups
+        elif self._file.is_unreadable:
+            for _folder, record in of_this_boot(self._run_directory):
+                if isinstance(record, DomainRecord) and record.kind == DomainKind.JOINED:
+                    groups = (*groups, record.gpus)
         self._take(groups)
 
     def _take(self, groups: Groups) -> None:
@@ -265,10 +303,10 @@ class NodeDomains:
         """Has domains of these GPUs from now on: the MIG layout of one may have changed."""
         if gpus is self.gpus:
             return
-        before = {gpu.uuid for gpu in self.gpus}
+        before = {gpu.uuid: gpu.label for gpu in self.gpus}
         now = {gpu.uuid: gpu.label for gpu in gpus}
-        new = [label for uuid, label in now.items() if uuid not in before]
-        gone = [gpu.label for gpu in self.gpus if gpu.uuid not in now]
+        new = [now[uuid] for uuid in now if uuid not in before]
+        gone = [before[uuid] for uuid in before if uuid not in now]
         self._log.info("GPUs changed", new=new, gone=gone)
         self.gpus = gpus
         self._leave_out_divided()
@@ -286,34 +324,35 @@ class NodeDomains:
 
     def keep_gone(self, records: Iterable[DomainRecord]) -> None:
         """Counts domains without a GPU here among `every`, as long as they have records."""
-        kinds = {kind.value: kind for kind in DomainKind}
-        gone = [
-            Domain(one.domain, one.gpus, kinds.get(one.kind, DomainKind.LISTED))
-            for one in records
-            if self.is_gone(one)
-        ]
-        if (*self.now, *gone) != self.every:
-            self.every = (*self.now, *gone)
+        every = (*self.now, *map(domain_of, filter(self.is_gone, records)))
+        if every != self.every:
+            self.every = every
 
     def is_gone(self, record: DomainRecord) -> bool:
         """Whether none of its GPUs is here any more."""
-        return {gpu.uuid for gpu in self.gpus}.isdisjoint(record.gpus)
+        return self._uuids.isdisjoint(record.gpus)
+
+    @property
+    def _uuids(self) -> set[str]:
+        return {gpu.uuid for gpu in self.gpus}
 
     def ends(self, record: DomainRecord) -> bool:
         """Whether `mpsd control` ends it. One without GPUs stays until its programs have ended."""
-        return self.replaced(record) and not (self.is_gone(record) and record.state not in ENDED)
+        return self.replaced(record) and (record.state in ENDED or not self.is_gone(record))
 
     # -- for the agent alone ----------------------------------------------------------------------
 
     def keep(self) -> None:
         """Writes them again where the file was changed, removed or cannot be read. OSError."""
-        if _stamp(self._file) != self._seen or self._unreadable:
+        if self._file.is_another or self._file.is_unreadable:
             self._write(self.joined)
 
     def planned(self, wanted: Collection[str], held: Collection[str]) -> tuple[Domain, ...] | None:
         """The domains with these GPUs in one; None as of `regrouped`."""
         groups = regrouped(wanted, self.now, held)
-        return None if groups is None else domains(self.gpus, self._policy, groups)
+        if groups is None:
+            return None
+        return domains(self.gpus, self._policy, groups)
 
     def form(self, wanted: Collection[str], held: Collection[str]) -> bool:
         """Has these GPUs in one domain from now on; False where they cannot be joined. OSError."""
@@ -334,35 +373,33 @@ class NodeDomains:
         """Divides every joined domain in which nobody holds a grant, now. OSError."""
         self._divide(self._unused(held))
 
-    def _unused(self, held: Collection[str]) -> list[tuple[str, ...]]:
-        joined = (domain for domain in self.now if domain.kind is DomainKind.JOINED)
-        unused = [domain for domain in joined if set(domain.gpus).isdisjoint(held)]
-        folder = self._run_directory
-        return [one.gpus for one in unused if not DomainFolder(folder / one.name).drain.exists()]
+    def _unused(self, held: Collection[str]) -> Iterator[tuple[str, ...]]:
+        for domain in self.now:
+            is_free = domain.kind is DomainKind.JOINED and set(domain.gpus).isdisjoint(held)
+            folder = DomainFolder(self._run_directory / domain.name)
+            if is_free and not folder.drain.exists():
+                yield domain.gpus
 
     def _divide(self, groups: Iterable[tuple[str, ...]]) -> None:
         if over := set(groups):
             self._write(tuple(group for group in self.joined if group not in over))
 
     def _write(self, groups: Groups) -> None:
+        written = None
         if groups:
-            records.write(self._file, JoinedGroups(processes.boot_id(), groups), mode=0o644)
-        else:
-            self._file.unlink(missing_ok=True)
-        self._seen = _stamp(self._file)
-        self._unreadable = False
-        before = self.now
+            written = JoinedGroups(processes.boot_id(), groups)
+        self._file.write(written, mode=0o644)
+        before = {domain.name for domain in self.now}
         self._take(groups)
-        named = {domain.name for domain in self.now} - {domain.name for domain in before}
+        named = {domain.name for domain in self.now} - before
         if named:
             self._log.info("domains changed", new=sorted(named))
 
     def replaced(self, record: DomainRecord) -> bool:
         """Whether it is to end, since its GPUs are of others now, or one is gone."""
-        if not {gpu.uuid for gpu in self.gpus}.issuperset(record.gpus):
+        if not self._uuids.issuperset(record.gpus):
             return True
-        if record.kind not in (DomainKind.ALONE, DomainKind.JOINED) or record.gpus in self.joined:
-            return False
-        return record.kind == DomainKind.JOINED or any(
-            not set(group).isdisjoint(record.gpus) for group in self.joined
-        )
+        if record.kind == DomainKind.JOINED:
+            return record.gpus not in self.joined
+        joined = {uuid for group in self.joined for uuid in group}
+        return record.kind == DomainKind.ALONE and not joined.isdisjoint(record.gpus)

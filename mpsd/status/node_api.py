@@ -58,7 +58,7 @@ class MetricsApi:
         status = None
         domains = []
         if agent.view:
-            status = node_report(agent.view, self._sources.policy, agent.watchdog.report())
+            status = node_report(agent.view, self._sources.policy, agent.watchdog.violations())
             domains = [domain.name for domain in status.domains]
         found = [
             *samples(

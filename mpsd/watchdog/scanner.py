@@ -4,6 +4,7 @@ go into another grant's cgroup. In a pod, container or program's cgroup a proces
 that alone: who could choose its mark could hide behind another's. Use by graphics interfaces counts
 too. Nothing new costs two calls to NVML a GPU, and gives the same clients."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -101,14 +102,15 @@ def managed_mib(
     """By pid, the managed memory proven on a GPU with this memory. unexplained_mib: in use there of
     nobody by NVML. On one GPU all that is mapped counts, if the GPU has as much; else only what
     nobody else can have."""
-    proven = {
-        pid: one.mib for pid, one in mapped.items() if one.gpus == 1 and one.mib <= memory_mib
-    }
+    proven = {}
     all_mib = sum(one.mib for one in mapped.values())
     for pid, one in mapped.items():
-        if pid not in proven:
-            proven[pid] = min(one.mib, max(0, unexplained_mib - (all_mib - one.mib)))
-    return {pid: mib for pid, mib in proven.items() if mib}
+        mib = one.mib
+        if one.gpus > 1 or mib > memory_mib:
+            mib = min(mib, unexplained_mib - (all_mib - mib))
+        if mib > 0:
+            proven[pid] = mib
+    return proven
 
 
 class ManagedMemory:
@@ -119,8 +121,8 @@ class ManagedMemory:
     def __init__(self, memory_mib: int) -> None:
         self._memory_mib = memory_mib
         self._seen_mib = 0  # what was in use and not counted when `of` was found
-        self._looked_at = self._steady_since = float("-inf")
-        self._over_since = float("inf")
+        self._looked_at = self._steady_since = -math.inf
+        self._over_since = math.inf
         self._over_mib = 0  # of nobody's, beyond the least that was
         self._rest_mib = 0  # in use, and not counted by NVML for any process
         # of it, with no managed memory in use; None before that is known
@@ -139,47 +141,54 @@ class ManagedMemory:
         if rest_mib != self._rest_mib:
             self._rest_mib = rest_mib
             self._steady_since = now
-        self._find(frozenset([pid for pid, _ in uses]), count_gpus, now)
+        self._find({pid for pid, _ in uses}, count_gpus, now)
         nobodys_mib = rest_mib - sum(self.of.values())
         if now - self._steady_since >= _STEADY_S:
-            before_mib = rest_mib if self._least_mib is None else self._least_mib
-            self._least_mib = min(max(0, nobodys_mib), before_mib)
-        least_mib = nobodys_mib if self._least_mib is None else self._least_mib
-        self._over_mib = over_mib = nobodys_mib - least_mib
-        self._over_since = float("inf") if over_mib < _REPORT_MIB else min(self._over_since, now)
-        stays = now - self._over_since >= _STEADY_S
-        self.unexplained_mib = over_mib // _ROUND_MIB * _ROUND_MIB if stays else 0
+            least_mib = max(0, nobodys_mib)
+            if self._least_mib is not None:
+                least_mib = min(least_mib, self._least_mib)
+            self._least_mib = least_mib
+        self._over_mib = 0
+        if self._least_mib is not None:
+            self._over_mib = nobodys_mib - self._least_mib
+        self._over_since = min(self._over_since, now)
+        if self._over_mib < _REPORT_MIB:
+            self._over_since = math.inf
+        self.unexplained_mib = 0
+        if now - self._over_since >= _STEADY_S:
+            self.unexplained_mib = self._over_mib // _ROUND_MIB * _ROUND_MIB
 
-    def _find(self, pids: frozenset[int], count_gpus: Callable[[int], int], now: float) -> None:
+    def _find(self, pids: set[int], count_gpus: Callable[[int], int], now: float) -> None:
         grown_mib = self._rest_mib - (self._least_mib or 0)
-        is_known = self._over_mib < _LOOK_MIB  # else one may map other things with as many pages
-        self._mapped = {
-            pid: known for pid, known in self._mapped.items() if pid in pids and is_known
-        }
+        for pid in self._mapped.keys() - pids:
+            del self._mapped[pid]
+        if self._over_mib >= _LOOK_MIB:  # one may map other things with as many pages
+            self._mapped.clear()
         if grown_mib < _LOOK_MIB:
             self.of = {}
             self._seen_mib = self._rest_mib
-        elif now - self._looked_at >= (
-            _LOOK_S if self._rest_mib >= self._seen_mib + _LOOK_MIB else _LOOK_AGAIN_S
-        ):
-            self._seen_mib = self._rest_mib
-            self._looked_at = now
-            found = {
-                pid: UvmMapping(self._mapped_mib(pid, gpus), gpus)
-                for pid in pids
-                for gpus in [count_gpus(pid)]
-            }
-            self.of = managed_mib(
-                found, 0 if self._least_mib is None else grown_mib, self._memory_mib
-            )
+            return
+        pause_s = _LOOK_AGAIN_S
+        if self._rest_mib >= self._seen_mib + _LOOK_MIB:
+            pause_s = _LOOK_S
+        if now - self._looked_at < pause_s:
+            return
+        self._seen_mib = self._rest_mib
+        self._looked_at = now
+        if self._least_mib is None:
+            grown_mib = 0
+        found = {pid: self._mapping(pid, count_gpus(pid)) for pid in pids}
+        self.of = managed_mib(found, grown_mib, self._memory_mib)
 
-    def _mapped_mib(self, pid: int, gpus: int) -> int:
-        """Beyond what its contexts map. 0 of one that is gone: it holds nothing."""
+    def _mapping(self, pid: int, gpus: int) -> UvmMapping:
         pages = processes.address_space_pages(pid)
-        known = self._mapped.get(pid)
-        if pages is not None and (known is None or known[0] != pages):
-            known = self._mapped[pid] = pages, (processes.mapped_bytes(pid, _UVM) or 0) // _MIB
-        return max(0, known[1] - _UVM_OF_CONTEXT_MIB * gpus) if known else 0
+        if pages is None:  # it is gone, and holds nothing
+            return UvmMapping(0, gpus)
+        known_pages, mib = self._mapped.get(pid, (0, 0))
+        if known_pages != pages:
+            mib = (processes.mapped_bytes(pid, _UVM) or 0) // _MIB
+            self._mapped[pid] = pages, mib
+        return UvmMapping(max(0, mib - _UVM_OF_CONTEXT_MIB * gpus), gpus)
 
 
 @dataclass(slots=True)
@@ -194,7 +203,7 @@ class _GpuScan:
     drawing: Uses = ()
     pids: frozenset[int] = frozenset()
     on_mps: frozenset[int] = frozenset()
-    mps_asked_at: float = float("-inf")
+    mps_asked_at: float = -math.inf
     clients: dict[int, Client] = field(default_factory=dict)
     failed: str = ""
 
@@ -211,8 +220,8 @@ class GpuProcessScanner:
         whereabouts: Whereabouts | None = None,
     ) -> None:
         self._nvml = nvml
-        self._of = gpus
-        self._gpus = {gpu.uuid: _GpuScan(ManagedMemory(gpu.memory_mib)) for gpu in gpus}
+        self._of: Iterable[Gpu] = ()
+        self._gpus: dict[str, _GpuScan] = {}
         self._mark = mark
         self._whereabouts = whereabouts
         self._owners = Owners()
@@ -221,12 +230,16 @@ class GpuProcessScanner:
         # whether nothing about them is left to read, and each is held by a pidfd
         self._settled = True
         self.last = Scan((), ())
+        self.follow(gpus)
 
     def follow(self, gpus: Iterable[Gpu]) -> None:
         """Scans these GPUs from now on: MIG instances come and go."""
         if gpus is not self._of:
-            new = {gpu.uuid: _GpuScan(ManagedMemory(gpu.memory_mib)) for gpu in gpus}
-            self._gpus = {uuid: self._gpus.get(uuid, one) for uuid, one in new.items()}
+            before = self._gpus
+            self._gpus = {}
+            for gpu in gpus:
+                known = before.get(gpu.uuid)
+                self._gpus[gpu.uuid] = known or _GpuScan(ManagedMemory(gpu.memory_mib))
             self._of = gpus
             self._settled = False
 
@@ -242,21 +255,28 @@ class GpuProcessScanner:
             self._find_again()
         self._settled = True
         self._owners = owners
-        changed = [
-            self._scan_gpu(uuid, one, now, sure=sure, anew=anew) for uuid, one in self._gpus.items()
-        ]
-        if anew or any(changed):
-            self.last = Scan(
-                tuple([client for one in self._gpus.values() for client in one.clients.values()]),
-                tuple([one.failed for one in self._gpus.values() if one.failed]),
-                frozenset([uuid for uuid, one in self._gpus.items() if one.failed]),
-                {uuid: one.managed[1] for uuid, one in self._gpus.items() if one.managed[1]},
-            )
-            seen = {pid for one in self._gpus.values() for pid in one.clients}
+        changed = anew
+        for uuid, one in self._gpus.items():
+            changed |= self._scan_gpu(uuid, one, now, sure=sure, anew=anew)
+        if changed:
+            self.last = self._seen()
+            seen = {client.pid for client in self.last.clients}
             if len(seen) != len(self._known):  # some are on no GPU any more
                 self._known = {pid: known for pid, known in self._known.items() if pid in seen}
                 self._living.keep_only(seen)
         return self.last
+
+    def _seen(self) -> Scan:
+        clients: list[Client] = []
+        failed = {}
+        unexplained_mib = {}
+        for uuid, one in self._gpus.items():
+            clients += one.clients.values()
+            if one.failed:
+                failed[uuid] = one.failed
+            if one.managed[1]:
+                unexplained_mib[uuid] = one.managed[1]
+        return Scan(tuple(clients), tuple(failed.values()), frozenset(failed), unexplained_mib)
 
     def _scan_gpu(self, uuid: str, one: _GpuScan, now: float, *, sure: bool, anew: bool) -> bool:
         """Whether anything has changed."""
@@ -284,22 +304,31 @@ class GpuProcessScanner:
         one.managed = managed
         one.failed = ""
         for pid, used_bytes in _each_once(uses).items():
-            known = None if pid in self._owners.servers else self._who(pid)
-            if known:
-                used_mib = None
-                if used_bytes is not None:
-                    used_mib = used_bytes // _MIB + managed[0].get(pid, 0)
-                grant = self._grant_of(known)
-                is_on = pid in on_mps
-                what = (known.command, grant, known.pod, known.environment)
-                only_draws = pid not in one.pids
-                is_read = is_on and grant in self._owners.capped and self._count_gpus(pid) == 1
-                kib = self._reserved_kib(known, used_bytes, now) if is_read else 0
-                if pid not in before and self._count_gpus(pid) > 1:
-                    self._settled = False  # what its other GPUs said of it was of one GPU
-                client = Client(known.identity, uuid, used_mib, is_on, *what, only_draws, kib)
-                one.clients[pid] = before[pid] if before.get(pid) == client else client
+            if pid in self._owners.servers or not (known := self._who(pid)):
+                continue
+            if pid not in before and self._count_gpus(pid) > 1:
+                self._settled = False  # what its other GPUs said of it was of one GPU
+            client = self._client(uuid, one, known, used_bytes, now)
+            earlier = before.get(pid)
+            if earlier == client:
+                client = earlier
+            one.clients[pid] = client
         return True
+
+    def _client(
+        self, uuid: str, one: _GpuScan, known: _KnownProcess, used_bytes: int | None, now: float
+    ) -> Client:
+        pid = known.identity.pid
+        used_mib = None
+        if used_bytes is not None:
+            used_mib = used_bytes // _MIB + one.managed[0].get(pid, 0)
+        grant = self._grant_of(known)
+        is_on = pid in one.on_mps
+        kib = 0
+        if is_on and grant in self._owners.capped and self._count_gpus(pid) == 1:
+            kib = self._reserved_kib(known, used_bytes, now)
+        what = (known.command, grant, known.pod, known.environment)
+        return Client(known.identity, uuid, used_mib, is_on, *what, pid not in one.pids, kib)
 
     def _count_gpus(self, pid: int) -> int:
         return sum(
@@ -341,8 +370,13 @@ class GpuProcessScanner:
     def _find_again(self) -> None:
         """After new grants: one that is in no cgroup of a grant any more stays in the last."""
         for pid, known in self._known.items():
-            if self._whereabouts and (pod := self._whereabouts.owner_of(pid)):
+            if pod := self._pod_of(pid):
                 self._known[pid] = replace(known, pod=pod)
+
+    def _pod_of(self, pid: int) -> str | None:
+        if self._whereabouts is None:
+            return None
+        return self._whereabouts.owner_of(pid)
 
     def _who(self, pid: int) -> _KnownProcess | None:
         known = self._known.get(pid)
@@ -351,10 +385,12 @@ class GpuProcessScanner:
         identity = processes.identity_of(pid)
         if identity is None:
             return None
-        if known is None or known.identity != identity or known.tries:
-            left = known.tries if known and known.identity == identity else _TRIES
-            known = self._known[pid] = self._read(identity, left)
-            self._living.add(identity)
+        if known is None or known.identity != identity:
+            known = self._read(identity, _TRIES)
+        elif known.tries:
+            known = self._read(identity, known.tries)
+        self._known[pid] = known
+        self._living.add(identity)
         if known.tries or pid not in self._living:
             self._settled = False
         return known
@@ -377,17 +413,17 @@ class GpuProcessScanner:
         return one.kib
 
     def _read(self, identity: ProcessIdentity, tries: int) -> _KnownProcess:
-        found = processes.environment_of(identity.pid)
-        return _KnownProcess(
-            identity=identity,
-            mark=(found or {}).get(self._mark or ""),
-            command=processes.command_of(identity.pid),
-            pod=self._whereabouts.owner_of(identity.pid) if self._whereabouts else None,
-            environment=(
-                {name: found[name] for name in VARIABLES if name in found} if found else None
-            ),
-            tries=tries - 1 if found == {} else 0,
-        )
+        pid = identity.pid
+        found = processes.environment_of(pid)
+        left = 0
+        if found == {}:
+            left = tries - 1
+        environment = None
+        if found:
+            environment = {name: found[name] for name in VARIABLES if name in found}
+        mark = (found or {}).get(self._mark or "")
+        command = processes.command_of(pid)
+        return _KnownProcess(identity, mark, command, self._pod_of(pid), environment, left)
 
 
 def _each_once(uses: Uses) -> dict[int, int | None]:
@@ -395,7 +431,9 @@ def _each_once(uses: Uses) -> dict[int, int | None]:
     found: dict[int, int | None] = {}
     for pid, used_bytes in uses:
         before = found.get(pid, 0)
-        found[pid] = None if used_bytes is None or before is None else before + used_bytes
+        found[pid] = None
+        if used_bytes is not None and before is not None:
+            found[pid] = before + used_bytes
     return found
 
 
@@ -416,10 +454,11 @@ class OwnProcesses:
         if unknown := asked - self._known:
             roots = {os.getpid(), run_directory.holder(self._directory) or os.getpid()}
             for record in records():
-                roots.update(record.servers, [record.daemon.pid] if record.daemon else [])
-            lines = {one: processes.line_of(one.pid) for one in unknown}
-            self._known |= {
-                one for one in unknown if one.pid in self._above or not roots.isdisjoint(lines[one])
-            }
+                roots.update(record.servers)
+                if record.daemon:
+                    roots.add(record.daemon.pid)
+            for one in unknown:
+                if one.pid in self._above or not roots.isdisjoint(processes.line_of(one.pid)):
+                    self._known |= {one}
         self._known &= asked
         return self._known

@@ -4,10 +4,11 @@ no other."""
 
 import asyncio
 import contextlib
+import math
 import time
-from collections import Counter, OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -35,7 +36,7 @@ from mpsd.platform.run_directory import ENDS
 from mpsd.platform.settings import GRANT, Settings
 from mpsd.watchdog.oom_scripts import OomScripts
 from mpsd.watchdog.rules.escapes import shows_lifted
-from mpsd.watchdog.rules.judge import SECOND_SCAN_S, Memory, WatchdogView, judge
+from mpsd.watchdog.rules.judge import SECOND_SCAN_S, JudgedScan, WatchdogView, judge
 from mpsd.watchdog.scanner import GpuProcessScanner, Owners, OwnProcesses, Scan
 
 SCAN_S = 0.2  # from the beginning of one scan to the next
@@ -48,31 +49,58 @@ _LATE_S = 0.25  # at least four scans a second are documented
 
 @dataclass(frozen=True, slots=True)
 class ClusterReporter:
-    """What a cluster adds. report: an event on a pod, or on the node where that is None."""
+    """What a cluster adds. add_event: on a pod, or on the node where that is None."""
 
-    report: Callable[[PodName | None, Reason, str], None]
+    add_event: Callable[[PodName | None, Reason, str], None]
     evict: Callable[[PodName, str], Awaitable[None]]
 
 
 @dataclass(slots=True)
 class ViolationRecord:
-    """at: seconds since 1970. outcome: how it ended; empty until known. reported: the outcome as
-    reported last. response: the policy's at the time."""
+    """at: seconds since 1970. response: the policy's at the time. outcome: how it ended; empty
+    until known. announced: the outcome as announced last."""
 
     violation: Violation
     at: float
     response: Response
     outcome: str = ""
-    reported: str = ""
+    announced: str = ""
     is_ended: bool = False
+
+    @property
+    def counted_as(self) -> tuple[ViolationKind, Response]:
+        return self.violation.kind, self.response
+
+    @property
+    def as_reported(self) -> ViolationReport:
+        one = self.violation
+        return ViolationReport(
+            at=utc(self.at),
+            kind=one.kind.value,
+            action=self.response.value,
+            gpu=one.gpu,
+            pid=one.client.pid,
+            command=one.client.command,
+            grant=one.grant,
+            pod=str(one.pod or ""),
+            message=str(one),
+            outcome=self.outcome,
+        )
 
 
 @dataclass(slots=True)
 class _Tally:
     """Of one grant: counts by kind, and the last violation."""
 
-    counts: Counter[ViolationKind]
     last: ViolationRecord
+    counts: Counter[ViolationKind] = field(default_factory=Counter)
+
+    @property
+    def as_reported(self) -> GrantViolations:
+        counts = [
+            ViolationCount(kind=kind.value, count=self.counts[kind]) for kind in sorted(self.counts)
+        ]
+        return GrantViolations(tuple(counts), self.last.as_reported)
 
 
 class ViolationHistory:
@@ -84,44 +112,42 @@ class ViolationHistory:
         self._ended: Counter[tuple[ViolationKind, Response]] = Counter()
         self._last: deque[ViolationRecord] = deque(maxlen=20)
         self._of_grants: dict[str, _Tally] = {}  # the one with the last violation is last
-        # What was seen last is last.
-        self._known: OrderedDict[tuple[ViolationKind, ProcessIdentity], ViolationRecord] = (
-            OrderedDict()
-        )
+        # what was seen last is last
+        self._known: dict[tuple[ViolationKind, ProcessIdentity], ViolationRecord] = {}
         self._scans = 0
-        self._scanned_at: float | None = None  # None before the first scan
+        self._scanned_at = math.inf
         self._longest_pause_s = 0.0
         self._late_scans = 0
 
     def scanned(self, began: float) -> None:
         """began: monotonic seconds."""
-        pause_s = 0.0 if self._scanned_at is None else began - self._scanned_at
-        self._longest_pause_s = max(self._longest_pause_s, pause_s)
-        self._late_scans += pause_s > _LATE_S
-        self._scans = self._scans + 1
+        pause_s = began - self._scanned_at
         self._scanned_at = began
+        self._scans += 1
+        self._longest_pause_s = max(self._longest_pause_s, pause_s)
+        if pause_s > _LATE_S:
+            self._late_scans += 1
 
     def add(self, violation: Violation, at: float) -> ViolationRecord:
         """One that is still there is the same entry, and is not counted again."""
         key = violation.kind, violation.client.process
-        known = self._known.get(key)
-        if violation.again and known:
+        if violation.again and (known := self._known.pop(key, None)):
             known.violation = violation
-            self._known.move_to_end(key)
+            self._known[key] = known
             return known
-        self._counts[violation.kind, violation.response] += 1
         entry = ViolationRecord(violation, at, violation.response)
+        self._counts[entry.counted_as] += 1
         self._last.append(entry)
         if violation.grant:
-            before = self._of_grants.pop(violation.grant, None)
-            counts = before.counts if before else Counter[ViolationKind]()
-            counts[violation.kind] += 1
-            self._of_grants[violation.grant] = _Tally(counts, entry)
+            tally = self._of_grants.pop(violation.grant, None) or _Tally(entry)
+            self._of_grants[violation.grant] = tally
+            tally.counts[violation.kind] += 1
+            tally.last = entry
         if violation.response.ends:  # only these are seen again
+            self._known.pop(key, None)
             self._known[key] = entry
-            self._known.move_to_end(key)
             if len(self._known) > _REMEMBERED:
-                self._known.popitem(last=False)
+                del self._known[next(iter(self._known))]
         return entry
 
     def keep(self, grants: Collection[str]) -> None:
@@ -137,17 +163,20 @@ class ViolationHistory:
         entry.outcome = f"ended, its memory back {took_s:g} s after it was seen"
         if queue is Queue.IN_USE:
             entry.outcome += "; its GPU was in use until then, so neighbours may have been struck"
-        self._ended[entry.violation.kind, entry.response] += not entry.is_ended
+        if not entry.is_ended:
+            self._ended[entry.counted_as] += 1
         entry.is_ended = True
 
     def seen(self) -> SeenViolations:
         """What happened, to whom; not how often it looked, which is more at every look."""
-        node = ViolationsReport(
-            since=utc(self._since), counts=self._node_counts(), last=self._last_ones()
-        )
-        return SeenViolations(
-            node, {grant: _of_grant(own) for grant, own in self._of_grants.items()}
-        )
+        counts = [
+            ViolationCount(kind.value, action.value, count, self._ended[kind, action])
+            for (kind, action), count in sorted(self._counts.items())
+        ]
+        last = tuple([entry.as_reported for entry in self._last])
+        node = ViolationsReport(since=utc(self._since), counts=tuple(counts), last=last)
+        grants = {grant: own.as_reported for grant, own in self._of_grants.items()}
+        return SeenViolations(node, grants)
 
     def whole(self, nvml_s: float, unjudged: str) -> SeenViolations:
         """nvml_s: processor time spent in NVML. unjudged: why no process is judged, or empty."""
@@ -161,38 +190,6 @@ class ViolationHistory:
             unjudged=unjudged,
         )
         return SeenViolations(node, seen.grants)
-
-    def _node_counts(self) -> tuple[ViolationCount, ...]:
-        found = []
-        for (kind, action), count in sorted(self._counts.items()):
-            found.append(ViolationCount(kind.value, action.value, count, self._ended[kind, action]))
-        return tuple(found)
-
-    def _last_ones(self) -> tuple[ViolationReport, ...]:
-        return tuple([_report(entry) for entry in self._last])
-
-
-def _of_grant(own: _Tally) -> GrantViolations:
-    counts = [
-        ViolationCount(kind=kind.value, count=own.counts[kind]) for kind in sorted(own.counts)
-    ]
-    return GrantViolations(tuple(counts), _report(own.last))
-
-
-def _report(entry: ViolationRecord) -> ViolationReport:
-    one = entry.violation
-    return ViolationReport(
-        at=utc(entry.at),
-        kind=one.kind.value,
-        action=entry.response.value,
-        gpu=one.gpu,
-        pid=one.client.pid,
-        command=one.client.command,
-        grant=one.grant,
-        pod=str(one.pod) if one.pod else "",
-        message=str(one),
-        outcome=entry.outcome,
-    )
 
 
 class Watchdog:
@@ -216,13 +213,15 @@ class Watchdog:
         self._gpus = {gpu.uuid: gpu for gpu in node.gpus}
         self._counted: LedgerView | None = None  # what these two were made of
         self._marks = self._capped = frozenset[str]()
-        mark = None if ledger.pods_known else GRANT
+        mark = None
+        if not ledger.pods_known:
+            mark = GRANT
         self._scanner = GpuProcessScanner(node.nvml, node.gpus, mark, ledger.whereabouts)
         self._own = OwnProcesses(settings.run_directory)
         self._scripts = OomScripts(settings.run_directory, self._log)
         folder = settings.run_directory / ENDS
         self.ends = ClientEnds(folder, node, ledger.whereabouts, records.read, self._log)
-        self._memory = Memory()
+        self._before = JudgedScan()
         self._judged: tuple[object, ...] = ()  # what was judged last
         self._unjudged = ""  # why nothing is judged; empty while everything is
         self._unjudged_since: float | None = None  # None once that was logged
@@ -243,9 +242,11 @@ class Watchdog:
                 again = self._cycle(began, sure=sure)
                 self.on_scan(self._scanner.last)
             self._history.scanned(began)
-            left_s = began + SCAN_S - time.monotonic()
+            pause_s = SECOND_SCAN_S
+            if not again:
+                pause_s = max(began + SCAN_S - time.monotonic(), _MIN_PAUSE_S)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SECOND_SCAN_S if again else max(left_s, _MIN_PAUSE_S)):
+                async with asyncio.timeout(pause_s):
                     await stop.wait()
         await self.ends.finish()
         if self._ending:
@@ -261,7 +262,7 @@ class Watchdog:
         foreign = (client.process for client in scan.clients if client.grant is None)
         return self._own.among(foreign, self._records.read)
 
-    def report(self) -> SeenViolations:
+    def violations(self) -> SeenViolations:
         return self._history.whole(self._node.nvml.spent_s, self._unjudged)
 
     def seen(self) -> SeenViolations:
@@ -277,14 +278,18 @@ class Watchdog:
         self._log_unjudged("; ".join(ledger.unknown), now)
         if self._unjudged:
             return False
+        policy = self._policy()
         grants = {held.grant.id: held.grant for held in ledger.held}
         self._history.keep(grants)
         gpus = {gpu.uuid for gpu in self._node.gpus}
         domains = {record.domain: record.gpus for record in records}
-        doubtful = {uuid for one in ledger.unreadable for uuid in one.gpus(domains, gpus)}
-        doubtful |= gpus if self._records.unreadable else set()  # whose servers are not known
-        judged = (scan, grants, ledger.ungranted, doubtful, self._policy())
-        if judged == self._judged and self._memory.is_settled:
+        doubtful: set[str] = set()
+        for one in ledger.unreadable:
+            doubtful.update(one.gpus(domains, gpus))
+        if self._records.unreadable:  # whose servers are not known
+            doubtful |= gpus
+        judged = (scan, grants, ledger.ungranted, doubtful, policy)
+        if judged == self._judged and self._before.is_settled:
             return False
         self._judged = judged
         view = WatchdogView(
@@ -301,12 +306,12 @@ class Watchdog:
             unexplained_mib=scan.unexplained_mib,
             doubtful=frozenset(doubtful),
         )
-        verdict, self._memory = judge(view, self._memory, self._policy())
+        verdict, self._before = judge(view, self._before, policy)
         for notice in verdict.notices:
             self._log.warning("noticed", gpu=notice.gpu, message=notice.message)
             if self.cluster and notice.reason:
                 for subject in (None, *notice.pods):
-                    self.cluster.report(subject, notice.reason, notice.message)
+                    self.cluster.add_event(subject, notice.reason, notice.message)
         for violation in verdict.violations:
             self._respond(violation, view)
         return verdict.scan_again
@@ -328,7 +333,7 @@ class Watchdog:
             self._ending.add(task)
             task.add_done_callback(self._ended)
         elif violation.response.reports:
-            self._report(violation, str(violation))
+            self._announce(violation)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._ending.discard(task)
@@ -336,18 +341,19 @@ class Watchdog:
             self._log.error("not ended", reason="a fault of mpsd's own", exc_info=fault)
 
     async def _end_process(self, entry: ViolationRecord, view: WatchdogView) -> None:
-        """Ends the process, reports it, and waits until its memory is back. One that cannot be
-        ended is tried again while it is there, reported once, and again once it can be."""
+        """Ends the process, announces it, and waits until its memory is back. One that cannot be
+        ended is tried again while it is there, announced once, and again once it can be."""
         violation = entry.violation
-        client = entry.violation.client
+        client = violation.client
         about: dict[str, object] = {"kind": violation.kind.value, "pid": client.pid}
         is_proven = False
         try:
             await self._call_script(violation, view)
             end = self.ends.begin(self._asked(violation))
             is_proven = True
-            self._history.stopped(entry, round(end.stopped_at - view.now, 3))
-            self._report_once(entry, "it is ended")
+            stopped_s = round(end.stopped_at - view.now, 3)
+            self._history.stopped(entry, stopped_s)
+            self._announce_once(entry, "it is ended")
             await end.killed()
             took_s = round(await self.ends.until_gone(client, view.now), 3)
         except NotEnded as error:
@@ -356,10 +362,9 @@ class Watchdog:
             entry.outcome = str(error)
             if isinstance(error, NotKilled):
                 is_proven = True
-                self._report_once(entry, f"it continues: {error}")
+                self._announce_once(entry, f"it continues: {error}")
         else:
             self._history.ended(entry, took_s, end.queue)
-            stopped_s = round(end.stopped_at - view.now, 3)
             about |= {"used_mib": client.used_mib, "stopped_s": stopped_s, "took_s": took_s}
             self._log.info("ended", **about, queue=end.queue)
         evict = is_proven and violation.response is Response.EVICT and not violation.again
@@ -372,23 +377,23 @@ class Watchdog:
         return EndAsked(violation.client, violation.kind.value, drain_s, spares_displays=spares)
 
     async def _call_script(self, violation: Violation, view: WatchdogView) -> None:
-        grant = view.grants.get(violation.grant or "")
-        gpu = violation.gpu
+        grant = view.grant_of(violation.client)
         is_first = violation.kind is ViolationKind.MEMORY_OVER_GRANT and not violation.again
         if is_first and isinstance(grant, ContainerGrant) and grant.oom_script:
-            used_mib = sum(
-                client.used_mib or 0 for client in view.by_share().get((grant.id, gpu), ())
-            )
-            await self._scripts.call(
-                grant, violation.client.pid, used_mib, grant.part_of(gpu).memory_mib
-            )
+            gpu = violation.gpu
+            clients = view.by_share().get((grant.id, gpu), ())
+            used_mib = sum(client.used_mib or 0 for client in clients)
+            granted_mib = grant.part_of(gpu).memory_mib
+            await self._scripts.call(grant, violation.client.pid, used_mib, granted_mib)
 
-    def _report_once(self, entry: ViolationRecord, outcome: str) -> None:
-        if entry.reported != outcome:
-            entry.reported = outcome
-            self._report(entry.violation, f"{entry.violation}; {outcome}")
+    def _announce_once(self, entry: ViolationRecord, outcome: str) -> None:
+        if entry.announced != outcome:
+            entry.announced = outcome
+            self._announce(entry.violation, f"; {outcome}")
 
-    def _report(self, violation: Violation, message: str) -> None:
+    def _announce(self, violation: Violation, outcome: str = "") -> None:
+        """By a line in the log and an event."""
+        message = f"{violation}{outcome}"
         self._log.warning(
             "violation",
             kind=violation.kind.value,
@@ -399,7 +404,7 @@ class Watchdog:
             message=message,
         )
         if self.cluster:
-            self.cluster.report(violation.pod, violation.kind.reason, message)
+            self.cluster.add_event(violation.pod, violation.kind.reason, message)
 
     def _owners(self, ledger: LedgerView, records: tuple[DomainRecord, ...]) -> Owners:
         servers = frozenset(server for record in records for server in record.servers)

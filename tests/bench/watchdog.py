@@ -123,7 +123,7 @@ class _World:
         stop.set()
         await running
         ledger.close()
-        seen = watching.report().node
+        seen = watching.violations().node
         assert not seen.counts, f"nobody is over: {seen.last}"
         about = f"the watchdog alone, {GPUS} GPUs × {CLIENTS_A_GPU} clients"
         busy_about = f"the same, {busy.looks:.1f} looks/s, a tenth of them changes memory"
@@ -171,7 +171,7 @@ class _World:
         cpu, nvml, looks, began = (
             time.process_time(),
             self._library.spent_s,
-            watching.report().node.looks,
+            watching.violations().node.looks,
             time.monotonic(),
         )
         await asyncio.sleep(WINDOW_S)
@@ -179,7 +179,7 @@ class _World:
         in_nvml = self._library.spent_s - nvml
         own = time.process_time() - cpu - in_nvml
         return _Cost(
-            own / took_s, in_nvml / took_s, (watching.report().node.looks - looks) / took_s
+            own / took_s, in_nvml / took_s, (watching.violations().node.looks - looks) / took_s
         )
 
 

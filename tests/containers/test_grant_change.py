@@ -14,7 +14,7 @@ from mpsd.model.identity import PodName
 from mpsd.model.node_view import Client
 from mpsd.model.policy import CardCompute, Compute
 from mpsd.model.problem import Problem
-from mpsd.watchdog.rules.escapes import ClientLimits, escapes
+from mpsd.watchdog.rules.escapes import ClientBounds, escapes
 from tests.containers.dialect_machine import A10_MIB
 from tests.grants.card_worlds import Node, cards, egpu
 from tests.model.worlds import POLICY, identity
@@ -231,7 +231,7 @@ def test_what_a_program_was_started_with_before_the_change_is_no_escape() -> Non
     again = after(node, less, GrantChangeRequest(memory_mib=1024, percent=5))
     for now in (less, again):
         assert all(
-            escapes(running, gpu, ClientLimits(now, now.memory_mib, now.gpus)) == ()
+            escapes(running, gpu, ClientBounds(now, now.memory_mib, now.gpus)) == ()
             for gpu in now.gpus
         )
 

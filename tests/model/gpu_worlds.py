@@ -9,7 +9,13 @@ from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Policy, Response
 from mpsd.model.violations import ViolationKind
-from mpsd.watchdog.rules.judge import SECOND_SCAN_S, Memory, WatchdogVerdict, WatchdogView, judge
+from mpsd.watchdog.rules.judge import (
+    SECOND_SCAN_S,
+    JudgedScan,
+    WatchdogVerdict,
+    WatchdogView,
+    judge,
+)
 from tests.model.worlds import GPUS, POLICY, UUIDS, identity
 
 LOOK_S = 0.2
@@ -73,7 +79,7 @@ class Watch:
 
     policy: Policy = POLICY
     now: float = 0.0
-    memory: Memory = field(default_factory=Memory)
+    memory: JudgedScan = field(default_factory=JudgedScan)
 
     def look(
         self, grants: tuple[Grant, ...], *clients: Client, after_s: float = LOOK_S, **more: object

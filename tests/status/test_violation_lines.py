@@ -57,10 +57,10 @@ def test_the_last_of_them_are_shown_with_what_became_of_them_and_since_when_they
 def test_one_that_is_never_gone_is_told_of_once_however_many_come_after_it() -> None:
     book = ViolationHistory(NOW)
     first = book.add(violation(1), NOW)
-    first.reported = "it goes on"
+    first.announced = "it goes on"
     for pid in range(2, 42):
         book.add(violation(pid), NOW)
-    assert book.add(violation(1, again=True), NOW).reported == "it goes on"
+    assert book.add(violation(1, again=True), NOW).announced == "it goes on"
     assert [one.count for one in book.whole(0.0, "").node.counts] == [41]
 
 

@@ -164,7 +164,7 @@ class World:
         def is_over() -> bool:
             """The stranger is noted once it has become the program that it starts, however long
             that takes."""
-            seen = watching.report().node
+            seen = watching.violations().node
             return running.done() or (seen.looks >= 4 and bool(seen.last or ledger.view.unreadable))
 
         await until(
@@ -174,7 +174,7 @@ class World:
         await running
         found = ledger.view
         ledger.close()
-        return found, watching.report().node
+        return found, watching.violations().node
 
 
 @pytest.fixture(scope="module")

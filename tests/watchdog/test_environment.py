@@ -16,17 +16,17 @@ from mpsd.model.cuda_limit_parser import (
 )
 from mpsd.model.grants import GpuShare
 from mpsd.model.violations import ViolationKind
-from mpsd.watchdog.rules.escapes import ClientLimits, escapes
+from mpsd.watchdog.rules.escapes import ClientBounds, escapes
 from tests.model.gpu_worlds import pod_grant
 from tests.model.worlds import UUIDS
 
 GRANT = pod_grant("a", 1024, percent=30)
-HELD = ClientLimits(GRANT, 2048, GRANT.gpus)
+HELD = ClientBounds(GRANT, 2048, GRANT.gpus)
 OURS = environment(ClientLimit(1024, 30), "/run/mpsd/client")
 
 
 def found(
-    changes: dict[str, str | None], held: ClientLimits = HELD, gpu: str = UUIDS[0]
+    changes: dict[str, str | None], held: ClientBounds = HELD, gpu: str = UUIDS[0]
 ) -> dict[ViolationKind, str]:
     """What is said of a client with these changes of what mpsd starts it with; None takes a
     variable away."""
@@ -70,7 +70,7 @@ def test_no_value_lifts_the_limit_where_the_server_allows_more_than_the_grant() 
         "is not set: only the server's limit of 2048 MiB applies"
         in found({MEMORY_LIMIT: None})[ViolationKind.LIMIT_LIFTED]
     )
-    assert found({MEMORY_LIMIT: None}, ClientLimits(GRANT, 1024, GRANT.gpus)) == {}
+    assert found({MEMORY_LIMIT: None}, ClientBounds(GRANT, 1024, GRANT.gpus)) == {}
 
 
 @pytest.mark.parametrize("value", ["0=1T", "0=1.5G"])
@@ -79,7 +79,7 @@ def test_a_value_with_which_no_context_can_be_made_lifts_nothing(value: str) -> 
 
 
 def test_ordinals_count_the_devices_that_the_process_sees() -> None:
-    sees_both = ClientLimits(GRANT, 1024, UUIDS)
+    sees_both = ClientBounds(GRANT, 1024, UUIDS)
     assert found({MEMORY_LIMIT: "1=1G", CUDA_VISIBLE_DEVICES: None}, sees_both, UUIDS[1]) == {}
     assert found({MEMORY_LIMIT: "0=1G", CUDA_VISIBLE_DEVICES: UUIDS[1]}, sees_both, UUIDS[1]) == {}
     assert found(
@@ -112,7 +112,7 @@ def test_partitioning_is_a_kind_of_its_own() -> None:
 def test_a_priority_that_is_not_below_normal_raises_that_of_a_grant_which_is(
     value: str | None,
 ) -> None:
-    below = ClientLimits(replace(GRANT, priority=1), 2048, GRANT.gpus)
+    below = ClientBounds(replace(GRANT, priority=1), 2048, GRANT.gpus)
     assert found({CLIENT_PRIORITY: value}, below).keys() == {ViolationKind.PRIORITY_RAISED}
     assert found({CLIENT_PRIORITY: "1"}, below) == {}
     assert found({CLIENT_PRIORITY: value}) == {}, "of a grant that is normal nothing is raised"
@@ -142,7 +142,7 @@ def test_what_mpsd_writes_lifts_nothing_on_any_gpu_of_an_uneven_grant(
     uuids = [f"GPU-{n:08d}-0000-0000-0000-000000000000" for n in range(len(amounts))]
     parts = tuple(GpuShare(uuid, *amount) for uuid, amount in zip(uuids, amounts, strict=True))
     grant = replace(GRANT, parts=parts, thread_percent=thread_percent)
-    held = ClientLimits(grant, max(grant.memory_mib, others_mib), grant.gpus)
+    held = ClientBounds(grant, max(grant.memory_mib, others_mib), grant.gpus)
     ours = environment(ClientLimit(grant.memory_mib, grant.thread_percent), "/run/mpsd/client")
     narrowed = data.draw(st.permutations(uuids))[: data.draw(st.integers(1, len(uuids)))]
     for visible in ({}, {CUDA_VISIBLE_DEVICES: ",".join(narrowed)}):
@@ -152,6 +152,6 @@ def test_what_mpsd_writes_lifts_nothing_on_any_gpu_of_an_uneven_grant(
 
 def test_more_than_the_largest_part_of_an_uneven_grant_lifts_its_limit() -> None:
     parts = (GpuShare(UUIDS[0], 1024, 0), GpuShare(UUIDS[1], 3072, 0))
-    held = ClientLimits(replace(GRANT, parts=parts), 9216, UUIDS)
+    held = ClientBounds(replace(GRANT, parts=parts), 9216, UUIDS)
     assert "3072 MiB are granted" in found({MEMORY_LIMIT: "0=4G"}, held)[ViolationKind.LIMIT_LIFTED]
     assert found({MEMORY_LIMIT: "0=3G"}, held) == {}

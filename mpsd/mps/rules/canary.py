@@ -36,7 +36,9 @@ class Trial:
     own: bool
 
     def __str__(self) -> str:
-        whose = "its own" if self.own else "a server"
+        whose = "a server"
+        if self.own:
+            whose = "its own"
         return f"a client under {whose} limit of {self.limit_mib} MiB"
 
     def environment(self, gpu: str, pipe_directory: str) -> dict[str, str]:
@@ -80,7 +82,7 @@ class NoContext:
     error: str
 
     def __str__(self) -> str:
-        return f"{self.error} at {self.step}"
+        return f"got no context: {self.error} at {self.step}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,21 +132,19 @@ class CanaryFinding:
 
 def finding(gpu: Gpu, served: Mapping[Trial, Outcome]) -> CanaryFinding:
     """What clients that had to be admitted observed on their GPU."""
-    problems = dict.fromkeys(
-        filter(None, (_problem(gpu, trial, outcome) for trial, outcome in served.items()))
-    )
-    if problems:
-        return CanaryFinding(problem=f"{gpu.label}: {'; '.join(problems)}")
+    found = [_problem(gpu, trial, outcome) for trial, outcome in served.items()]
+    if problems := "; ".join(dict.fromkeys(filter(None, found))):
+        return CanaryFinding(problem=f"{gpu.label}: {problems}")
     # The smaller: a card that is nearly full leaves a client less than its limit.
     context_mib, sms = min(
         (trial.limit_mib - outcome.free_mib, outcome.sms)
         for trial, outcome in served.items()
         if isinstance(outcome, ProbeResult)
     )
-    warnings = "; ".join(_warnings(gpu, context_mib, sms))
-    return CanaryFinding(
-        warning=f"{gpu.label}: {warnings}" if warnings else "", context_mib=context_mib, sms=sms
-    )
+    warning = "; ".join(_warnings(gpu, context_mib, sms))
+    if warning:
+        warning = f"{gpu.label}: {warning}"
+    return CanaryFinding(warning=warning, context_mib=context_mib, sms=sms)
 
 
 def denial_problem(gpu: Gpu, outcome: Outcome) -> str:
@@ -153,28 +153,23 @@ def denial_problem(gpu: Gpu, outcome: Outcome) -> str:
         case NoContext(_step, error) if error == _OUT_OF_MEMORY:
             return ""
         case ProbeResult(_uuid, free_mib, _sms):
-            return (
-                f"{gpu.label}: {DENIAL} must get no context, and got one with {free_mib} MiB free"
-            )
+            how = f"must get no context, and got one with {free_mib} MiB free"
         case NoContext(step, error):
             expected = f"it must fail with {_OUT_OF_MEMORY} when it makes its context"
-            return f"{gpu.label}: {DENIAL} failed at {step} with {error}; {expected}"
-        case Broken(how):
-            return f"{gpu.label}: {DENIAL} {how}"
+            how = f"failed at {step} with {error}; {expected}"
+        case Broken():
+            how = str(outcome)
+    return f"{gpu.label}: {DENIAL} {how}"
 
 
 def cap_problem(gpu: Gpu, outcome: Outcome) -> str:
     """Why a memory limit of its cgroup does not hold a client on this GPU; empty where it does."""
-    what = f"{gpu.label}: a client in a cgroup with a limit of {CAP.limit_mib} MiB"
-    match outcome:
-        case ProbeResult(_uuid, free_mib, _sms) if free_mib <= CAP.limit_mib:
+    how = str(outcome)
+    if isinstance(outcome, ProbeResult):
+        if outcome.free_mib <= CAP.limit_mib:
             return ""
-        case ProbeResult(_uuid, free_mib, _sms):
-            return f"{what} saw {free_mib} MiB free"
-        case NoContext(step, error):
-            return f"{what} got no context: {error} at {step}"
-        case Broken(how):
-            return f"{what} {how}"
+        how = f"saw {outcome.free_mib} MiB free"
+    return f"{gpu.label}: a client in a cgroup with a limit of {CAP.limit_mib} MiB {how}"
 
 
 def _problem(gpu: Gpu, trial: Trial, outcome: Outcome) -> str:
@@ -183,23 +178,19 @@ def _problem(gpu: Gpu, trial: Trial, outcome: Outcome) -> str:
             return f"{trial} got {printable(uuid, _LONGEST)} instead of {gpu.uuid}"
         case ProbeResult(_uuid, free_mib, _sms) if free_mib > trial.limit_mib:
             return f"{trial} saw {free_mib} MiB free: this driver does not enforce memory limits"
-        case ProbeResult(_uuid, _free_mib, sms) if (
-            sms > _sms_expected(gpu) + gpu.capability.sm_minimum
-        ):
-            expected = f"{PERCENT} % of the threads are about {_sms_expected(gpu)}"
+        case ProbeResult(_uuid, _free_mib, sms):
+            most = _sms_expected(gpu)
+            if sms <= most + gpu.capability.sm_minimum:
+                return ""
+            expected = f"{PERCENT} % of the threads are about {most}"
             what = "this driver does not enforce thread percentages"
             return f"{trial} got {sms} of {gpu.sms} SMs, and {expected}: {what}"
-        case ProbeResult():
-            return ""
         case NoContext("libcuda", error):  # it could not be loaded
             return f"{error}; {_COMPUTE}"
-        case NoContext(step, error) if error == _OUT_OF_MEMORY:
-            remedy = "check what else uses this GPU's memory (nvidia-smi)"
-            return f"{trial} got no context: {error} at {step}; {remedy}"
-        case NoContext(step, error):
-            return f"{trial} got no context: {error} at {step}"
-        case Broken(how):
-            return f"{trial} {how}"
+        case NoContext(_step, error) if error == _OUT_OF_MEMORY:
+            return f"{trial} {outcome}; check what else uses this GPU's memory (nvidia-smi)"
+        case _:
+            return f"{trial} {outcome}"
 
 
 def _sms_expected(gpu: Gpu) -> int:
@@ -257,20 +248,21 @@ def is_due(
     """Whether it must run before the domain serves: once a boot and driver, again after a problem,
     never where holders of grants wait (in_use) but to lift an obstacle. tries_cap: limits of
     cgroups too."""
-    if canary is not None and _holds(canary, here):
-        again = bool(canary.problem) and (rule is CanaryRule.REQUIRE or not in_use)
-        again = again or (tries_cap and not canary.memory_cap and not in_use)
-        return again and rule is not CanaryRule.SKIP
-    return rule is not CanaryRule.SKIP and not in_use
+    if rule is CanaryRule.SKIP:
+        return False
+    if obstacle(canary, here, rule):
+        return True
+    is_done = canary is not None and _holds(canary, here) and not canary.problem
+    if is_done and tries_cap:
+        is_done = canary is not None and bool(canary.memory_cap)
+    return not in_use and not is_done
 
 
 def obstacle(canary: Canary | None, here: CanaryScope, rule: CanaryRule) -> str:
     """Why the domain cannot serve; empty where the canary passed, has not run, or only warns."""
     if canary is None or rule is not CanaryRule.REQUIRE or not _holds(canary, here):
         return ""
-    if not canary.problem:
-        return ""
-    return f"the canary failed under driver {canary.driver}: {canary.problem}"
+    return canary.problem and f"the canary failed under driver {canary.driver}: {canary.problem}"
 
 
 def cap_obstacle(canary: Canary | None, here: CanaryScope) -> str:

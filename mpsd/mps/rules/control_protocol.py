@@ -89,16 +89,22 @@ def memory_limit(server: int | None, ordinal: int) -> Command[int | None]:
 
 def memory_mib_as_shown(memory_mib: int) -> int:
     """How a limit that is kept to the byte reads back: whole GiB from 1 GiB on (580.159.04)."""
-    return memory_mib if memory_mib < 1024 else memory_mib - memory_mib % 1024
+    if memory_mib < 1024:
+        return memory_mib
+    return memory_mib - memory_mib % 1024
 
 
 def _of_server(
     text: str, server: int, read: Callable[[str], Answer], gone: Answer
 ) -> Command[Answer]:
     """gone: the answer where there is no such server any more."""
-    return Command(
-        text, lambda output: gone if output == f"Server {server} not found" else read(output)
-    )
+
+    def read_one(output: str) -> Answer:
+        if output == f"Server {server} not found":
+            return gone
+        return read(output)
+
+    return Command(text, read_one)
 
 
 def _silence(output: str) -> None:
@@ -119,7 +125,7 @@ def _memory_mib(output: str) -> int | None:
     match = re.fullmatch(r"([1-9][0-9]{0,9})([MG])", output)
     if match is None:
         raise ValueError(output)
-    return int(match[1]) * (1024 if match[2] == "G" else 1)
+    return int(match[1]) * {"M": 1, "G": 1024}[match[2]]
 
 
 # -- the log ---------------------------------------------------------------------------------------
@@ -208,8 +214,10 @@ def read_line(line: str) -> LogLine | None:
     when = match["when"]
     for event, pattern in _EVENTS[match["writer"]]:
         if found := pattern.match(text):
-            pid = found.groupdict().get("pid")
-            return LogLine(event, int(pid) if pid else None, text, when)
+            pid = None
+            if named := found.groupdict().get("pid"):
+                pid = int(named)
+            return LogLine(event, pid, text, when)
     if not text or _CHATTER.search(text):
         return None
     return LogLine(LogEvent.OTHER, int(match["pid"]), text, when)

@@ -50,8 +50,9 @@ def read_on(reading: Reading, line: LogLine) -> Reading:
     if line.event is LogEvent.FAULT:
         return replace(reading, of_fault=True, listing=False)
     is_listed = reading.listing and line.event is LogEvent.PID
-    is_named = is_listed or line.event is LogEvent.CLIENT_TORN_DOWN
-    pids = reading.pids | {line.pid} if is_named and line.pid is not None else reading.pids
+    pids = reading.pids
+    if line.pid is not None and (is_listed or line.event is LogEvent.CLIENT_TORN_DOWN):
+        pids |= {line.pid}
     listing = is_listed or line.event is LogEvent.STICKY_ERRORS
     return replace(reading, pids=pids, listing=listing)
 
@@ -116,8 +117,10 @@ def near(
 ) -> tuple[ClientDeath, ...]:
     """The ends that belong to a fault, but those that an earlier one explains. A server is in fault
     until the last of those hit is gone."""
-    explained = {hit.process for fault in known for hit in fault.hit}
-    explained |= {cause.process for fault in known for cause in fault.causes or ()}
+    explained: set[ProcessIdentity] = set()
+    for fault in known:
+        explained.update(one.process for one in fault.hit)
+        explained.update(one.process for one in fault.causes or ())
     first_s = signs.noticed_s - BEFORE_S
     last_s = max(signs.noticed_s + LATE_S, signs.over_s)
     recent = [one for one in deaths if first_s <= one.at_s <= last_s]
@@ -144,10 +147,11 @@ def causes(deaths: Iterable[ClientDeath], signs: FaultSigns) -> tuple[ClientDeat
       as torn down. Who forges a line with their own name is left out; nobody else can be.
     """
     every = tuple(deaths)
-    after = [one.at_s for one in every if one.is_by_itself and one.at_s >= signs.noticed_s]
-    last_s = max(
-        signs.noticed_s, min(after, default=signs.noticed_s + LATE_S + _APART_S) - _APART_S
-    )
+    last_s = signs.noticed_s + LATE_S
+    for one in every:
+        if one.is_by_itself and one.at_s >= signs.noticed_s:
+            last_s = min(last_s, one.at_s - _APART_S)
+    last_s = max(signs.noticed_s, last_s)
     return tuple(one for one in every if _may_have_caused(one, signs, last_s))
 
 
@@ -197,8 +201,9 @@ def recorded_command(command: str) -> str:
     """The program, and an interpreter's script: other arguments may be secret."""
     program, _space, arguments = command.partition(" ")
     script = arguments.partition(" ")[0]
-    is_script = _INTERPRETER.fullmatch(program) and _SCRIPT.fullmatch(script)
-    return f"{program} {script}" if is_script else program_of(program)
+    if _INTERPRETER.fullmatch(program) and _SCRIPT.fullmatch(script):
+        return f"{program} {script}"
+    return program_of(program)
 
 
 # -- what Kubernetes says of their causes --------------------------------------------------------
@@ -212,24 +217,25 @@ _SAYS_LESS = frozenset({"Completed", "Error"})  # than that signal
 def reasons(view: NodeView, ends: ContainerEnds, known: Reasons) -> Reasons:
     """Why causes of faults ended, where the node knows only that, or SIGKILL, and their pod's
     containers ended then for one reason. known: as before; pods may be gone."""
-    every = chain.from_iterable(domain.record.faults for domain in view.domains)
-    unexplained = [
-        (fault.at, cause)
-        for fault in every
-        for cause in fault.causes or ()
-        if cause.how in (END_UNKNOWN, _KILLED)
-    ]
-    names = pod_names(view) if unexplained else {}
-    found = {}
+    found: dict[ProcessIdentity, str] = {}
+    unexplained: list[tuple[float, FaultCause]] = []
+    for fault in chain.from_iterable(domain.record.faults for domain in view.domains):
+        for cause in fault.causes or ():
+            if cause.process in known:
+                found[cause.process] = known[cause.process]
+            elif cause.how in (END_UNKNOWN, _KILLED):
+                unexplained.append((fault.at, cause))
+    if not unexplained:
+        return found
+    names = pod_names(view)
     for at, cause in unexplained:
-        pod = names.get(cause.pod or "")
-        own = ends.get(pod.uid if pod else cause.pod or "", ())
-        near = {end.reason for end in own if abs(end.at - at) <= REASON_S} - {""}
+        uid = cause.pod or ""
+        if pod := names.get(uid):
+            uid = pod.uid
+        near = {end.reason for end in ends.get(uid, ()) if abs(end.at - at) <= REASON_S} - {""}
         if cause.how == _KILLED:
             near -= _SAYS_LESS
-        if cause.process in known:
-            found[cause.process] = known[cause.process]
-        elif len(near) == 1:
+        if len(near) == 1:
             found[cause.process] = near.pop()
     return found
 
@@ -248,9 +254,7 @@ def unhealed(faults: Iterable[Fault]) -> tuple[Fault, ...]:
 
 def healed(faults: Iterable[Fault], now: float) -> tuple[Fault, ...]:
     """As they are once the server serves again, or another one does."""
-    return tuple(
-        replace(fault, healed_at=now) if fault.healed_at is None else fault for fault in faults
-    )
+    return tuple(replace(fault, healed_at=fault.healed_at or now) for fault in faults)
 
 
 def are_hit(faults: Iterable[Fault], pids: Collection[int]) -> bool:
@@ -262,25 +266,27 @@ def are_hit(faults: Iterable[Fault], pids: Collection[int]) -> bool:
 
 
 def to_end(
-    faults: Iterable[Fault], listed: Collection[int], now: float, graces: "Graces"
+    faults: Iterable[Fault], listed: Collection[int] | None, now: float, graces: "Graces"
 ) -> tuple[FaultHit, ...]:
     """Who is to be ended: those hit that linger beyond the grace and are `listed` by the server,
-    which admits nobody until they are gone."""
-    return tuple(
-        hit
-        for fault in unhealed(faults)
-        if now >= fault.at + graces.fault_grace_s
-        for hit in fault.hit
-        if hit.ended_at is None and hit.process.pid in listed
-    )
+    which admits nobody until they are gone. listed: None for everybody."""
+    found: list[FaultHit] = []
+    for fault in unhealed(faults):
+        if now >= fault.at + graces.fault_grace_s:
+            found += [hit for hit in fault.hit if hit.ended_at is None]
+    return tuple(hit for hit in found if listed is None or hit.process.pid in listed)
 
 
 def ended(faults: Iterable[Fault], process: ProcessIdentity, now: float) -> tuple[Fault, ...]:
-    def after(fault: Fault) -> Fault:
-        hits = (replace(hit, ended_at=now) if hit.process == process else hit for hit in fault.hit)
-        return replace(fault, hit=tuple(hits))
-
-    return tuple(after(fault) if fault.healed_at is None else fault for fault in faults)
+    """As they are once this process, which one of them hit, has been ended."""
+    found = []
+    for fault in faults:
+        hits = list(fault.hit)
+        for at, hit in enumerate(hits):
+            if fault.healed_at is None and hit.process == process:
+                hits[at] = replace(hit, ended_at=now)
+        found.append(replace(fault, hit=tuple(hits)))
+    return tuple(found)
 
 
 def next_due_s(faults: Iterable[Fault], now: float, graces: "Graces") -> float | None:
@@ -304,7 +310,7 @@ def suspects(faults: Sequence[Fault], names: PodNames) -> tuple[SuspectReport, .
     """Pods that at least the last two faults hit, most first: each may be the cause, or just have
     shared the GPU."""
     found = []
-    for pod in faults[-1].pods if faults else ():
+    for pod in frozenset().union(*(fault.pods for fault in faults[-1:])):
         run = presence(faults, pod)
         if run > 1:
             found.append(SuspectReport(str(names.get(pod, pod)), pod, run, utc(faults[-run].at)))
@@ -318,15 +324,20 @@ def presence(faults: Sequence[Fault], pod: str) -> int:
 
 
 def faults_report(record: DomainRecord, names: PodNames, reasons: Reasons) -> FaultsReport:
+    if not record.faults and not record.faults_total:
+        return NO_FAULTS
     if not record.faults:
-        return FaultsReport(record.faults_total) if record.faults_total else NO_FAULTS
+        return FaultsReport(record.faults_total)
     last = record.faults[-1]
+    healed = None
+    if last.healed_at is not None:
+        healed = utc(last.healed_at)
     return FaultsReport(
         count=record.faults_total,
         last=utc(last.at),
         suspects=suspects(record.faults, names),
         hit=_hit(last, names),
-        healed=None if last.healed_at is None else utc(last.healed_at),
+        healed=healed,
         causes=causes_report(last, names, reasons),
     )
 
@@ -334,11 +345,14 @@ def faults_report(record: DomainRecord, names: PodNames, reasons: Reasons) -> Fa
 def causes_report(fault: Fault, names: PodNames, reasons: Reasons) -> tuple[CauseReport, ...]:
     found = []
     for one in fault.causes or ():
-        pod = "" if one.pod is None else str(names.get(one.pod, one.pod))
+        uid = one.pod or ""
         program = f"{one.process} ({one.command})"
-        program = f"{one.grant}: {program}" if one.grant else program
-        how = f"{one.how} ({reasons[one.process]})" if one.process in reasons else one.how
-        found.append(CauseReport(pod, one.pod or "", program, how))
+        if one.grant:
+            program = f"{one.grant}: {program}"
+        how = one.how
+        if one.process in reasons:
+            how += f" ({reasons[one.process]})"
+        found.append(CauseReport(str(names.get(uid, uid)), uid, program, how))
     return tuple(found)
 
 

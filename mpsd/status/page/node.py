@@ -58,7 +58,7 @@ class NodePage:
             return None
         self._shown = view
         policy = self._policy()
-        status = node_report(view, policy, self._agent.watchdog.report(), mpsd.__version__)
+        status = node_report(view, policy, self._agent.watchdog.violations(), mpsd.__version__)
         if self._bare:
             status = without_arguments(status)
         here = pods.shown(view, last_warnings(happened.all())) if pods else None

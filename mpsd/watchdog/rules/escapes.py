@@ -21,7 +21,7 @@ _AS_SET = "start the program with the values that mpsd set"
 
 
 @dataclass(frozen=True, slots=True)
-class ClientLimits:
+class ClientBounds:
     """What holds a client. server_mib: its server's limit, the domain's largest grant. sees: the
     GPUs that its process sees, by UUID, before CUDA_VISIBLE_DEVICES."""
 
@@ -38,69 +38,64 @@ class Escape:
     message: str
 
 
-def escapes(environment: Mapping[str, str], gpu: str, held: ClientLimits) -> tuple[Escape, ...]:
+def escapes(environment: Mapping[str, str], gpu: str, held: ClientBounds) -> tuple[Escape, ...]:
     """What in this environment lifts limits on this GPU (UUID), or raises the priority."""
     found = []
-    if lifted := "; ".join(
+    lifted = "; ".join(
         filter(None, (_memory(environment, gpu, held), _threads(environment, held.grant)))
-    ):
+    )
+    if lifted:
         found.append(Escape(ViolationKind.LIMIT_LIFTED, f"lifts its limit: {lifted}; {_AS_SET}"))
     if environment.get(cuda.PARTITIONING) == "1":
-        what = (
-            f"{cuda.PARTITIONING}=1 lifts the server's thread percentage; remove it from the"
-            " program's environment"
-        )
-        found.append(Escape(ViolationKind.PARTITIONING_ENABLED, f"lifts its limit: {what}"))
+        what = f"{cuda.PARTITIONING}=1 lifts the server's thread percentage"
+        message = f"lifts its limit: {what}; remove it from the program's environment"
+        found.append(Escape(ViolationKind.PARTITIONING_ENABLED, message))
     value = environment.get(cuda.CLIENT_PRIORITY)
     if held.grant.priority == BELOW_NORMAL and cuda.client_priority_as_read(value) != BELOW_NORMAL:
-        what = (
-            f"{cuda.CLIENT_PRIORITY} {_written(value)}, which is normal, and its grant is below"
-            " normal"
-        )
-        found.append(
-            Escape(ViolationKind.PRIORITY_RAISED, f"raises its priority: {what}; {_AS_SET}")
-        )
+        written = _written(cuda.CLIENT_PRIORITY, value)
+        what = f"{written}, which is normal, and its grant is below normal"
+        message = f"raises its priority: {what}; {_AS_SET}"
+        found.append(Escape(ViolationKind.PRIORITY_RAISED, message))
     return tuple(found)
 
 
-def _written(value: str | None) -> str:
-    return f"is {shown(value)}" if value is not None else "is not set"
+def _written(variable: str, value: str | None) -> str:
+    if value is None:
+        return f"{variable} is not set"
+    return f"{variable} is {shown(value)}"
 
 
-def _memory(environment: Mapping[str, str], gpu: str, held: ClientLimits) -> str:
+def _memory(environment: Mapping[str, str], gpu: str, held: ClientBounds) -> str:
     visible = cuda.visible_devices(environment.get(cuda.CUDA_VISIBLE_DEVICES), held.sees)
-    # it sees other GPUs than is known here, so the meaning of its ordinals is unknown
-    if gpu not in visible:
+    if gpu not in visible:  # the meaning of its ordinals is unknown
         return ""
     value = environment.get(cuda.MEMORY_LIMIT)
-    written = f"is {shown(value)}" if value else "is not set"
     why = _lifting(value, visible, visible.index(gpu), held)
-    return (
-        f"{cuda.MEMORY_LIMIT} {written}: {why}; {held.grant.memory_mib} MiB are granted"
-        if why
-        else ""
-    )
+    if not why:
+        return ""
+    written = _written(cuda.MEMORY_LIMIT, value or None)
+    return f"{written}: {why}; {held.grant.memory_mib} MiB are granted"
 
 
-def _lifting(value: str | None, visible: Sequence[str], ordinal: int, held: ClientLimits) -> str:
+def _lifting(value: str | None, visible: Sequence[str], ordinal: int, held: ClientBounds) -> str:
     """Why this value holds its process to no less than it was granted, or empty."""
     # what runs keeps what it was started with
     granted_mib = max(held.grant.memory_mib, held.grant.earlier_mib)
     match cuda.memory_limit_as_read(value, visible):
         case cuda.Lifted(reason):
             return f"{reason}, so no limit applies, not even the server's"
-        case cuda.Limited(bytes_by_ordinal) if ordinal in bytes_by_ordinal:
-            limit_mib = min(bytes_by_ordinal[ordinal] // _MIB, held.server_mib)
-            more = bytes_by_ordinal[ordinal] > granted_mib * _MIB
-            return f"that exceeds its grant and allows {limit_mib} MiB" if more else ""
+        case cuda.Limited(by_ordinal) if ordinal in by_ordinal:
+            if by_ordinal[ordinal] > granted_mib * _MIB:
+                limit_mib = min(by_ordinal[ordinal] // _MIB, held.server_mib)
+                return f"that exceeds its grant and allows {limit_mib} MiB"
         case cuda.Limited() if ordinal > 0:
-            # mpsd's names the first device alone: an entry for another could lift every limit
-            return ""
+            pass  # mpsd's names the first device alone: an entry for another could lift every limit
         case cuda.Unset() | cuda.Limited():
-            more = held.server_mib > granted_mib
-            return f"only the server's limit of {held.server_mib} MiB applies" if more else ""
+            if held.server_mib > granted_mib:
+                return f"only the server's limit of {held.server_mib} MiB applies"
         case cuda.Unusable():
-            return ""  # no context can be made with it
+            pass  # no context can be made with it
+    return ""
 
 
 def _threads(environment: Mapping[str, str], grant: Grant) -> str:
@@ -108,10 +103,8 @@ def _threads(environment: Mapping[str, str], grant: Grant) -> str:
     read = cuda.thread_percent_as_read(value)
     if read <= max(grant.thread_percent, grant.earlier_percent):
         return ""
-    return (
-        f"{cuda.THREAD_PERCENT} {_written(value)}, which means {read:g} %; {grant.thread_percent} %"
-        " are granted"
-    )
+    means = f"{_written(cuda.THREAD_PERCENT, value)}, which means {read:g} %"
+    return f"{means}; {grant.thread_percent} % are granted"
 
 
 # -- what a context shows ------------------------------------------------------------------------
@@ -128,16 +121,16 @@ def reserved_kib(mappings: Iterable[bytes]) -> int:
         if found is None:
             return 0
         start = int(found[1], 16)
-        stop = int(found[2], 16)
         path = found[4]
         if reserved:  # this is the one behind it
-            is_drivers = start == end and path.rpartition(b"/")[2].startswith(b"nvidia")
-            return reserved // 1024 if is_drivers else 0
+            if start != end or not path.rpartition(b"/")[2].startswith(b"nvidia"):
+                return 0
+            return reserved // 1024
         if start >= _FIRST:
             if start != _FIRST or found[3] != b"---p" or path:
                 return 0
-            reserved = stop - start
-            end = stop
+            end = int(found[2], 16)
+            reserved = end - start
     return 0
 
 
@@ -148,10 +141,11 @@ def most_sms(grant: Grant, gpu: Gpu) -> int:
 
 def shows_lifted(grant: Grant, gpus: Mapping[str, Gpu]) -> bool:
     """Whether what contexts reserve could show more SMs than granted; never for several GPUs."""
-    gpu = gpus.get(grant.gpus[0]) if len(grant.parts) == 1 else None
-    return gpu is not None and gpu.capability.reserved_kib(
-        most_sms(grant, gpu)
-    ) < gpu.capability.reserved_kib(gpu.sms)
+    gpu = gpus.get(grant.gpus[0])
+    if gpu is None or len(grant.parts) > 1:
+        return False
+    reserved_kib = gpu.capability.reserved_kib
+    return reserved_kib(most_sms(grant, gpu)) < reserved_kib(gpu.sms)
 
 
 def threads_lifted(client: Client, gpu: Gpu, grant: Grant) -> Iterator[Escape]:
@@ -160,9 +154,8 @@ def threads_lifted(client: Client, gpu: Gpu, grant: Grant) -> Iterator[Escape]:
     most = most_sms(grant, gpu)
     cost_mib = gpu.capability.context_cost_mib(least) - _TOLERANCE_MIB
     if least > most and client.used_mib is not None and client.used_mib >= cost_mib:
-        what = (
-            f"its context is on {least} SMs of {gpu.label} or more, and {grant.thread_percent} % of"
-            f" them are {most}"
-        )
+        what = f"its context is on {least} SMs of {gpu.label} or more"
+        given = f"{grant.thread_percent} % of them are {most}"
         remedy = f"do not set {cuda.THREAD_PERCENT} in the program"
-        yield Escape(ViolationKind.THREADS_LIFTED, f"lifts its limit: {what}; {remedy}")
+        message = f"lifts its limit: {what}, and {given}; {remedy}"
+        yield Escape(ViolationKind.THREADS_LIFTED, message)

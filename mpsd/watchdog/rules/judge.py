@@ -5,6 +5,7 @@ What is not known is no violation."""
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from mpsd.model.events import Reason
 from mpsd.model.grants import Gpu, Grant
@@ -14,7 +15,7 @@ from mpsd.model.policy import Policy, Response
 from mpsd.model.violations import Violation, ViolationKind, most_mib, named
 from mpsd.watchdog.rules.escapes import (
     RESERVED_APART_S,
-    ClientLimits,
+    ClientBounds,
     Escape,
     escapes,
     threads_lifted,
@@ -22,8 +23,7 @@ from mpsd.watchdog.rules.escapes import (
 
 _FULL = "CUDA error 808 (CUDA_ERROR_MPS_MAX_CLIENTS_REACHED)"
 _START_ON_MPS = "start it with the CUDA_MPS_PIPE_DIRECTORY that mpsd set"
-# a process that was signalled and is still listed counts again after this; memory is back in 0.07 s
-AGAIN_S = 2.0
+AGAIN_S = 2.0  # after which a signalled process counts again; memory is back in 0.07 s
 # after the first: a process that starts or ends may show outside MPS for a moment
 SECOND_SCAN_S = 0.03
 _APART_S = {  # that two scans must be for both to count, of what needs two
@@ -62,11 +62,17 @@ class WatchdogView:
     def label(self, uuid: str) -> str:
         return next((gpu.label for gpu in self.gpus if gpu.uuid == uuid), uuid)
 
+    def grant_of(self, client: Client) -> Grant | None:
+        return self.grants.get(client.grant or "")
+
+    def on_mps(self, gpu: Gpu) -> list[Client]:
+        return [client for client in self.clients if client.on_mps and client.gpu == gpu.uuid]
+
     def by_share(self) -> Mapping[Share, list[Client]]:
         """The processes that are where they were granted, by grant and GPU."""
         found: dict[Share, list[Client]] = {}
         for client in self.clients:
-            grant = self.grants.get(client.grant or "")
+            grant = self.grant_of(client)
             if grant and client.gpu in grant.gpus:
                 found.setdefault((grant.id, client.gpu), []).append(client)
         return found
@@ -91,7 +97,7 @@ class JudgedShare:
     """The clients of a grant on a GPU, and what they were judged by. escapes: of those on MPS, with
     the environment they were found in. is_kept: nothing was wrong."""
 
-    held: ClientLimits
+    bounds: ClientBounds
     policy: Policy
     clients: Sequence[Client]
     escapes: Mapping[ProcessIdentity, tuple[Mapping[str, str], tuple[Escape, ...]]]
@@ -102,58 +108,64 @@ def foreign_processes(view: WatchdogView, resource: str) -> Iterator[ProcessFind
     """Processes on GPUs that they were not granted, and outside MPS, as far as grants are known.
     resource: what a pod must hold."""
     for client in view.clients:
-        grant = view.grants.get(client.grant or "")
+        grant = view.grant_of(client)
         if grant and client.gpu in grant.gpus and client.on_mps:
             continue
-        if client.process not in view.own and (grant or client.gpu not in view.doubtful):
-            yield from (
-                _misplaced(client, grant, view) if grant else _ungranted(client, view, resource)
-            )
+        if client.process in view.own:
+            continue
+        if grant:
+            yield _misplaced(client, grant, view)
+        elif client.gpu not in view.doubtful:
+            yield from _ungranted(client, view, resource)
 
 
-def _misplaced(client: Client, grant: Grant, view: WatchdogView) -> Iterator[ProcessFinding]:
+def _misplaced(client: Client, grant: Grant, view: WatchdogView) -> ProcessFinding:
     label = view.label(client.gpu)
     if client.gpu not in grant.gpus:
         given = ", ".join(map(view.label, grant.gpus))
         message = f"uses {label}, but was granted {given}"
-        yield _finding(ViolationKind.WITHOUT_GRANT, client, grant, message)
-    else:
-        remedy = _START_ON_MPS
-        if client.only_draws:
-            remedy = "use a GPU that mpsd does not share, since MPS serves CUDA alone"
-        message = f"uses {label} {_beside(client)}; {remedy}"
-        yield _finding(ViolationKind.OUTSIDE_MPS, client, grant, message)
+        return _finding(ViolationKind.WITHOUT_GRANT, client, grant, message)
+    remedy = _START_ON_MPS
+    if client.only_draws:
+        remedy = "use a GPU that mpsd does not share, since MPS serves CUDA alone"
+    message = f"uses {label} {_beside(client)}; {remedy}"
+    return _finding(ViolationKind.OUTSIDE_MPS, client, grant, message)
 
 
 def _beside(client: Client) -> str:
-    how = ", through a graphics interface (Vulkan, OpenGL)" if client.only_draws else ""
-    return f"beside MPS, without limits{how}"
+    beside = "beside MPS, without limits"
+    if client.only_draws:
+        beside += ", through a graphics interface (Vulkan, OpenGL)"
+    return beside
 
 
 def _ungranted(client: Client, view: WatchdogView, resource: str) -> Iterator[ProcessFinding]:
-    how = "it is an MPS client" if client.on_mps else f"it runs {_beside(client)}"
+    how = "it is an MPS client"
+    if not client.on_mps:
+        how = f"it runs {_beside(client)}"
     label = view.label(client.gpu)
-    if client.pod is None or not view.pods_known:
-        where = "is in no pod and uses" if view.pods_known else "has no grant and uses"
-        message = f"{where} {label}, which mpsd shares; {how}"
+    if not view.pods_known or client.pod is None:
+        where = "is in no pod"
+        if not view.pods_known:
+            where = "has no grant"
+        message = f"{where} and uses {label}, which mpsd shares; {how}"
         yield ProcessFinding(ViolationKind.IN_NO_POD, client, None, message)
-    elif client.pod in view.ungranted:
+    elif pod := view.ungranted.get(client.pod):
         message = f"uses {label} without a grant: its pod holds no {resource}; {how}"
-        pod = view.ungranted[client.pod]
         yield ProcessFinding(ViolationKind.WITHOUT_GRANT, client, pod, message)
 
 
-def limits_held(view: WatchdogView, shares: Iterable[Share]) -> Iterator[ClientLimits]:
+def bounds_of(view: WatchdogView, shares: Iterable[Share]) -> Iterator[ClientBounds]:
     """What holds the clients of each of these."""
     largest: dict[str, int] = {}
     for grant in view.grants.values():
         largest[grant.domain] = max(grant.memory_mib, largest.get(grant.domain, 0))
     for grant_id, _gpu in shares:
         grant = view.grants[grant_id]
-        # A container has its own GPUs only; a program of this machine all of its domain's.
-        is_own = isinstance(grant.holder, PodName | HostContainer)
-        sees = grant.gpus if is_own else view.domains.get(grant.domain, grant.gpus)
-        yield ClientLimits(grant, largest[grant.domain], sees)
+        sees = grant.gpus  # as a container; a program of this machine sees all of its domain's
+        if not isinstance(grant.holder, PodName | HostContainer):
+            sees = view.domains.get(grant.domain, sees)
+        yield ClientBounds(grant, largest[grant.domain], sees)
 
 
 def crowd(
@@ -166,17 +178,24 @@ def crowd(
     """The newest of a grant's processes where it has too many. ending: processes that do not
     count. short: those that `crowding_out` found."""
     counted = [client for client in clients if client.process not in ending]
-    if len(counted) > grant.clients:
-        most = f"{grant.clients} process{'es' if grant.clients > 1 else ''}{_together(grant)}"
-        for client in sorted(counted, key=age)[grant.clients :]:
-            lack = "; another grant lacks its own because of it" if client.process in short else ""
-            limit = f"its grant's limit of {most} on {label} (requests.clients_per_grant)"
-            message = f"exceeds {limit}{lack}"
-            yield _finding(ViolationKind.TOO_MANY_CLIENTS, client, grant, message)
+    if len(counted) <= grant.clients:
+        return
+    most = "1 process"
+    if grant.clients > 1:
+        most = f"{grant.clients} processes"
+    where = f"{_together(grant)} on {label} (requests.clients_per_grant)"
+    limit = f"exceeds its grant's limit of {most}{where}"
+    for client in sorted(counted, key=age)[grant.clients :]:
+        message = limit
+        if client.process in short:
+            message += "; another grant lacks its own because of it"
+        yield _finding(ViolationKind.TOO_MANY_CLIENTS, client, grant, message)
 
 
 def _together(grant: Grant) -> str:
-    return f" for all pods of claim {grant.claim} together" if len(grant.pods) > 1 else ""
+    if len(grant.pods) <= 1:
+        return ""
+    return f" for all pods of claim {grant.claim} together"
 
 
 def crowding_out(
@@ -184,14 +203,18 @@ def crowding_out(
 ) -> Iterator[ProcessIdentity]:
     """The processes without which every grant could have its own clients on the GPU: each time the
     newest of the grant that is furthest over."""
-    used: dict[str | None, list[Client]] = {grant.id: [] for grant in grants}
     own = {grant.id: grant.clients for grant in grants}
+    used: dict[str, list[Client]] = {grant: [] for grant in own}
+    others = 0
     for client in sorted(clients, key=age):
-        used.setdefault(client.grant if client.grant in own else None, []).append(client)
-    wanted = sum(max(len(theirs), own.get(grant or "", 0)) for grant, theirs in used.items())
+        if client.grant in own:
+            used[client.grant].append(client)
+        else:
+            others += 1
+    wanted = others + sum(max(len(theirs), own[grant]) for grant, theirs in used.items())
     for _ in range(wanted - gpu.capability.clients):
         most = max(own, key=lambda grant: len(used[grant]) - own[grant], default="")
-        if len(used.get(most, ())) <= own.get(most, 0):
+        if not most or len(used[most]) <= own[most]:
             return
         yield used[most].pop().process
 
@@ -210,16 +233,24 @@ class Notice:
     message: str
 
 
+class Noted(IntEnum):
+    """How much was made of something that is wrong."""
+
+    NEW = 0
+    COUNTED = 1  # and not reported, as the policy had it
+    REPORTED = 2
+
+
 @dataclass(frozen=True, slots=True)
-class Memory:
+class JudgedScan:
     """What one scan leaves to the next. within: by grant and GPU, each process's use when it was
     last within. ending: until when ended processes do not count. since: when what needs a second
-    scan was first seen. reported: what is wrong, and whether it was reported. shares: as judged."""
+    scan was first seen. noted: what is wrong. shares: as judged."""
 
     within: Mapping[Share, Mapping[ProcessIdentity, int]] = field(default_factory=dict)
     ending: Mapping[ProcessIdentity, float] = field(default_factory=dict)
     since: Mapping[_Key, float] = field(default_factory=dict)
-    reported: Mapping[_Key, bool] = field(default_factory=dict)
+    noted: Mapping[_Key, Noted] = field(default_factory=dict)
     shares: Mapping[Share, JudgedShare] = field(default_factory=dict)
 
     @property
@@ -237,135 +268,144 @@ class WatchdogVerdict:
     scan_again: bool
 
 
-def judge(view: WatchdogView, memory: Memory, policy: Policy) -> tuple[WatchdogVerdict, Memory]:
+def judge(
+    view: WatchdogView, before: JudgedScan, policy: Policy
+) -> tuple[WatchdogVerdict, JudgedScan]:
     """What is wrong now and was not reported yet, and what the next scan needs."""
-    state = _Judgement(view, memory, policy)
+    now = _Judgement(view, before, policy)
     for foreign in foreign_processes(view, policy.resources.memory):
-        state.note(foreign)
+        now.note(foreign)
     by_share = view.by_share()
-    for (share, clients), held in zip(by_share.items(), limits_held(view, by_share), strict=True):
-        state.check_share(share, clients, held)
-    for shared in view.gpus:
-        state.check_clients(shared)
-        state.check_unexplained(shared)
-    return state.result()
+    for (share, clients), bounds in zip(by_share.items(), bounds_of(view, by_share), strict=True):
+        now.check_share(share, clients, bounds)
+    for gpu in view.gpus:
+        now.check_clients(gpu)
+        now.check_unexplained(gpu)
+    return now.result()
 
 
 class _Judgement:
     """A scan being judged. A process that is to end for one reason is not counted for the next."""
 
-    def __init__(self, view: WatchdogView, before: Memory, policy: Policy) -> None:
+    def __init__(self, view: WatchdogView, before: JudgedScan, policy: Policy) -> None:
         self._view = view
         self._gpus = {gpu.uuid: gpu for gpu in view.gpus}
         self._before = before
         self._policy = policy
-        listed = {client.process for client in view.clients if before.ending}
-        left = {
-            one: until
-            for one, until in before.ending.items()
-            if view.now < until and (one in listed or view.unseen)
-        }
-        self.ending = left | dict.fromkeys(view.ending, view.now + AGAIN_S)
-        self._late = (before.ending.keys() & listed) - self.ending.keys()
+        self._late: set[ProcessIdentity] = set()  # still there, after their time to end
+        self.ending = dict.fromkeys(view.ending, view.now + AGAIN_S)
+        if before.ending:
+            self._take_over_ends()
         # What was known of a GPU holds while NVML does not answer for it.
         self._within = {
-            one: was
-            for one, was in before.within.items()
-            if one[1] in view.unseen and one[0] in view.grants
+            share: before.within[share]
+            for share in before.within
+            if share[1] in view.unseen and share[0] in view.grants
         }
+        self._noted = {key: noted for key, noted in before.noted.items() if key[2] in view.unseen}
         self._shares: dict[Share, JudgedShare] = {}
         self._since: dict[_Key, float] = {}
-        self._reported = {
-            key: reported for key, reported in before.reported.items() if key[2] in view.unseen
-        }
-        self.short = frozenset(process for gpu in view.gpus for process in self._crowding_out(gpu))
+        self._short = frozenset(process for gpu in view.gpus for process in self._crowding_out(gpu))
         self._violations: list[Violation] = []
         self._notices: list[Notice] = []
 
-    def result(self) -> tuple[WatchdogVerdict, Memory]:
-        found = (tuple(self._violations), tuple(self._notices))
-        verdict = WatchdogVerdict(*found, scan_again=bool(self._since))
-        return verdict, Memory(self._within, self.ending, self._since, self._reported, self._shares)
+    def _take_over_ends(self) -> None:
+        listed = {client.process for client in self._view.clients}
+        for process, until in self._before.ending.items():
+            if self._view.now >= until:
+                if process in listed and process not in self.ending:
+                    self._late.add(process)
+            elif process in listed or self._view.unseen:
+                self.ending.setdefault(process, until)
 
-    def _crowding_out(self, gpu: Gpu) -> Iterator[ProcessIdentity]:
-        here = [client for client in self._view.clients if client.on_mps and client.gpu == gpu.uuid]
-        counts = Counter([client.grant or "" for client in here])
-        grants = self._view.grants
-        most = {grant.id: grant.clients for grant in grants.values()}
-        if any(count > most.get(grant, count) for grant, count in counts.items()):
-            there = [grant for grant in grants.values() if gpu.uuid in grant.gpus]
-            yield from crowding_out(
-                gpu, there, [client for client in here if client.process not in self.ending]
-            )
+    def result(self) -> tuple[WatchdogVerdict, JudgedScan]:
+        verdict = WatchdogVerdict(
+            tuple(self._violations), tuple(self._notices), scan_again=bool(self._since)
+        )
+        after = JudgedScan(self._within, self.ending, self._since, self._noted, self._shares)
+        return verdict, after
 
-    def check_share(self, share: Share, clients: list[Client], held: ClientLimits) -> None:
+    def _crowding_out(self, gpu: Gpu) -> Iterable[ProcessIdentity]:
+        here = self._view.on_mps(gpu)
+        grants = self._view.grants.values()
+        counts = Counter([client.grant for client in here])
+        if all(counts[grant.id] <= grant.clients for grant in grants):
+            return ()
+        there = [grant for grant in grants if gpu.uuid in grant.gpus]
+        counted = [client for client in here if client.process not in self.ending]
+        return crowding_out(gpu, there, counted)
+
+    def check_share(self, share: Share, clients: list[Client], bounds: ClientBounds) -> None:
         """The clients of a grant on a GPU. What was kept and has not changed is not looked at
         again."""
-        (_grant, gpu), grant, known = share, held.grant, self._before.shares.get(share)
-        known = known if known and known.held == held else None
-        if (
-            known
-            and known.is_kept
-            and known.clients == clients
-            and known.policy is self._policy
-            and not self.ending
-        ):
-            self._shares[share], self._within[share] = known, self._before.within[share]
-            return
+        known = self._before.shares.get(share)
+        earlier: Mapping[ProcessIdentity, tuple[Mapping[str, str], tuple[Escape, ...]]] = {}
+        if known and known.bounds == bounds:
+            is_same = known.clients == clients and known.policy is self._policy
+            if known.is_kept and is_same and not self.ending:
+                self._shares[share] = known
+                self._within[share] = self._before.within[share]
+                return
+            earlier = known.escapes
+        grant = bounds.grant
+        gpu = self._gpus[share[1]]
         found = {}
-        is_lifted = False
+        wrong: list[ProcessFinding] = []
         for client in clients:
             lifted: list[Escape] = []
             if client.on_mps and client.environment is not None:
-                before = known.escapes.get(client.process) if known else None
-                if before is None or before[0] is not client.environment:
-                    before = client.environment, escapes(client.environment, gpu, held)
-                found[client.process] = before
-                lifted += before[1]
+                environment, own = earlier.get(client.process, (None, ()))
+                if environment is not client.environment:
+                    own = escapes(client.environment, gpu.uuid, bounds)
+                found[client.process] = client.environment, own
+                lifted += own
             if client.reserved_kib:
-                lifted += threads_lifted(client, self._gpus[gpu], grant)
-            for escape in lifted:
-                self.note(_finding(escape.kind, client, grant, escape.message))
-            is_lifted = is_lifted or bool(lifted)
-        too_many = tuple(crowd(grant, self._view.label(gpu), clients, self.ending, self.short))
-        for one_more in too_many:
-            self.note(one_more)
-        is_kept = self.check_memory(grant, gpu, clients) and not too_many
-        is_kept = is_kept and not is_lifted
-        self._shares[share] = JudgedShare(held, self._policy, clients, found, is_kept)
+                lifted += threads_lifted(client, gpu, grant)
+            wrong += [_finding(escape.kind, client, grant, escape.message) for escape in lifted]
+        for one in wrong:
+            self.note(one)
+        too_many = list(crowd(grant, gpu.label, clients, self.ending, self._short))
+        for one in too_many:
+            self.note(one)
+        is_within = self.check_memory(grant, gpu, clients)
+        is_kept = is_within and not wrong and not too_many
+        self._shares[share] = JudgedShare(bounds, self._policy, clients, found, is_kept)
 
-    def check_memory(self, grant: Grant, gpu: str, clients: list[Client]) -> bool:
+    def check_memory(self, grant: Grant, gpu: Gpu, clients: list[Client]) -> bool:
         """Notes who takes a grant's memory over its limit; those that are being ended do not count.
         Whether all keep to it."""
         used: dict[ProcessIdentity, int] = {}
+        culprits: list[Client] = []
         counted = [client for client in clients if client.process not in self.ending]
         for client in counted:
             if client.used_mib is None:
-                use = f"how much of {self._view.label(gpu)} {named(client)} uses"
+                use = f"how much of {gpu.label} {named(client)} uses"
                 what = f"NVML does not report {use}; its memory is not counted"
-                self._notice(("unknown", client.process, gpu), Notice(gpu, (), None, what))
+                notice = Notice(gpu.uuid, (), None, what)
+                self._notice(("unknown", client.process, gpu.uuid), notice)
             else:
                 used[client.process] = client.used_mib
-        before = self._before.within.get((grant.id, gpu), {})
-        part = grant.part_of(gpu)
-        total_mib = sum(used.values())
+                culprits.append(client)
+        share = grant.id, gpu.uuid
+        before = self._before.within.get(share, {})
+        part = grant.part_of(gpu.uuid)
+        left_mib = total_mib = sum(used.values())
         limit_mib = most_mib(part, self._policy)
+        self._within[share] = before
         if total_mib <= limit_mib:
-            self._within[grant.id, gpu] = used if len(used) == len(counted) else before
+            if len(used) == len(counted):
+                self._within[share] = used
             return len(used) == len(clients)
-        self._within[grant.id, gpu] = before
+        granted = f"{part.memory_mib} MiB are granted{_together(grant)}"
+        held = f"{total_mib} MiB of {gpu.label} are in use, {granted}"
         growth = {process: mib - before.get(process, 0) for process, mib in used.items()}
-        culprits = [client for client in counted if client.process in used]
-        left_mib = total_mib
-        for client in sorted(
-            culprits, key=lambda one: (growth[one.process], age(one)), reverse=True
-        ):
-            taken = f"allocated {growth[client.process]} MiB since the use last fitted the grant"
-            how = taken if before else f"holds {used[client.process]} MiB"
-            granted = f"{part.memory_mib} MiB are granted{_together(grant)}"
-            held = f"{total_mib} MiB of {self._view.label(gpu)} are in use, {granted}"
-            message = f"{how}: {held}"
-            finding = _finding(ViolationKind.MEMORY_OVER_GRANT, client, grant, message)
+        culprits.sort(key=lambda one: (growth[one.process], age(one)), reverse=True)
+        for client in culprits:
+            how = f"holds {used[client.process]} MiB"
+            if before:
+                taken = f"allocated {growth[client.process]} MiB"
+                how = f"{taken} since the use last fitted the grant"
+            finding = _finding(ViolationKind.MEMORY_OVER_GRANT, client, grant, f"{how}: {held}")
             self.note(finding, as_one=grant.id)
             left_mib -= used[client.process]
             if left_mib <= limit_mib or not self._response(finding).ends:
@@ -373,17 +413,17 @@ class _Judgement:
         return False
 
     def check_clients(self, gpu: Gpu) -> None:
-        clients = [
-            client for client in self._view.clients if client.on_mps and client.gpu == gpu.uuid
-        ]
-        if len(clients) < gpu.capability.clients:
+        clients = self._view.on_mps(gpu)
+        most = gpu.capability.clients
+        if len(clients) < most:
             return
-        holding = ((self._view.grants.get(client.grant or ""), client) for client in clients)
-        pods = {pod for grant, client in holding if grant and (pod := grant.pod_of(client.pod))}
-        message = (
-            f"{gpu.label} has {gpu.capability.clients} MPS clients, which is its maximum: the next"
-            f" process gets {_FULL}"
-        )
+        pods = set()
+        for client in clients:
+            grant = self._view.grant_of(client)
+            if grant and (pod := grant.pod_of(client.pod)):
+                pods.add(pod)
+        full = f"{gpu.label} has {most} MPS clients, which is its maximum"
+        message = f"{full}: the next process gets {_FULL}"
         notice = Notice(gpu.uuid, tuple(sorted(pods, key=str)), Reason.TOO_MANY_CLIENTS, message)
         self._notice(("full", "", gpu.uuid), notice)
 
@@ -399,46 +439,51 @@ class _Judgement:
             self._notice(("unexplained", "", gpu.uuid), notice)
 
     def _notice(self, key: _Key, notice: Notice) -> None:
-        self._reported[key] = True
-        if key not in self._before.reported:
+        self._noted[key] = Noted.REPORTED
+        if key not in self._before.noted:
             self._notices.append(notice)
 
     def note(self, finding: ProcessFinding, as_one: str = "") -> None:
         """Something is wrong with a process. as_one: the grant that it is reported once for."""
         client = finding.client
-        key: _Key = (finding.kind, as_one or client.process, client.gpu)
-        reported = self._before.reported.get(key)
+        kind = finding.kind
+        key: _Key = (kind, as_one or client.process, client.gpu)
+        before = self._before.noted.get(key, Noted.NEW)
         if client.process in self.ending:
-            self._reported |= {} if reported is None else {key: reported}
+            if before:
+                self._noted[key] = before
             return
-        if finding.kind in _APART_S and reported is None:
+        if kind in _APART_S and not before:
             since = self._before.since.get(key, self._view.now)
-            if self._view.now - since < _APART_S[finding.kind]:
+            if self._view.now - since < _APART_S[kind]:
                 self._since[key] = since
                 return
         response = self._response(finding)
-        self._reported[key] = response.reports or bool(reported)
+        noted = before or Noted.COUNTED
+        if response.reports:
+            noted = Noted.REPORTED
+        self._noted[key] = noted
         if response.ends:
             self.ending[client.process] = self._view.now + AGAIN_S
-        # what was only counted is reported where the policy now says so
-        elif reported or reported is response.reports:
+        elif noted is before:
             return
-        again = response.ends and client.process in self._late
-        kind = finding.kind
-        pod = finding.pod
-        grant = self._view.grants.get(client.grant or "")
+        grant = self._view.grant_of(client)
         message = finding.message
         if grant and grant.claim and grant.claim not in message:
             message += f" (claim {grant.claim})"
-        one = Violation(kind, response, client.gpu, client.grant, pod, client, message, again)
-        self._violations.append(one)
+        again = response.ends and client.process in self._late
+        self._violations.append(
+            Violation(kind, response, client.gpu, client.grant, finding.pod, client, message, again)
+        )
 
     def _response(self, finding: ProcessFinding) -> Response:
         """The policy's, but only pods are evicted, and exempt namespaces only observed."""
-        is_short = finding.client.process in self.short
+        is_short = finding.client.process in self._short
         response = finding.kind.response(self._policy, short=is_short)
         pod = finding.pod
+        if pod is None:
+            return Response.KILL if response is Response.EVICT else response
         exempt = self._policy.admission.exempt_namespaces
-        if finding.kind is ViolationKind.WITHOUT_GRANT and pod and pod.namespace in exempt:
+        if finding.kind is ViolationKind.WITHOUT_GRANT and pod.namespace in exempt:
             return Response.OBSERVE
-        return Response.KILL if response is Response.EVICT and pod is None else response
+        return response
