@@ -1,8 +1,5 @@
 """The rules for variables that would lift a container's limits, or give it a GPU that mpsd does not
-account for.
-
-Names count exactly as they are written, as programs read them. A Secret is never read.
-"""
+account for. A Secret is never read."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -46,15 +43,12 @@ def _blocked(case: RuleInput) -> Iterator[Found]:
             elif not _gives_nothing(variable):
                 yield Found(container.path_of(variable), _value(variable))
             elif asks(container, case.policy.resources):
-                yield Found(
-                    container.path_of(variable),
-                    _value(variable),
-                    "hides the GPU that the container requests",
-                )
+                message = "hides the GPU that the container requests"
+                yield Found(container.path_of(variable), _value(variable), message)
         for source in container.sources:
-            for key in sorted(
-                case.context.config_maps.get(source.name, ()) if source.kind == "ConfigMap" else ()
-            ):
+            if source.kind != "ConfigMap":
+                continue
+            for key in sorted(case.context.config_maps.get(source.name, ())):
                 if is_blocked(source.prefix + key):
                     value = f"{source.kind} {shown(source.name)} with the key {shown(key)}"
                     message = f"sets {shown(source.prefix + key)}, which a pod may not set"
@@ -66,11 +60,10 @@ def _unseen(case: RuleInput, kind: str) -> Iterator[Found]:
         for source in container.sources:
             reach = within_reach(source.prefix, case.policy.admission.blocked_environment)
             if reach and source.kind == kind and source.name not in case.context.config_maps:
-                prefix = f" with the prefix {shown(source.prefix)}" if source.prefix else ""
-                message = (
-                    f"its keys become variables{prefix} and were not checked; none may be"
-                    f" {', '.join(reach)}"
-                )
+                what = "its keys become variables"
+                if source.prefix:
+                    what += f" with the prefix {shown(source.prefix)}"
+                message = f"{what} and were not checked; none may be {', '.join(reach)}"
                 yield Found(source.path, f"{source.kind} {shown(source.name)}", message)
 
 

@@ -2,7 +2,7 @@
 is taken there."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from mpsd.admission.rules.claims import (
@@ -57,8 +57,7 @@ _OTHER_VALUES: Mapping[object, frozenset[RuleMode]] = {
 
 @dataclass(frozen=True, slots=True)
 class NamespaceModes:
-    """What counts in one namespace. modes: without the rules that count for nothing there. remarks:
-    labels not understood."""
+    """modes: without the rules that count for nothing there. remarks: labels not understood."""
 
     modes: Modes
     remarks: tuple[str, ...] = ()
@@ -72,34 +71,30 @@ def label_of(mode: RuleMode) -> str:
 def modes_in(labels: Fields, rules: Modes) -> NamespaceModes:
     """The modes of a namespace with these labels. Where it enforces nothing, its pods are not
     changed either."""
-    values = (
-        {mode: labels[label_of(mode)] for mode in RuleMode if label_of(mode) in labels}
-        if labels
-        else {}
-    )
+    values = {mode: labels[label_of(mode)] for mode in RuleMode if label_of(mode) in labels}
     if not values:
         return NamespaceModes(rules)
-    covers = {mode: _OTHER_VALUES.get(str(values.get(mode)), _COVERED[mode]) for mode in RuleMode}
-    hardest = {
-        rule: [mode for mode in RuleMode if own in covers[mode]][:1] for rule, own in rules.items()
-    }
+    modes: dict[RuleId, RuleMode] = {}
+    for mode in RuleMode:  # the strongest first
+        covered = _OTHER_VALUES.get(str(values.get(mode)), _COVERED[mode])
+        for rule, own in rules.items():
+            if own in covered:
+                modes.setdefault(rule, mode)
     remarks = tuple(
         f"the namespace's label {label_of(mode)} is {shown(value)}: write all, none or default"
         for mode, value in values.items()
         if value not in ("all", "none", "default")
     )
-    modes = {rule: mode for rule, found in hardest.items() for mode in found}
     return NamespaceModes(modes, remarks, values.get(RuleMode.ENFORCE) != "none")
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionVerdict:
-    """What is said about one object. problems: what refuses it. warnings: what does not. noted:
-    what only the audit log would say. requests: what its containers get, empty when it is refused.
-    remark: one sentence for people about an object that gets nothing and need not, or that would be
-    judged otherwise if it were created; else empty. priority: what a pod with requests says of its
-    own; else None. grace_added_s: by which the webhook lengthens its grace at most: one second
-    less before Kubernetes 1.31."""
+    """What is said about one object. problems: what refuses it. noted: what only the audit log
+    would say. requests: what its containers get. remark: a sentence about an object that gets
+    nothing and need not, or would be judged otherwise if it were created; else empty. priority: of
+    a pod with requests; else None. grace_added_s: by which the webhook lengthens its grace at most:
+    one second less before Kubernetes 1.31."""
 
     object_name: str
     problems: tuple[Problem, ...] = ()
@@ -129,15 +124,14 @@ def review_all(
 def claims_in(documents: Iterable[object]) -> Claims:
     """The resource claims and templates of them in decoded documents."""
     claims: dict[str, dict[ClaimName, Fields]] = {}
-    for thing in (
-        thing for document in documents for thing in objects_in(document) if isinstance(thing, dict)
-    ):
-        kind = thing.get("kind")
-        metadata = FieldReader().mapping(thing, "metadata", "")
-        fields = FieldReader()
-        name, namespace = (fields.text(metadata, key, "") for key in ("name", "namespace"))
-        if kind in (CLAIM, CLAIM_TEMPLATE) and name:
-            claims.setdefault(namespace or "default", {})[ClaimName(kind, name)] = thing
+    fields = FieldReader()
+    for document in documents:
+        for thing in objects_in(document):
+            if isinstance(thing, dict) and (kind := thing.get("kind")) in (CLAIM, CLAIM_TEMPLATE):
+                metadata = fields.mapping(thing, "metadata", "")
+                namespace = fields.text(metadata, "namespace", "") or "default"
+                if name := fields.text(metadata, "name", ""):
+                    claims.setdefault(namespace, {})[ClaimName(kind, name)] = thing
     return claims
 
 
@@ -151,43 +145,46 @@ def review(
     if is_exempt(found, policy):
         return AdmissionVerdict(found.name, remark=f"namespace {found.namespace} is exempt")
     pod = found.pod
-    placed = pod is not None and pod.is_placed
-    annotations = pod.annotations if pod and placed else {}
     here = claims.get(found.namespace, {})
-    classes = (
-        {name: classes_of(here[name], name.kind) for name in pod.claims.values() if name in here}
-        if pod
-        else {}
-    )
-    context = RequestContext(annotations_before=annotations, is_placed=placed, claims=classes)
+    classes = {}
+    context = as_new = RequestContext()
+    if pod:
+        known = (name for name in pod.claims.values() if name in here)
+        classes = {name: classes_of(here[name], name.kind) for name in known}
+        context = as_new = RequestContext(claims=classes)
+        if pod.is_placed:
+            context = replace(as_new, annotations_before=pod.annotations, is_placed=True)
     judged = judge(found, policy, facts, context)
     problems, warnings, noted = (
         tuple(finding.problem for finding in of_mode(mode, judged, policy.admission.rules))
         for mode in RuleMode
     )
-    asking = pod if pod and not problems and asks_for_gpu(pod, policy.resources) else None
-    requests = read_share(asking, policy, facts).requests if asking else ()
-    claimed = "; ".join(_claimed(pod, policy, facts, here)) if pod else ""
-    remark = "" if problems or requests else found.unread or claimed or "asks for no GPU"
-    if pod and not problems and not requests:
+    if problems:
+        return AdmissionVerdict(found.name, problems, warnings, noted)
+    if pod is None:
+        remark = found.unread or "asks for no GPU"
+        return AdmissionVerdict(found.name, problems, warnings, noted, remark=remark)
+    requests: tuple[ContainerRequest, ...] = ()
+    remark = ""
+    if asks_for_gpu(pod, policy.resources):
+        requests = read_share(pod, policy, facts).requests
+    if not requests:
+        claimed = "; ".join(_claimed(pod, policy, facts, here))
+        remark = found.unread or claimed or "asks for no GPU"
         requests = tuple(claimed_requests(pod, policy, facts, here))
-    if placed and not problems:
+    if pod.is_placed:
         now = {finding.rule for finding in judged}
-        as_created = judge(found, policy, facts, RequestContext(claims=classes))
-        anew = [finding.rule for finding in as_created if finding.rule not in now]
-        as_new = f"; a new one would break {', '.join(dict.fromkeys(anew))}"
-        remark = (
-            f"it runs already, by its status.startTime, and is judged as such{as_new}"
-            if anew
-            else remark
-        )
-    priority = pod.priority if pod and requests else None
+        rules = dict.fromkeys(one.rule for one in judge(found, policy, facts, as_new))
+        if anew := ", ".join(rule for rule in rules if rule not in now):
+            what = "it runs already, by its status.startTime, and is judged as such"
+            remark = f"{what}; a new one would break {anew}"
+    verdict = AdmissionVerdict(found.name, problems, warnings, noted, requests, remark)
+    if not requests:
+        return verdict
     added_s = 0
-    if pod and requests and not placed:
+    if not pod.is_placed:
         added_s = added_grace_s(pod, policy, hooked_paths(pod, policy, classes))
-    return AdmissionVerdict(
-        found.name, problems, warnings, noted, requests, remark, priority, added_s
-    )
+    return replace(verdict, priority=pod.priority, grace_added_s=added_s)
 
 
 def _claimed(
@@ -201,9 +198,12 @@ def _claimed(
         if name not in claims:
             yield f"{words} is not in what was read, so it is judged without it"
         elif asked := asked_of(claims[name], name.kind, policy):
-            never = bool(wrong_in_claim(claims[name], name.kind, policy, facts).problems)
-            unused = "" if entry in used else ", and no container uses it"
-            yield f"{words} asks for {asked}{' and can never be served' if never else unused}"
+            but = ""
+            if wrong_in_claim(claims[name], name.kind, policy, facts).problems:
+                but = " and can never be served"
+            elif entry not in used:
+                but = ", and no container uses it"
+            yield f"{words} asks for {asked}{but}"
     for container in pod.containers:
         if asked := asked_by_class(container, policy):
             yield (
@@ -219,12 +219,12 @@ def judge(
     the caller's."""
     if found.pod is None:
         return tuple(RuleFinding(RuleId.OBJECT_MALFORMED, problem) for problem in found.problems)
-    asking = tuple(
-        container for container in found.pod.containers if asks(container, policy.resources)
-    )
-    share = read_share(found.pod, policy, facts) if asking else PodRequest((), ())
-    asking += tuple(one for one in claiming(found.pod, policy, context.claims) if one not in asking)
-    case = RuleInput(found.pod, found.problems, policy, context, asking, share)
+    asking = [one for one in found.pod.containers if asks(one, policy.resources)]
+    share = PodRequest((), ())
+    if asking:
+        share = read_share(found.pod, policy, facts)
+    asking += [one for one in claiming(found.pod, policy, context.claims) if one not in asking]
+    case = RuleInput(found.pod, found.problems, policy, context, tuple(asking), share)
     rules = _FOR_ASKING if asking else _FOR_OTHERS
     return tuple(rule.finding(one) for rule in rules for one in rule.look(case))
 
