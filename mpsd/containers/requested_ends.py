@@ -1,5 +1,4 @@
-"""Ends that somebody asks for, as `mps.ends` has it: of a container's clients before a signal, and
-of programs by `mpsd stop`. What has begun goes on, whoever hangs up."""
+"""Ends that somebody asks for, as `mps.ends` has it. What has begun goes on, whoever hangs up."""
 
 import asyncio
 import contextlib
@@ -51,8 +50,6 @@ class NotStopped(Exception):
 
 
 class GrantEnds:
-    """Ends clients of grants."""
-
     def __init__(self, sources: AgentSources) -> None:
         self._sources = sources
         self._watchdog = sources.agent.watchdog
@@ -72,18 +69,19 @@ class GrantEnds:
         return [client for client in scan.clients if client.grant == grant.id]
 
     def clients_in(self, first: ProcessIdentity) -> list[Client]:
-        """Those in a pod's container with this first process. NotStopped where not known."""
+        """Of a pod's container with this first process. NotStopped where not known."""
         scan = self._watchdog.scan()
         if scan.unknown:
             raise NotStopped(f"it is not known which processes use GPUs: {'; '.join(scan.unknown)}")
         of_pods = [client for client in scan.clients if client.pod]
+        if not of_pods:
+            return []
         inside = ContainerProcesses(lambda: None)
-        if of_pods:
-            inside.put("it", first, containers.own_cgroups(first))
+        inside.put("it", first, containers.own_cgroups(first))
         return [client for client in of_pods if inside.owner_of(client.pid)]
 
     def begin(self, clients: Iterable[Client], reason: str) -> list[ClientEnd]:
-        """Stops them, all before the first of them is waited for: they may wait for each other."""
+        """All are stopped before the first is waited for: they may wait for each other."""
         begun = []
         for client in {client.process: client for client in clients}.values():
             try:
@@ -93,7 +91,7 @@ class GrantEnds:
         return begun
 
     async def until_killed(self, begun: Collection[ClientEnd], within_s: float) -> int:
-        """How many were killed, or ended by themselves, in this time; the other ends go on."""
+        """How many were killed, or ended by themselves; the other ends go on."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await asyncio.gather(*(one.killed() for one in begun), return_exceptions=True)
@@ -170,10 +168,8 @@ class RequestedEndsApi:
         except Refused as error:
             return error.answer
         uid = asker.uid if asker else None
-        stops = [
-            self._stop_one(grant, wanted.grace_s, uid, self._ledger)
-            for grant in dict.fromkeys(wanted.grants)
-        ]
+        grants = dict.fromkeys(wanted.grants)
+        stops = [self._stop_one(grant, wanted.grace_s, uid, self._ledger) for grant in grants]
         task = asyncio.ensure_future(asyncio.gather(*stops))
         self._stops.add(task)
         task.add_done_callback(self._stops.discard)
@@ -189,9 +185,8 @@ class RequestedEndsApi:
         outcome = StopOutcome.REFUSED
         reasons = tuple[str, ...]()
         try:
-            program = ProgramEnd(
-                _grant_to_stop(grant_id, ledger), ledger, self._ends, seen, clients
-            )
+            grant = _grant_to_stop(grant_id, ledger)
+            program = ProgramEnd(grant, ledger, self._ends, seen, clients)
             program.check(uid)
             outcome = StopOutcome.LEFT
             outcome = await program.end(grace_s)
@@ -213,10 +208,12 @@ def _at_risk(
     reaches_all = wanted.to_all or signum == signal.SIGKILL
     if not (reaches_all or processes.handles(first, signum) or processes.dies_of(first, signum)):
         return []
-    dying = [
-        client for client in clients if client.on_mps and processes.dies_of(client.process, signum)
-    ]
-    return [client for client in dying if not containers.is_frozen(client.pid)]
+    found = []
+    for client in clients:
+        dies = client.on_mps and processes.dies_of(client.process, signum)
+        if dies and not containers.is_frozen(client.pid):
+            found.append(client)
+    return found
 
 
 def _grant_to_stop(grant_id: str, ledger: LocalGrants) -> ProgramGrant:
@@ -234,8 +231,6 @@ def _grant_to_stop(grant_id: str, ledger: LocalGrants) -> ProgramGrant:
 
 @dataclass(slots=True)
 class ProgramEnd:
-    """The end of one program of `mpsd run`."""
-
     grant: ProgramGrant
     ledger: LocalGrants
     ends: GrantEnds

@@ -1,8 +1,5 @@
 """The rules for variables that would lift a container's limits, or give it a GPU that mpsd does not
-account for.
-
-Names count exactly as they are written, as programs read them. A Secret is never read.
-"""
+account for. A Secret is never read."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -33,8 +30,7 @@ _LIST_KEYS = "list the keys you need under env, each with valueFrom"
     "remove it; the node sets what the container needs",
 )
 def _blocked(case: RuleInput) -> Iterator[Found]:
-    """Those of the containers of a pod that requests a GPU, named one by one or as keys of a known
-    ConfigMap."""
+    """Named one by one, or as keys of a known ConfigMap."""
     is_blocked = matching(case.policy.admission.blocked_environment)
     for container in case.pod.containers:
         for variable in container.env:
@@ -46,15 +42,12 @@ def _blocked(case: RuleInput) -> Iterator[Found]:
             elif not _gives_nothing(variable):
                 yield Found(container.path_of(variable), _value(variable))
             elif asks(container, case.policy.resources):
-                yield Found(
-                    container.path_of(variable),
-                    _value(variable),
-                    "hides the GPU that the container requests",
-                )
+                message = "hides the GPU that the container requests"
+                yield Found(container.path_of(variable), _value(variable), message)
         for source in container.sources:
-            for key in sorted(
-                case.context.config_maps.get(source.name, ()) if source.kind == "ConfigMap" else ()
-            ):
+            if source.kind != "ConfigMap":
+                continue
+            for key in sorted(case.context.config_maps.get(source.name, ())):
                 if is_blocked(source.prefix + key):
                     value = f"{source.kind} {shown(source.name)} with the key {shown(key)}"
                     message = f"sets {shown(source.prefix + key)}, which a pod may not set"
@@ -66,11 +59,10 @@ def _unseen(case: RuleInput, kind: str) -> Iterator[Found]:
         for source in container.sources:
             reach = within_reach(source.prefix, case.policy.admission.blocked_environment)
             if reach and source.kind == kind and source.name not in case.context.config_maps:
-                prefix = f" with the prefix {shown(source.prefix)}" if source.prefix else ""
-                message = (
-                    f"its keys become variables{prefix} and were not checked; none may be"
-                    f" {', '.join(reach)}"
-                )
+                what = "its keys become variables"
+                if source.prefix:
+                    what += f" with the prefix {shown(source.prefix)}"
+                message = f"{what} and were not checked; none may be {', '.join(reach)}"
                 yield Found(source.path, f"{source.kind} {shown(source.name)}", message)
 
 
@@ -120,7 +112,7 @@ def _gives_nothing(variable: Variable) -> bool:
 
 
 def _is_counted(variable: Variable) -> bool:
-    """Whether the value names no other library than a container with a GPU gets anyway."""
+    """Whether it names no library that a container with a GPU does not get anyway."""
     return variable.text is not None and {*variable.text.split(",")} <= {"", *CUDA_CAPABILITIES}
 
 

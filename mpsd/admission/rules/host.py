@@ -1,8 +1,6 @@
 """The rules for access to the host: its root user, its processes, its IPC namespace and its files.
-
-A rule looks at the pod alone. Volumes whose contents the pod does not state (a local
-PersistentVolume, a CSI driver's) are out of reach here.
-"""
+Volumes whose contents the pod does not state (a local PersistentVolume, a CSI driver's) are out of
+reach here."""
 
 from collections.abc import Callable, Iterator
 from functools import lru_cache
@@ -55,7 +53,6 @@ def added_host_ipc(case: RuleInput) -> Iterator[Found]:
 
 
 def host_ipc_is_added(pod: Pod) -> Found:
-    """The warning to whoever creates a pod that is changed."""
     message = "hostIPC: true is added when the pod is created"
     return Found(_in_spec(pod, "hostIPC"), "", message, "set spec.hostIPC: true yourself")
 
@@ -72,8 +69,7 @@ def _unneeded_host_ipc(case: RuleInput) -> Iterator[Found]:
 
 
 def _adds_host_ipc(case: RuleInput) -> bool:
-    """Whether it is still to be added: pods are changed, and the pods of a template are created
-    later."""
+    """Whether it is still to be added: a template's pods are created later."""
     is_late = case.context.is_changed and not case.pod.path
     return (
         case.policy.admission.host_ipc is HostIPC.INJECT
@@ -84,11 +80,9 @@ def _adds_host_ipc(case: RuleInput) -> bool:
 
 @rule(RuleId.PRIVILEGED, "a privileged container can use every GPU without limits", "remove it")
 def _privileged(case: RuleInput) -> Iterator[Found]:
-    remedy = (
-        ""
-        if case.asking
-        else f"remove it, or request {case.policy.resources.memory} if it needs a GPU"
-    )
+    remedy = ""
+    if not case.asking:
+        remedy = f"remove it, or request {case.policy.resources.memory} if it needs a GPU"
     for container in case.pod.containers:
         if container.security.privileged:
             yield Found(at(container.path, _SECURITY, "privileged"), "true", remedy=remedy)
@@ -128,19 +122,15 @@ def _host_pid(case: RuleInput) -> Iterator[Found]:
     f"{_RESTRICT}; or, where host_ipc is off, hostUsers: false on the pod",
 )
 def _host_root(case: RuleInput) -> Iterator[Found]:
-    """Any container of the pod: one that has no GPU itself can be handed the socket by one that
-    has."""
+    """Any container: one that has no GPU can be handed the socket by one that has."""
     if not case.pod.spec.host_users:
         return
-    is_off = case.policy.admission.host_ipc is HostIPC.OFF  # else hostUsers: false is forbidden
-    with_it = " and ".join(
-        key
-        for key, has in (("hostIPC", case.pod.spec.host_ipc), ("hostPID", case.pod.spec.host_pid))
-        if has
-    )
-    otherwise = (
-        f", or hostUsers: false on the pod{with_it and f' without {with_it}'}" if is_off else ""
-    )
+    otherwise = ""
+    if case.policy.admission.host_ipc is HostIPC.OFF:  # else hostUsers: false is forbidden
+        shared = {"hostIPC": case.pod.spec.host_ipc, "hostPID": case.pod.spec.host_pid}
+        otherwise = ", or hostUsers: false on the pod"
+        if without := " and ".join(key for key, has in shared.items() if has):
+            otherwise += f" without {without}"
     if case.pod.spec.shares_processes:
         message = "each container of the pod can open the MPS socket of the others through /proc"
         yield Found(
@@ -159,9 +149,8 @@ def _host_root(case: RuleInput) -> Iterator[Found]:
             message = "a setuid program in the image can make the container root on the host"
             remedy = f"set allowPrivilegeEscalation: false{otherwise}"
             yield Found(at(security, "allowPrivilegeEscalation"), "", message, remedy)
-        if not container.drops_all or not _CHANGES_USER.isdisjoint(
-            map(str.upper, container.capabilities)
-        ):
+        added = map(str.upper, container.capabilities)
+        if not (container.drops_all and _CHANGES_USER.isdisjoint(added)):
             message = "with the capability SETUID a container can become root on the host"
             remedy = f"set capabilities.drop: [ALL], and do not add SETUID{otherwise}"
             yield Found(at(security, "capabilities"), "", message, remedy)
@@ -180,16 +169,17 @@ def _host_paths(case: RuleInput) -> Iterator[Found]:
         if _is_ours(volume):
             continue
         if places := reached(path, blocked):
-            more = " and other paths" if len(places) > 1 else ""
-            message = (
-                f"gives access to {places[0]}{more} on the host, and so to GPUs that mpsd does not"
-                " account for"
-            )
-            yield Found(volume.path, shown(path), message)
+            where = places[0]
+            if len(places) > 1:
+                where += " and other paths"
+            message = f"gives access to {where} on the host, and so to GPUs that mpsd does not"
+            yield Found(volume.path, shown(path), f"{message} account for")
         elif allowed is not None and (".." in path.split("/") or not inside(path, allowed)):
-            remedy = f"mount {' or '.join(allowed)}, or use" if allowed else "use"
+            remedy = "use another kind of volume"
+            if allowed:
+                remedy = f"mount {' or '.join(allowed)}, or {remedy}"
             message = "only the paths under allowed_host_paths of the policy may be mounted"
-            yield Found(volume.path, shown(path), message, f"{remedy} another kind of volume")
+            yield Found(volume.path, shown(path), message, remedy)
 
 
 _host_paths_unasked = Rule(
@@ -218,15 +208,14 @@ def _mpsd_files(case: RuleInput) -> Iterator[Found]:
     }
     for container in case.pod.containers if above else ():
         for entry, mount in container.mounts:
-            sub_path = mount.sub_path_expr or mount.sub_path
-            if sub_path and mount.name in above:
-                path = f"{above[mount.name]}/{sub_path}"
-                if mount.sub_path_expr or inside(path, _OWN):
-                    message = (
-                        f"leads from {shown(above[mount.name])} to the sockets of mpsd's daemons"
-                    )
-                    key = "subPathExpr" if mount.sub_path_expr else "subPath"
-                    yield Found(at(entry, key), shown(sub_path), message)
+            if mount.name not in above:
+                continue
+            path = above[mount.name]
+            message = f"leads from {shown(path)} to the sockets of mpsd's daemons"
+            if mount.sub_path_expr:
+                yield Found(at(entry, "subPathExpr"), shown(mount.sub_path_expr), message)
+            elif mount.sub_path and inside(f"{path}/{mount.sub_path}", _OWN):
+                yield Found(at(entry, "subPath"), shown(mount.sub_path), message)
 
 
 @rule(
@@ -238,10 +227,9 @@ def _mpsd_files(case: RuleInput) -> Iterator[Found]:
 def _mount_paths(case: RuleInput) -> Iterator[Found]:
     for container in case.pod.containers:
         for entry, mount in container.mounts:
-            key = "mountPath" if mount.mount_path else "devicePath"
-            place = mount.mount_path or mount.device_path
-            hidden = inside(place, case.policy.admission.blocked_mount_paths)
-            if hidden:
+            places = {"mountPath": mount.mount_path, "devicePath": mount.device_path}
+            key, place = next((one for one in places.items() if one[1]), ("devicePath", ""))
+            if hidden := inside(place, case.policy.admission.blocked_mount_paths):
                 message = f"a volume at {hidden} replaces what the node mounts there"
                 yield Found(at(entry, key), shown(place), message)
 
@@ -272,18 +260,14 @@ _LINKED = ("var", "run")  # on every distribution a link to /run
 
 
 def _kept(look: Callable[[str, tuple[str, ...]], Led]) -> Callable[[str, tuple[str, ...]], Led]:
-    """Keeps the answers about the last short paths."""
     kept = lru_cache(maxsize=4096)(look)
-    return lambda path, patterns: (
-        kept(path, patterns) if len(path) <= _LONGEST_KEPT else look(path, patterns)
-    )
+    return lambda path, patterns: (look if len(path) > _LONGEST_KEPT else kept)(path, patterns)
 
 
 @_kept
 def reached(host_path: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """The patterns that a path of the host leads to: it contains them, is one of them, or lies
-    below one. `..` behind a link leads to where nobody can read it off, so such a path leads to all
-    of them."""
+    """The patterns that a path of the host contains, is, or lies below. `..` behind a link leads to
+    where nobody can read it off, so such a path leads to all of them."""
     if ".." in host_path.split("/"):
         return patterns
     steps = _steps(host_path)
@@ -294,14 +278,12 @@ def reached(host_path: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
 
 @_kept
 def inside(path: str, patterns: tuple[str, ...]) -> str:
-    """The first pattern that is this path or contains it; empty where none does."""
+    """The first pattern that is this path or contains it, or empty."""
     steps = _steps(path)
-    candidates = (
-        (pattern, wanted) for pattern, wanted in _wanted(patterns) if len(wanted) <= len(steps)
-    )
-    return next(
-        (pattern for pattern, wanted in candidates if all(map(_is_step, steps, wanted))), ""
-    )
+    for pattern, wanted in _wanted(patterns):
+        if len(wanted) <= len(steps) and all(map(_is_step, steps, wanted)):
+            return pattern
+    return ""
 
 
 def _is_step(step: str, wanted: str) -> bool:
@@ -314,7 +296,7 @@ def _wanted(patterns: tuple[str, ...]) -> tuple[tuple[str, _Steps], ...]:
 
 
 def _steps(path: str) -> _Steps:
-    """The steps of a path: one for any number of slashes, none for `.`, one back for each `..`."""
+    """One for any number of slashes, none for `.`, one back for each `..`."""
     steps: list[str] = []
     for step in path.split("/"):
         if step == "..":

@@ -1,11 +1,9 @@
-"""What mpsd changes in a pod that is created, as a JSON Patch (RFC 6902).
-
-A change adds what is missing; a variable that somebody wrote is left to the rules, which may refuse
-it.
-"""
+"""What mpsd changes in a pod that is created, as a JSON Patch (RFC 6902). A variable that somebody
+wrote is left to the rules, which may refuse it."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping
+from typing import Any
 
 from mpsd.admission.rules.requests import ENTRY, TemplateWanted, claiming, has_device_of_another
 from mpsd.admission.rules.rule import ClaimClasses
@@ -33,23 +31,20 @@ def patch_for_pod(
     *,
     has_sleep: bool,
 ) -> tuple[Change, ...]:
-    """The changes to a pod that is created. thing: what `pod` was read from, without a fault in its
-    shape. template: of the claim that it gets in place of its request. has_sleep: whether the API
-    server takes PRE_STOP."""
-    # Kubernetes forbids hostIPC together with hostUsers: false
-    lacks = not pod.spec.host_ipc and pod.spec.host_users
-    asked = asks_for_gpu(pod, policy.resources) or claiming(pod, policy, claims)
-    injects = lacks and policy.admission.host_ipc is HostIPC.INJECT and asked
-    claimed = _claimed(thing, pod, policy, template) if template else ()
-    hooked = hooked_paths(pod, policy, claims) if has_sleep else frozenset[str]()
-    added_s = added_grace_s(pod, policy, hooked) if asked else 0
-    end = (*_longer_grace(pod, added_s), *_hooks(thing, pod, hooked)) if added_s else ()
-    return (
-        *([HOST_IPC] if injects else []),
-        *end,
-        *claimed,
-        *_void(thing, pod, policy, frozenset(), template),
-    )
+    """thing: what `pod` was read from, without a fault in its shape. template: of the claim that it
+    gets in place of its request. has_sleep: whether the API server takes PRE_STOP."""
+    changes = []
+    if asks_for_gpu(pod, policy.resources) or claiming(pod, policy, claims):
+        # Kubernetes forbids hostIPC together with hostUsers: false
+        lacks = not pod.spec.host_ipc and pod.spec.host_users
+        if lacks and policy.admission.host_ipc is HostIPC.INJECT:
+            changes.append(HOST_IPC)
+        hooked = hooked_paths(pod, policy, claims) if has_sleep else frozenset[str]()
+        if added_s := added_grace_s(pod, policy, hooked):
+            changes += [*_longer_grace(pod, added_s), *_hooks(thing, pod, hooked)]
+    if template:
+        changes += _claimed(thing, pod, policy, template)
+    return (*changes, *_void(thing, pod, policy, frozenset(), template))
 
 
 def hooked_paths(pod: Pod, policy: Policy, claims: ClaimClasses) -> frozenset[str]:
@@ -65,9 +60,8 @@ def hooked_paths(pod: Pod, policy: Policy, claims: ClaimClasses) -> frozenset[st
 
 
 def added_grace_s(pod: Pod, policy: Policy, hooked: Collection[str]) -> int:
-    """The time that mpsd needs to end the clients of a pod with a GPU, and that its hooks take,
-    added once to its grace, so that a checkpoint loses nothing. A static pod keeps the grace of its
-    file, which its kubelet reads. hooked: the paths of the containers that get PRE_STOP."""
+    """For mpsd to end the clients of a pod with a GPU, and for its hooks, added once, so that a
+    checkpoint loses nothing. A static pod keeps the grace of its file. hooked: by path."""
     is_short = pod.spec.grace_s is not None and pod.spec.grace_s <= 0
     is_kept = {GRACE_ADDED, MIRROR} & pod.annotations.keys()
     if is_short or is_kept or not policy.pod_ends or policy.graces.end_drain_s == 0:
@@ -77,9 +71,8 @@ def added_grace_s(pod: Pod, policy: Policy, hooked: Collection[str]) -> int:
 
 def _longer_grace(pod: Pod, added_s: int) -> tuple[Change, ...]:
     grace_s = USUAL_GRACE_S if pod.spec.grace_s is None else pod.spec.grace_s
-    return {"op": "add", "path": _GRACE, "value": grace_s + added_s}, _annotated(
-        pod, GRACE_ADDED, str(added_s)
-    )
+    longer: Change = {"op": "add", "path": _GRACE, "value": grace_s + added_s}
+    return longer, _annotated(pod, GRACE_ADDED, str(added_s))
 
 
 def _hooks(thing: Fields, pod: Pod, hooked: Collection[str]) -> Iterator[Change]:
@@ -102,26 +95,30 @@ def _annotated(pod: Pod, name: str, value: str) -> Change:
 
 def _containers(thing: Fields) -> Iterator[tuple[str, Fields]]:
     """Each with the pointer to it, in the order of `pod.containers`."""
+    for key in CONTAINER_FIELDS:
+        for number, one in enumerate(_spec(thing).get(key) or ()):
+            yield f"/spec/{key}/{number}", one
+
+
+def _spec(thing: Fields) -> dict[str, Any]:
     spec = thing["spec"]
     assert isinstance(spec, dict), "a pod without a fault in its shape has one"
-    for key in CONTAINER_FIELDS:
-        yield from ((f"/spec/{key}/{n}", one) for n, one in enumerate(spec.get(key) or ()))
+    return spec
 
 
 def _claimed(thing: Fields, pod: Pod, policy: Policy, template: TemplateWanted) -> Iterator[Change]:
     """A claim in place of what a container requests."""
-    names = (policy.resources.memory, policy.resources.percent)
     for (pointer, _fields), one in zip(_containers(thing), pod.containers, strict=True):
         # names may come twice in what nobody takes
         if one.name == template.container and asks(one, policy.resources):
             for part, amounts in (("limits", one.limits), ("requests", one.requests)):
-                for name in (name for name in names if name in amounts):
-                    yield {"op": "remove", "path": f"{pointer}/resources/{part}/{_escaped(name)}"}
-            yield _appended(f"{pointer}/resources/claims", {"name": ENTRY}, bool(one.claims))
+                for name in (policy.resources.memory, policy.resources.percent):
+                    if name in amounts:
+                        path = f"{pointer}/resources/{part}/{_escaped(name)}"
+                        yield {"op": "remove", "path": path}
+            yield _appended(f"{pointer}/resources/claims", {"name": ENTRY}, one.claims)
     entry = {"name": ENTRY, "resourceClaimTemplateName": template.name}
-    spec = thing["spec"]
-    assert isinstance(spec, dict), "a pod without a fault in its shape has one"
-    yield _appended("/spec/resourceClaims", entry, bool(spec.get("resourceClaims")))
+    yield _appended("/spec/resourceClaims", entry, _spec(thing).get("resourceClaims"))
 
 
 def _escaped(name: str) -> str:
@@ -129,23 +126,17 @@ def _escaped(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def _appended(pointer: str, entry: Mapping[str, object], has_others: bool) -> Change:
+def _appended(pointer: str, entry: Mapping[str, object], others: object) -> Change:
     """An entry of a list, which may be absent, null or empty."""
-    return {
-        "op": "add",
-        "path": f"{pointer}/-" if has_others else pointer,
-        "value": entry if has_others else [entry],
-    }
+    if others:
+        return {"op": "add", "path": f"{pointer}/-", "value": entry}
+    return {"op": "add", "path": pointer, "value": [entry]}
 
 
 def patch_for_debugging(thing: Fields, pod: Pod, policy: Policy, before: Pod) -> tuple[Change, ...]:
-    """The changes to a pod that gets ephemeral containers: to the new ones alone, since nothing
-    else may change."""
-    return tuple(
-        _void(
-            thing, pod, policy, frozenset(container.name for container in before.containers), None
-        )
-    )
+    """Of a pod that gets ephemeral containers: nothing but the new ones may change."""
+    untouched = frozenset(container.name for container in before.containers)
+    return tuple(_void(thing, pod, policy, untouched, None))
 
 
 def _void(
@@ -155,19 +146,14 @@ def _void(
     untouched: frozenset[str],
     template: TemplateWanted | None,
 ) -> Iterator[Change]:
-    """NVIDIA_VISIBLE_DEVICES=void for containers that get no GPU, whatever their image says; a
-    pod's word beats it."""
+    """For containers that get no GPU, whatever their image says; a pod's word beats it."""
     if not policy.admission.void_visible_devices:
         return
+    claimed = template.container if template else None
     for (pointer, fields), container in zip(_containers(thing), pod.containers, strict=True):
-        is_claimed = template is not None and container.name == template.container
-        if (
-            container.name in untouched
-            or (
-                not is_claimed
-                and (asks(container, policy.resources) or has_device_of_another(container, policy))
-            )
-            or any(variable.name == NVIDIA_VISIBLE_DEVICES for variable in container.env)
-        ):
+        if container.name in untouched:
             continue
-        yield _appended(f"{pointer}/env", dict(_VOID), bool(fields.get("env")))
+        gets_gpu = asks(container, policy.resources) or has_device_of_another(container, policy)
+        is_set = any(variable.name == NVIDIA_VISIBLE_DEVICES for variable in container.env)
+        if not is_set and (container.name == claimed or not gets_gpu):
+            yield _appended(f"{pointer}/env", dict(_VOID), fields.get("env"))

@@ -1,5 +1,4 @@
-"""The rules for what a pod requests, how it ends, and who decides where it runs: only who asks mpsd
-for room may."""
+"""The rules for what a pod requests, how it ends, and who decides where it runs."""
 
 import hashlib
 import json
@@ -13,7 +12,7 @@ from mpsd.model.container import Container
 from mpsd.model.fields import Fields, at
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.names import CLAIM_DRIVER, MIRROR, matches
-from mpsd.model.pod import CLAIM, PRIORITY, Pod
+from mpsd.model.pod import CLAIM, PRIORITY, ClaimName, Pod
 from mpsd.model.policy import Policy, RuleId
 from mpsd.model.problem import Problem, shown, shown_name
 from mpsd.model.quantity import is_zero
@@ -83,14 +82,10 @@ def _other_gpu(case: RuleInput) -> Iterator[Found]:
 def _gpus_apart(case: RuleInput) -> Iterator[Found]:
     name = case.policy.resources.count
     gpus = max((request.gpus for request in case.share.requests), default=1)
-    if case.policy.domains and gpus > max([1, *map(len, case.policy.domains)]):
+    if case.policy.domains and gpus > largest_domain(case.policy):
         where = at(case.pod.path, "metadata", "labels", name)
-        message = f"domains in the policy lists no {gpus} GPUs"
-        yield Found(
-            where,
-            shown(case.pod.labels.get(name)),
-            f"{message}, so the pod waits for GPUs that it leaves out",
-        )
+        message = f"domains in the policy lists no {gpus} GPUs, so the pod waits for GPUs that it"
+        yield Found(where, shown(case.pod.labels.get(name)), f"{message} leaves out")
 
 
 @rule(
@@ -99,11 +94,10 @@ def _gpus_apart(case: RuleInput) -> Iterator[Found]:
     "remove schedulerName",
 )
 def _scheduler_name(case: RuleInput) -> Iterator[Found]:
-    if not asks_for_gpu(case.pod, case.policy.resources):
-        return iter(())  # what claims leave free is in the API, for every scheduler
-    return _not_allowed(
-        case, "schedulerName", case.pod.spec.scheduler, case.policy.admission.schedulers
-    )
+    # what claims leave free is in the API, for every scheduler
+    if asks_for_gpu(case.pod, case.policy.resources):
+        name = case.pod.spec.scheduler
+        yield from _not_allowed(case, "schedulerName", name, case.policy.admission.schedulers)
 
 
 @rule(
@@ -159,11 +153,9 @@ def _grace_zero(case: RuleInput) -> Iterator[Found]:
 
 def _short_grace(pod: Pod) -> Iterator[Found]:
     if (grace_s := pod.spec.grace_s) is not None and grace_s <= 0:
-        message = (
-            "Kubernetes takes that for 1, to which mpsd adds no time for queued kernels"
-            if grace_s < 0
-            else ""
-        )
+        message = ""
+        if grace_s < 0:
+            message = "Kubernetes takes that for 1, to which mpsd adds no time for queued kernels"
         yield Found(at(pod.path, "spec", "terminationGracePeriodSeconds"), str(grace_s), message)
 
 
@@ -179,22 +171,17 @@ REQUEST_RULES: tuple[Rule, ...] = (
 
 
 def has_device_of_another(container: Container, policy: Policy) -> bool:
-    """Whether another device plugin may give the container a GPU. A resource claim does not count:
-    what it gives comes by CDI, whatever the variable says, and a claim may be for anything or for
-    nothing."""
+    """Whether another device plugin may give it a GPU. A resource claim does not count: what it
+    gives comes by CDI, whatever the variable says."""
     kept = policy.admission.visible_devices_kept_for
-    return any(
-        any(named(amounts, kept)) for amounts in (container.limits, container.requests) if amounts
-    )
+    return any(any(named(amounts, kept)) for amounts in (container.limits, container.requests))
 
 
 def named(amounts: Fields, patterns: tuple[str, ...]) -> Iterator[tuple[str, object]]:
     """The resources that match, where more than nothing is requested of them."""
-    return (
-        (name, amount)
-        for name, amount in amounts.items()
-        if matches(name, patterns) and not is_zero(amount)
-    )
+    for name, amount in amounts.items():
+        if matches(name, patterns) and not is_zero(amount):
+            yield name, amount
 
 
 def ours(policy: Policy) -> tuple[str, str, str]:
@@ -205,7 +192,9 @@ def _not_allowed(
     case: RuleInput, key: str, value: str, allowed: tuple[str, ...]
 ) -> Iterator[Found]:
     if value and value not in allowed:
-        remedy = f"remove it, or write {' or '.join(allowed)}" if allowed else "remove it"
+        remedy = "remove it"
+        if allowed:
+            remedy += f", or write {' or '.join(allowed)}"
         yield Found(at(case.pod.path, "spec", key), shown(value), remedy=remedy)
 
 
@@ -218,56 +207,55 @@ def _not_allowed(
 BY_CLASS = "deviceclass.resource.kubernetes.io/"
 
 
+def _entries(pod: Pod, policy: Policy, claims: ClaimClasses) -> dict[str, ClaimName]:
+    """The pod's claims of mpsd's classes, by what it calls them."""
+    classes = set(policy.admission.device_classes)
+    known = pod.claims.items()
+    return {entry: name for entry, name in known if not classes.isdisjoint(claims.get(name, ()))}
+
+
+def _by_class(policy: Policy) -> list[str]:
+    """mpsd's classes, as they are requested like resources."""
+    return [f"{BY_CLASS}{name}" for name in policy.admission.device_classes]
+
+
 def claiming(pod: Pod, policy: Policy, claims: ClaimClasses) -> tuple[Container, ...]:
-    """The containers that get a GPU of mpsd by a claim. claims: the classes that each asks for,
-    where that is known."""
-    classes = policy.admission.device_classes
-    ours = {
-        entry
-        for entry, name in pod.claims.items()
-        if not set(classes).isdisjoint(claims.get(name, ()))
-    }
-    named = {f"{BY_CLASS}{one}" for one in classes}
+    """The containers that get a GPU of mpsd by a claim. claims: those that are known."""
+    entries = _entries(pod, policy, claims).keys()
+    named = {*_by_class(policy)}
     return tuple(
         one
         for one in pod.containers
-        if not (
-            ours.isdisjoint(one.claims)
-            and named.isdisjoint(one.limits)
-            and named.isdisjoint(one.requests)
-        )
+        if entries & {*one.claims} or named & {*one.limits, *one.requests}
     )
 
 
 def _of_several(pod: Pod, policy: Policy, claims: ClaimClasses) -> Iterator[Problem]:
     """Why no node can start the pod: kubelet prepares all of its claims, whoever uses them, and a
-    pod has one grant. claims: the classes of those that are known."""
-    classes = policy.admission.device_classes
-    ours = {
-        entry: name
-        for entry, name in pod.claims.items()
-        if not set(classes).isdisjoint(claims.get(name, ()))
-    }
-    # entries of one claim are one, and those of one template are two
-    found = [
-        *{
-            name if name.kind == CLAIM else entry: shown_name(entry) for entry, name in ours.items()
-        }.values()
-    ]
+    pod has one grant."""
+    found: dict[object, str] = {}
+    for entry, name in _entries(pod, policy, claims).items():
+        # entries of one claim are one, and those of one template are two
+        found[name if name.kind == CLAIM else entry] = shown_name(entry)
+    names = [*found.values()]
     requested = {name for one in pod.containers for name in (*one.limits, *one.requests)}
-    found += [name for name in (f"{BY_CLASS}{one}" for one in classes) if name in requested][:1]
-    found += [policy.resources.memory] if asks_for_gpu(pod, policy.resources) else []
-    if len(found) > 1:
-        message = (
-            "each get GPUs of mpsd, and a pod has one claim or request of them, with one limit"
-        )
-        remedy = (
-            "ask for all of it in one claim, which several containers may use, or use a pod for"
-            " each"
-        )
+    names += [name for name in _by_class(policy) if name in requested][:1]
+    if asks_for_gpu(pod, policy.resources):
+        names.append(policy.resources.memory)
+    if len(names) > 1:
         yield Problem(
-            "claim-of-several", at(pod.path, "spec"), " and ".join(found), message, remedy
+            "claim-of-several",
+            at(pod.path, "spec"),
+            " and ".join(names),
+            "each get GPUs of mpsd, and a pod has one claim or request of them, with one limit",
+            "ask for all of it in one claim, which several containers may use, or use a pod for"
+            " each",
         )
+
+
+def largest_domain(policy: Policy) -> int:
+    """The most GPUs that the policy lists together."""
+    return max([1, *map(len, policy.domains)])
 
 
 # -- a claim in place of a request ---------------------------------------------------------------
@@ -280,9 +268,8 @@ ENTRY = "mpsd-gpu"  # what the pod calls its claim
 
 @dataclass(frozen=True, slots=True)
 class TemplateWanted:
-    """The template of the claim that a pod gets in place of what `container` requests. name: by its
-    contents. spec: of the claim, with what the API server would fill in, so that it reads as it was
-    written."""
+    """Of the claim that a pod gets in place of what `container` requests. name: by its contents.
+    spec: of the claim, with the API server's defaults, so that it reads as it was written."""
 
     container: str
     name: str
@@ -290,8 +277,7 @@ class TemplateWanted:
 
 
 def _gets_claim(pod: Pod, policy: Policy) -> bool:
-    """Whether a claim takes the place of its request. Where only some nodes serve claims, it must
-    ask for these."""
+    """Where only some nodes serve claims, it must ask for these."""
     return policy.admission.claims_for_requests and (
         policy.claim_nodes == "all" or pod.on_claim_nodes
     )
@@ -300,8 +286,8 @@ def _gets_claim(pod: Pod, policy: Policy) -> bool:
 def template_wanted(
     pod: Pod, policy: Policy, facts: GpuFacts, claims: ClaimClasses
 ) -> TemplateWanted | None:
-    """None where the pod gets no claim: it requests nothing, or what `request-impossible` refuses.
-    claims: the classes of its own that are known."""
+    """None where the pod gets no claim: it requests nothing, or what `request-impossible`
+    refuses."""
     if not _gets_claim(pod, policy) or pod.path or not asks_for_gpu(pod, policy.resources):
         return None
     # kubelet runs the pod from its file, and the API takes no copy with a claim
@@ -314,7 +300,9 @@ def template_wanted(
         return None
     (request,) = share.requests
     gibs, rest = divmod(request.memory_mib, 1024)
-    amounts = {MEMORY: f"{request.memory_mib}Mi" if rest else f"{gibs}Gi"}
+    amounts = {MEMORY: f"{gibs}Gi"}
+    if rest:
+        amounts[MEMORY] = f"{request.memory_mib}Mi"
     if request.thread_percent is not None:
         amounts[THREADS] = str(request.thread_percent)
     exactly = {
@@ -325,43 +313,37 @@ def template_wanted(
     }
     devices: dict[str, object] = {"requests": [{"name": "gpu", "exactly": exactly}]}
     if request.gpus > 1:
-        kinds = {
-            "matchAttribute": f"{CLAIM_DRIVER}/domain",
-            "distinctAttribute": f"{CLAIM_DRIVER}/uuid",
-        }
-        devices["constraints"] = [{"requests": ["gpu"], kind: name} for kind, name in kinds.items()]
+        devices["constraints"] = [
+            {"requests": ["gpu"], "matchAttribute": f"{CLAIM_DRIVER}/domain"},
+            {"requests": ["gpu"], "distinctAttribute": f"{CLAIM_DRIVER}/uuid"},
+        ]
     spec = {"devices": devices}
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
     return TemplateWanted(request.container, f"mpsd-{digest[:16]}", spec)
 
 
 def _unclaimable(pod: Pod, share: PodRequest, policy: Policy) -> Iterator[Problem]:
-    """Why no claim can hold what the pod requests."""
     asking = [request.container for request in share.requests]
-    most = max([1, *map(len, policy.domains)])
     if len(asking) > 1:
-        message = (
-            "request a GPU each, and a pod has one claim of mpsd, with one limit for all its"
-            " containers"
-        )
-        remedy = "request it in one container, or use a pod for each"
         yield Problem(
             "claim-of-several",
             at(pod.path, "spec"),
             f"containers {', '.join(asking)}",
-            message,
-            remedy,
+            "request a GPU each, and a pod has one claim of mpsd, with one limit for all its"
+            " containers",
+            "request it in one container, or use a pod for each",
         )
-    if (gpus := max(request.gpus for request in share.requests)) > most:
-        where = at(pod.path, "metadata", "labels", policy.resources.count)
-        message = (
-            "is more GPUs than a domain of the policy has, and a claim for several needs one domain"
+    if (gpus := max(request.gpus for request in share.requests)) > largest_domain(policy):
+        yield Problem(
+            "claim-without-domain",
+            at(pod.path, "metadata", "labels", policy.resources.count),
+            str(gpus),
+            "is more GPUs than a domain of the policy has, and a claim for several needs one"
+            " domain",
+            "request one GPU, or list as many together under domains in the policy",
         )
-        remedy = "request one GPU, or list as many together under domains in the policy"
-        yield Problem("claim-without-domain", where, str(gpus), message, remedy)
     if ENTRY in pod.claims or any(ENTRY in one.claims for one in pod.containers):
         where = at(pod.path, "spec", "resourceClaims")
         message = "is what mpsd calls the claim that it adds"
-        yield Problem(
-            "claim-name-taken", where, ENTRY, message, "rename it, or leave the request out"
-        )
+        remedy = "rename it, or leave the request out"
+        yield Problem("claim-name-taken", where, ENTRY, message, remedy)

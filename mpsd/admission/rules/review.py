@@ -1,8 +1,5 @@
-"""The answer to an AdmissionReview: what is refused (validating) and what is changed (mutating, by
-`patch`).
-
-What is looked up beside the object is advice; where it is missing, the policy's own mode counts.
-"""
+"""The answer to an AdmissionReview: what is refused, or changed (`patch`). What is looked up beside
+the object is advice; where it is missing, the policy's own mode counts."""
 
 import base64
 import json
@@ -43,7 +40,7 @@ KIND = "AdmissionReview"
 
 
 class MalformedReview(Exception):
-    """The body is no AdmissionReview, and why, for whoever sent it; the answer is 400."""
+    """Why the body is no AdmissionReview; the answer is 400."""
 
 
 class Operation(StrEnum):
@@ -55,8 +52,8 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """A question. thing: the object as it would be, empty where there is none; found: what was read
-    from it. old: the object as it is, empty on CREATE. writer: the user's name."""
+    """thing: the object as it would be, or empty; found: what was read from it. old: as it is,
+    empty on CREATE. writer: the user's name."""
 
     uid: str
     operation: Operation
@@ -73,12 +70,11 @@ class Review:
     def leaves_pods_as_they_are(self) -> bool:
         """Nothing is created or changed that a rule could speak of; an object that goes may always
         go."""
-        if self.operation is Operation.UPDATE:
-            # Only the API server sets this, and it stays set.
-            return bool(_metadata(self.old).get("deletionTimestamp")) or _is_same(
-                self.thing, self.old
-            )
-        return self.operation is not Operation.CREATE
+        if self.operation is not Operation.UPDATE:
+            return self.operation is not Operation.CREATE
+        # Only the API server sets this, and it stays set.
+        is_going = bool(_metadata(self.old).get("deletionTimestamp"))
+        return is_going or _is_same(self.thing, self.old)
 
     def found_before(self) -> KubernetesObject:
         return read_object(self.old, self.namespace)
@@ -117,7 +113,7 @@ class _AdmissionReview(Struct, rename="camel"):
 
 
 def read_review(review: object) -> Review:
-    """The question in a decoded AdmissionReview; MalformedReview where there is none."""
+    """MalformedReview where there is none."""
     try:
         request = msgspec.convert(review, _AdmissionReview).request
     except msgspec.ValidationError as error:
@@ -125,11 +121,12 @@ def read_review(review: object) -> Review:
     typed = {"apiVersion": request.kind.api_version, "kind": request.kind.kind}
     thing: Fields = {}
     old: Fields = {}
+    found = KubernetesObject("", request.namespace, None, ())
     if request.operation in (Operation.CREATE, Operation.UPDATE):
         thing = _needed(request.object, "object") | typed
+        found = read_object(thing, request.namespace)
     if request.operation is Operation.UPDATE:
         old = _needed(request.old_object, "oldObject") | typed
-    unread = KubernetesObject("", request.namespace, None, ())
     return Review(
         uid=request.uid,
         operation=request.operation,
@@ -139,7 +136,7 @@ def read_review(review: object) -> Review:
         is_dry_run=bool(request.dry_run),
         kind=request.kind.kind,
         thing=thing,
-        found=read_object(thing, request.namespace) if thing else unread,
+        found=found,
         old=old,
     )
 
@@ -151,16 +148,17 @@ def _needed(thing: dict[str, Any] | None, key: str) -> dict[str, Any]:
 
 
 def _is_same(thing: Fields, old: Fields) -> bool:
-    """Whether nothing differs that a rule looks at, so that status, finalizers and owners cost
-    nothing."""
-    now = _metadata(thing)
-    before = _metadata(old)
-    try:  # spec and template are where every kind keeps what a pod is made of
-        return all(thing.get(key) == old.get(key) for key in ("spec", "template")) and all(
-            now.get(key) == before.get(key) for key in ("labels", "annotations")
-        )
+    """Status, finalizers and owners cost nothing."""
+    try:
+        return _looked_at(thing) == _looked_at(old)
     except RecursionError:  # deeper than any object of a kind that is read here
         return False
+
+
+def _looked_at(thing: Fields) -> list[object]:
+    """spec and template are where every kind keeps what a pod is made of."""
+    metadata = _metadata(thing)
+    return [thing.get("spec"), thing.get("template"), *map(metadata.get, ("labels", "annotations"))]
 
 
 def _metadata(thing: Fields) -> Fields:
@@ -180,9 +178,9 @@ _MOST_PROBLEMS = 100
 
 @dataclass(frozen=True, slots=True)
 class AdmissionAnswer:
-    """One answer. message: every problem, empty where it is allowed. audit: rules by mode, for the
-    audit log. verdicts: each rule that found something, and how hard it is taken, for metrics.
-    is_probe: it answers no object but a question of a webhook's own."""
+    """message: every problem, empty where it is allowed. audit: rules by mode, for the audit log.
+    verdicts: each rule that found something, and its mode, for metrics. is_probe: it answers a
+    webhook's own question."""
 
     uid: str
     allowed: bool = True
@@ -210,27 +208,25 @@ class AdmissionAnswer:
 
 
 def warnings_of(found: Iterable[RuleFinding], there: NamespaceModes) -> tuple[str, ...]:
-    """The lines for the findings that only warn, and for labels of the namespace that say nothing.
-    What is wrong and what to do, each led by the rule: kubectl shows a line that comes twice
-    once."""
-    sentences = [
-        f"{finding.rule}: {sentence}"
-        for finding in of_mode(RuleMode.WARN, found, there.modes)
-        for sentence in (finding.problem.fault, finding.problem.remedy)
-    ]
-    return _few(
-        [line for sentence in (*sentences, *there.remarks) for line in _lines(sentence)],
-        _MOST_WARNINGS,
-    )
+    """The findings that only warn, and labels of the namespace that say nothing. Each line is led
+    by its rule: kubectl shows a line that comes twice once."""
+    lines = []
+    for finding in of_mode(RuleMode.WARN, found, there.modes):
+        lines += _lines(f"{finding.rule}: {finding.problem.fault}")
+        lines += _lines(f"{finding.rule}: {finding.problem.remedy}")
+    for remark in there.remarks:
+        lines += _lines(remark)
+    return _few(lines, _MOST_WARNINGS)
 
 
 def _lines(sentence: str) -> list[str]:
-    """The sentence in lines that are short enough."""
     return textwrap.wrap(sentence, _WARNING_LENGTH, break_on_hyphens=False)
 
 
 def _few(lines: Sequence[str], most: int) -> tuple[str, ...]:
-    return (*lines[:most], *([f"and {len(lines) - most} more"] if len(lines) > most else []))
+    if len(lines) <= most:
+        return tuple(lines)
+    return (*lines[:most], f"and {len(lines) - most} more")
 
 
 # -- how a review is answered --------------------------------------------------------------------
@@ -238,9 +234,9 @@ def _few(lines: Sequence[str], most: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionContext:
-    """What was looked up. namespace_labels: None where not known. config_maps: of that namespace,
-    the keys of those that are known. claims: of that namespace too, the device classes that each of
-    those that are known asks for. has_sleep: whether the API server is known to take PRE_STOP."""
+    """What was looked up. namespace_labels: None where not known. config_maps: the keys of those
+    that are known. claims: the device classes of those that are known. has_sleep: whether the API
+    server is known to take PRE_STOP."""
 
     namespace_labels: Mapping[str, str] | None = None
     config_maps: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -251,8 +247,7 @@ class AdmissionContext:
 @dataclass(frozen=True, slots=True)
 class ReviewNeeds:
     """What an answer needs to know. namespace: whose labels, empty for none; config_maps, claims:
-    names in it. Most objects need nothing. is_faultless: whatever else is known, nothing is wrong
-    with it."""
+    names in it. is_faultless: whatever else is known."""
 
     namespace: str = ""
     config_maps: tuple[str, ...] = ()
@@ -261,13 +256,13 @@ class ReviewNeeds:
 
 
 def probed(review: Review) -> str:
-    """The word on a probe by which a webhook learns whether API servers call it; empty on every
-    other object."""
+    """The word by which a webhook learns whether API servers call it, or empty."""
     if review.operation is not Operation.CREATE or review.kind != PROBE_KIND:
         return ""
     annotations = _metadata(review.thing).get("annotations")
-    word = annotations.get(PROBE) if isinstance(annotations, dict) else None
-    return word if isinstance(word, str) else ""
+    if not isinstance(annotations, dict) or not isinstance(annotations.get(PROBE), str):
+        return ""
+    return str(annotations[PROBE])
 
 
 def needed_to_validate(review: Review, policy: Policy, facts: GpuFacts) -> ReviewNeeds:
@@ -278,14 +273,15 @@ def needed_to_validate(review: Review, policy: Policy, facts: GpuFacts) -> Revie
     if claims or asks_for_gpu(pod, policy.resources) or claiming(pod, policy, {}):
         config_maps = tuple(dict.fromkeys(config_maps_within_reach(pod, policy)))
         return ReviewNeeds(review.found.namespace, config_maps, claims)
-    found = _found(review, policy, facts, AdmissionContext())
-    return ReviewNeeds(review.found.namespace) if found else ReviewNeeds(is_faultless=True)
+    if _found(review, policy, facts, AdmissionContext()):
+        return ReviewNeeds(review.found.namespace)
+    return ReviewNeeds(is_faultless=True)
 
 
 def validate(
     review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext
 ) -> AdmissionAnswer:
-    """Whether the object may be: every problem that was not there before."""
+    """Every problem that was not there before."""
     if word := probed(review):
         return AdmissionAnswer(review.uid, allowed=False, message=f"{PROBE}: {word}", is_probe=True)
     found = () if _is_idle(review, policy) else _found(review, policy, facts, seen)
@@ -293,23 +289,24 @@ def validate(
         return AdmissionAnswer(review.uid)
     there = modes_in(seen.namespace_labels or {}, policy.admission.rules)
     modes = there.modes
-    verdicts = tuple(
-        dict.fromkeys((str(one.rule), str(modes[one.rule])) for one in found if one.rule in modes)
-    )
-    audit = {
-        mode: ",".join(rule for rule, taken in verdicts if taken == mode)
-        for mode in map(str, RuleMode)
-    }
+    taken = {str(one.rule): str(modes[one.rule]) for one in found if one.rule in modes}
+    audit: dict[str, str] = {}
+    for mode in map(str, RuleMode):
+        if rules := ",".join(rule for rule in taken if taken[rule] == mode):
+            audit[mode] = rules
     problems = [str(finding.problem) for finding in of_mode(RuleMode.ENFORCE, found, modes)]
-    counted = f"{len(problems)} problem{'' if len(problems) == 1 else 's'}"
-    refusal = [f"{review.found.name} is refused, {counted}", *_few(problems, _MOST_PROBLEMS)]
+    message = ""
+    if problems:
+        counted = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        head = f"{review.found.name} is refused, {counted}"
+        message = "\n  ".join((head, *_few(problems, _MOST_PROBLEMS)))
     return AdmissionAnswer(
         review.uid,
         allowed=not problems,
-        message="\n  ".join(refusal) if problems else "",
+        message=message,
         warnings=(*_unknown_claims(review, seen), *warnings_of(found, there)),
-        audit={mode: rules for mode, rules in audit.items() if rules},
-        verdicts=verdicts,
+        audit=audit,
+        verdicts=tuple(taken.items()),
     )
 
 
@@ -318,65 +315,56 @@ def _claims_of(pod: Pod) -> tuple[ClaimName, ...]:
 
 
 def _unknown_claims(review: Review, seen: AdmissionContext) -> tuple[str, ...]:
-    """Why a pod is judged by more than people know, for those who are refused. A dry run makes no
-    template."""
+    """Why a pod is judged by more than people know. A dry run makes no template."""
     pod = review.found.pod
     if pod is None or pod.path:
         return ()
-    own = pod.claims.get(ENTRY) if review.is_dry_run else None
-    unknown = [name for name in _assumed(pod, seen) if name != own]
-    sentences = (
-        f"{one.kind} {one.name} cannot be read (create it first), and so counts as one for a GPU of"
-        " mpsd"
-        for one in unknown
-    )
-    return tuple(
-        line for sentence in sentences for line in _lines(printable(sentence, _WARNING_LENGTH * 4))
-    )
+    lines = []
+    for one in _assumed(pod, seen):
+        if not (review.is_dry_run and one == pod.claims.get(ENTRY)):
+            name = f"{one.kind} {one.name} cannot be read (create it first)"
+            sentence = f"{name}, and so counts as one for a GPU of mpsd"
+            lines += _lines(printable(sentence, _WARNING_LENGTH * 4))
+    return tuple(lines)
 
 
 def needed_to_mutate(review: Review, policy: Policy, facts: GpuFacts) -> ReviewNeeds:
     pod = review.found.pod
-    claims = _claims_of(pod) if pod else ()
+    if pod is None:
+        return ReviewNeeds()
+    claims = _claims_of(pod)
     template = _template(review, policy, facts, {})
     assumed = dict.fromkeys(claims, policy.admission.device_classes)
     patch = _patch(review, policy, AdmissionContext(claims=assumed), template)
-    depends_on_claims = template is not None or any(
-        change["path"] in OF_GPU_PODS for change in patch
-    )
-    return ReviewNeeds(
-        review.found.namespace if patch else "", claims=claims if depends_on_claims else ()
-    )
+    if not patch:
+        return ReviewNeeds()
+    if template is None and OF_GPU_PODS.isdisjoint(change["path"] for change in patch):
+        claims = ()
+    return ReviewNeeds(review.found.namespace, claims=claims)
 
 
 def mutate(
     review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext
 ) -> AdmissionAnswer:
-    """What is changed in the pod. Nothing is refused here: `validate` comes later, and sees what
-    others changed."""
+    """Nothing is refused here: `validate` comes later, and sees what others changed."""
     pod = review.found.pod
     template = _template(review, policy, facts, seen.claims)
     patch = _patch(review, policy, seen, template)
     there = modes_in(seen.namespace_labels or {}, policy.admission.rules)
     if pod is None or not patch or not there.changes_pods:
         return AdmissionAnswer(review.uid)
-    added = [added_host_ipc.finding(host_ipc_is_added(pod))] if HOST_IPC in patch else []
-    claimed: Iterable[str] = ()
+    warnings = []
     if template:
-        container = shown_name(template.container)
-        claimed = _lines(
-            f"{policy.resources.memory} of container {container} is replaced by a claim of"
-            f" {template.name}"
-        )
-    return AdmissionAnswer(
-        review.uid, patch=patch, warnings=(*claimed, *warnings_of(added, there)), template=template
-    )
+        what = f"{policy.resources.memory} of container {shown_name(template.container)}"
+        warnings += _lines(f"{what} is replaced by a claim of {template.name}")
+    added = [added_host_ipc.finding(host_ipc_is_added(pod))] if HOST_IPC in patch else ()
+    warnings += warnings_of(added, there)
+    return AdmissionAnswer(review.uid, patch=patch, warnings=tuple(warnings), template=template)
 
 
 def _template(
     review: Review, policy: Policy, facts: GpuFacts, claims: ClaimClasses
 ) -> TemplateWanted | None:
-    """Of the claim that the pod under review gets in place of its request."""
     found = review.found
     is_created = review.operation is Operation.CREATE and review.kind == "Pod"
     if not is_created or found.pod is None or found.problems or is_exempt(found, policy):
@@ -396,8 +384,9 @@ def _patch(
         return patch_for_pod(
             review.thing, found.pod, policy, seen.claims, template, has_sleep=seen.has_sleep
         )
-    before = review.found_before().pod if review.subresource == "ephemeralcontainers" else None
-    return patch_for_debugging(review.thing, found.pod, policy, before) if before else ()
+    if review.subresource != "ephemeralcontainers" or not (before := review.found_before().pod):
+        return ()
+    return patch_for_debugging(review.thing, found.pod, policy, before)
 
 
 def _is_idle(review: Review, policy: Policy) -> bool:
@@ -408,8 +397,11 @@ def _found(
     review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext
 ) -> tuple[RuleFinding, ...]:
     """What is wrong with the object, less what was wrong with it before."""
-    before = None if review.operation is Operation.CREATE else review.found_before()
-    annotations = before.pod.annotations if before and before.pod else {}
+    before = None
+    annotations: Fields = {}
+    if review.operation is not Operation.CREATE:
+        before = review.found_before()
+        annotations = before.pod.annotations if before.pod else {}
     assumed = _assumed(review.found.pod, seen)
     context = RequestContext(
         review.writer,
@@ -432,13 +424,11 @@ def _found(
 def _assumed(pod: Pod | None, seen: AdmissionContext) -> tuple[ClaimName, ...]:
     """The claims of a pod that are not known, and so count as mpsd's: they may be made later. What
     a template's pods claim is looked up when they are created."""
-    return (
-        ()
-        if pod is None or pod.path
-        else tuple(name for name in _claims_of(pod) if name not in seen.claims)
-    )
+    if pod is None or pod.path:
+        return ()
+    return tuple(name for name in _claims_of(pod) if name not in seen.claims)
 
 
 def _mark(finding: RuleFinding) -> tuple[str, str, str]:
-    """What makes a problem the same as before, in whatever words."""
+    """In whatever words."""
     return finding.problem.rule, finding.problem.where, finding.problem.value

@@ -1,8 +1,7 @@
-"""Whether an object may have what it requests: every problem in it at once, and how hard each rule
-is taken there."""
+"""Every problem in an object at once, and how hard each rule is taken there."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from mpsd.admission.rules.claims import (
@@ -57,8 +56,7 @@ _OTHER_VALUES: Mapping[object, frozenset[RuleMode]] = {
 
 @dataclass(frozen=True, slots=True)
 class NamespaceModes:
-    """What counts in one namespace. modes: without the rules that count for nothing there. remarks:
-    labels not understood."""
+    """modes: without the rules that count for nothing there. remarks: labels not understood."""
 
     modes: Modes
     remarks: tuple[str, ...] = ()
@@ -70,36 +68,31 @@ def label_of(mode: RuleMode) -> str:
 
 
 def modes_in(labels: Fields, rules: Modes) -> NamespaceModes:
-    """The modes of a namespace with these labels. Where it enforces nothing, its pods are not
-    changed either."""
-    values = (
-        {mode: labels[label_of(mode)] for mode in RuleMode if label_of(mode) in labels}
-        if labels
-        else {}
-    )
+    """Where a namespace enforces nothing, its pods are not changed either."""
+    values = {mode: labels[label_of(mode)] for mode in RuleMode if label_of(mode) in labels}
     if not values:
         return NamespaceModes(rules)
-    covers = {mode: _OTHER_VALUES.get(str(values.get(mode)), _COVERED[mode]) for mode in RuleMode}
-    hardest = {
-        rule: [mode for mode in RuleMode if own in covers[mode]][:1] for rule, own in rules.items()
-    }
+    modes: dict[RuleId, RuleMode] = {}
+    for mode in RuleMode:  # the strongest first
+        covered = _OTHER_VALUES.get(str(values.get(mode)), _COVERED[mode])
+        for rule, own in rules.items():
+            if own in covered:
+                modes.setdefault(rule, mode)
     remarks = tuple(
         f"the namespace's label {label_of(mode)} is {shown(value)}: write all, none or default"
         for mode, value in values.items()
         if value not in ("all", "none", "default")
     )
-    modes = {rule: mode for rule, found in hardest.items() for mode in found}
     return NamespaceModes(modes, remarks, values.get(RuleMode.ENFORCE) != "none")
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionVerdict:
-    """What is said about one object. problems: what refuses it. warnings: what does not. noted:
-    what only the audit log would say. requests: what its containers get, empty when it is refused.
-    remark: one sentence for people about an object that gets nothing and need not, or that would be
-    judged otherwise if it were created; else empty. priority: what a pod with requests says of its
-    own; else None. grace_added_s: by which the webhook lengthens its grace at most: one second
-    less before Kubernetes 1.31."""
+    """What is said about one object. problems: what refuses it. noted: what only the audit log
+    would say. requests: what its containers get. remark: a sentence about an object that gets
+    nothing and need not, or would be judged otherwise if it were created; else empty. priority: of
+    a pod with requests; else None. grace_added_s: by which the webhook lengthens its grace at most:
+    one second less before Kubernetes 1.31."""
 
     object_name: str
     problems: tuple[Problem, ...] = ()
@@ -122,88 +115,89 @@ Claims = Mapping[str, Mapping[ClaimName, Fields]]
 def review_all(
     document: object, policy: Policy, facts: GpuFacts, claims: Claims = MappingProxyType({})
 ) -> tuple[AdmissionVerdict, ...]:
-    """A verdict on each object of a decoded document, which may be a List of them."""
     return tuple(review(thing, policy, facts, claims) for thing in objects_in(document))
 
 
 def claims_in(documents: Iterable[object]) -> Claims:
-    """The resource claims and templates of them in decoded documents."""
     claims: dict[str, dict[ClaimName, Fields]] = {}
-    for thing in (
-        thing for document in documents for thing in objects_in(document) if isinstance(thing, dict)
-    ):
-        kind = thing.get("kind")
-        metadata = FieldReader().mapping(thing, "metadata", "")
-        fields = FieldReader()
-        name, namespace = (fields.text(metadata, key, "") for key in ("name", "namespace"))
-        if kind in (CLAIM, CLAIM_TEMPLATE) and name:
-            claims.setdefault(namespace or "default", {})[ClaimName(kind, name)] = thing
+    fields = FieldReader()
+    for document in documents:
+        for thing in objects_in(document):
+            if isinstance(thing, dict) and (kind := thing.get("kind")) in (CLAIM, CLAIM_TEMPLATE):
+                metadata = fields.mapping(thing, "metadata", "")
+                namespace = fields.text(metadata, "namespace", "") or "default"
+                if name := fields.text(metadata, "name", ""):
+                    claims.setdefault(namespace, {})[ClaimName(kind, name)] = thing
     return claims
 
 
 def review(
     thing: object, policy: Policy, facts: GpuFacts, claims: Claims = MappingProxyType({})
 ) -> AdmissionVerdict:
-    """The verdict on one decoded object, whatever JSON it is, as if an unknown person created it
-    now. A pod that a node runs already (`status.startTime`) keeps the place that it was given, and
-    the remark says so where it matters."""
+    """As if an unknown person created the object now. A pod that a node runs already
+    (`status.startTime`) keeps its place, and the remark says so where it matters."""
     found = read_object(thing)
     if is_exempt(found, policy):
         return AdmissionVerdict(found.name, remark=f"namespace {found.namespace} is exempt")
     pod = found.pod
-    placed = pod is not None and pod.is_placed
-    annotations = pod.annotations if pod and placed else {}
     here = claims.get(found.namespace, {})
-    classes = (
-        {name: classes_of(here[name], name.kind) for name in pod.claims.values() if name in here}
-        if pod
-        else {}
-    )
-    context = RequestContext(annotations_before=annotations, is_placed=placed, claims=classes)
+    classes = {}
+    context = as_new = RequestContext()
+    if pod:
+        known = (name for name in pod.claims.values() if name in here)
+        classes = {name: classes_of(here[name], name.kind) for name in known}
+        context = as_new = RequestContext(claims=classes)
+        if pod.is_placed:
+            context = replace(as_new, annotations_before=pod.annotations, is_placed=True)
     judged = judge(found, policy, facts, context)
     problems, warnings, noted = (
         tuple(finding.problem for finding in of_mode(mode, judged, policy.admission.rules))
         for mode in RuleMode
     )
-    asking = pod if pod and not problems and asks_for_gpu(pod, policy.resources) else None
-    requests = read_share(asking, policy, facts).requests if asking else ()
-    claimed = "; ".join(_claimed(pod, policy, facts, here)) if pod else ""
-    remark = "" if problems or requests else found.unread or claimed or "asks for no GPU"
-    if pod and not problems and not requests:
+    if problems:
+        return AdmissionVerdict(found.name, problems, warnings, noted)
+    if pod is None:
+        remark = found.unread or "asks for no GPU"
+        return AdmissionVerdict(found.name, problems, warnings, noted, remark=remark)
+    requests: tuple[ContainerRequest, ...] = ()
+    remark = ""
+    if asks_for_gpu(pod, policy.resources):
+        requests = read_share(pod, policy, facts).requests
+    if not requests:
+        claimed = "; ".join(_claimed(pod, policy, facts, here))
+        remark = found.unread or claimed or "asks for no GPU"
         requests = tuple(claimed_requests(pod, policy, facts, here))
-    if placed and not problems:
+    if pod.is_placed:
         now = {finding.rule for finding in judged}
-        as_created = judge(found, policy, facts, RequestContext(claims=classes))
-        anew = [finding.rule for finding in as_created if finding.rule not in now]
-        as_new = f"; a new one would break {', '.join(dict.fromkeys(anew))}"
-        remark = (
-            f"it runs already, by its status.startTime, and is judged as such{as_new}"
-            if anew
-            else remark
-        )
-    priority = pod.priority if pod and requests else None
+        rules = dict.fromkeys(one.rule for one in judge(found, policy, facts, as_new))
+        if anew := ", ".join(rule for rule in rules if rule not in now):
+            what = "it runs already, by its status.startTime, and is judged as such"
+            remark = f"{what}; a new one would break {anew}"
+    verdict = AdmissionVerdict(found.name, problems, warnings, noted, requests, remark)
+    if not requests:
+        return verdict
     added_s = 0
-    if pod and requests and not placed:
+    if not pod.is_placed:
         added_s = added_grace_s(pod, policy, hooked_paths(pod, policy, classes))
-    return AdmissionVerdict(
-        found.name, problems, warnings, noted, requests, remark, priority, added_s
-    )
+    return replace(verdict, priority=pod.priority, grace_added_s=added_s)
 
 
 def _claimed(
     pod: Pod, policy: Policy, facts: GpuFacts, claims: Mapping[ClaimName, Fields]
 ) -> Iterator[str]:
-    """What a pod gets by its claims, and what of them is not known; nothing where it has none of
-    mpsd's."""
+    """What a pod gets by its claims, and what of them is not known."""
     used = {entry for container in pod.containers for entry in container.claims}
     for entry, name in pod.claims.items():
         words = f"{name.kind} {shown_name(name.name)}"
         if name not in claims:
             yield f"{words} is not in what was read, so it is judged without it"
         elif asked := asked_of(claims[name], name.kind, policy):
-            never = bool(wrong_in_claim(claims[name], name.kind, policy, facts).problems)
-            unused = "" if entry in used else ", and no container uses it"
-            yield f"{words} asks for {asked}{' and can never be served' if never else unused}"
+            but = ""
+            if wrong_in_claim(claims[name], name.kind, policy, facts).problems:
+                but = " and can never be served"
+            elif entry not in used:
+                but = ", and no container uses it"
+            yield f"{words} asks for {asked}{but}"
     for container in pod.containers:
         if asked := asked_by_class(container, policy):
             yield (
@@ -215,16 +209,15 @@ def _claimed(
 def judge(
     found: KubernetesObject, policy: Policy, facts: GpuFacts, context: RequestContext
 ) -> tuple[RuleFinding, ...]:
-    """What the rules find in an object, before it is known how hard each is taken; exemptions are
-    the caller's."""
+    """Before it is known how hard each is taken; exemptions are the caller's."""
     if found.pod is None:
         return tuple(RuleFinding(RuleId.OBJECT_MALFORMED, problem) for problem in found.problems)
-    asking = tuple(
-        container for container in found.pod.containers if asks(container, policy.resources)
-    )
-    share = read_share(found.pod, policy, facts) if asking else PodRequest((), ())
-    asking += tuple(one for one in claiming(found.pod, policy, context.claims) if one not in asking)
-    case = RuleInput(found.pod, found.problems, policy, context, asking, share)
+    asking = [one for one in found.pod.containers if asks(one, policy.resources)]
+    share = PodRequest((), ())
+    if asking:
+        share = read_share(found.pod, policy, facts)
+    asking += [one for one in claiming(found.pod, policy, context.claims) if one not in asking]
+    case = RuleInput(found.pod, found.problems, policy, context, tuple(asking), share)
     rules = _FOR_ASKING if asking else _FOR_OTHERS
     return tuple(rule.finding(one) for rule in rules for one in rule.look(case))
 

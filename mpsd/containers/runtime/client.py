@@ -1,6 +1,5 @@
 """Asks `mpsd up` over its Unix socket, and reads its answer about a container
-(mpsd/grants/rules/messages.py). Every wait has a deadline. Only root or this process's user is
-believed, and only an answer of the known form."""
+(mpsd/grants/rules/messages.py). Every wait has a deadline. Only root and this user are believed."""
 
 import sys
 import time
@@ -15,14 +14,14 @@ _RETRY_S = 0.05
 
 
 class _Disconnected(Exception):
-    """The connection ended before the answer did: mpsd is being upgraded, perhaps."""
+    """mpsd is being upgraded, perhaps."""
 
 
 def ask(
     run_directory: str, url: str, body: object, answer_s: float = 30.0, patience_s: float = 5.0
 ) -> tuple[int, object]:
-    """The status and body, if any, that answer a POST. Refused, also after `answer_s`, or where
-    nobody listened for `patience_s`. It may be asked again: mpsd knows who asks by pid and name."""
+    """The status and body that answer a POST. Refused, also after `answer_s`, or where nobody
+    listened for `patience_s`. It may be asked again: mpsd knows who asks by pid and name."""
     path = f"{run_directory}/mpsd.sock"
     data = json_text.write(body, "the request")
     request = (
@@ -59,7 +58,7 @@ def ask(
 
 
 def _exchange(path: str, request: bytes, end: float) -> bytes:
-    """All bytes that are answered. OSError, _Disconnected, Refused."""
+    """OSError, _Disconnected, Refused."""
     connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC)
     try:
         connection.settimeout(_left(end))
@@ -99,12 +98,8 @@ def _answer(received: bytes) -> tuple[int, object]:
     if not between:
         raise _Disconnected
     status_line, *headers = head.decode("latin-1").split("\r\n")
-    words = status_line.split(None, 2)
-    if (
-        len(words) < 2
-        or not words[0].startswith("HTTP/1.")
-        or not (words[1].isdecimal() and len(words[1]) == 3)
-    ):
+    version, code, *_reason = [*status_line.split(None, 2), "", ""]
+    if not (version.startswith("HTTP/1.") and code.isdecimal() and len(code) == 3):
         raise ContainerRefused(
             "what answers on mpsd's socket does not speak HTTP; see which program listens there"
         )
@@ -112,9 +107,11 @@ def _answer(received: bytes) -> tuple[int, object]:
         name, _, value = header.partition(":")
         if name.lower() == "content-length" and value.strip() != str(len(body)):
             raise _Disconnected
-    status = int(words[1])
+    status = int(code)
+    if not body:
+        return status, None
     try:
-        return status, json_text.read(body, _ANSWER) if body else None
+        return status, json_text.read(body, _ANSWER)
     except ContainerRefused:
         if status < 400:
             raise
@@ -137,29 +134,32 @@ class Granted:
         answer = table(body, _ANSWER)
         self.grant = text(answer, "grant", _ANSWER)
         self.environment = environment(answer)
-        mounts = [table(row, f"{_ANSWER}: a mount") for row in rows(answer, "mounts", _ANSWER)]
-        self.mounts = [(*_places(mount), mount.get("read_only") is not False) for mount in mounts]
-        devices = [table(row, f"{_ANSWER}: a device") for row in rows(answer, "devices", _ANSWER)]
-        self.devices = [(*_places(device), text(device, "access", _ANSWER)) for device in devices]
-        for _source, _inside, access in self.devices:
+        self.mounts = []
+        for row in rows(answer, "mounts", _ANSWER):
+            mount = table(row, f"{_ANSWER}: a mount")
+            self.mounts.append((*_places(mount), mount.get("read_only") is not False))
+        self.devices = []
+        for row in rows(answer, "devices", _ANSWER):
+            device = table(row, f"{_ANSWER}: a device")
+            access = text(device, "access", _ANSWER)
             if not access or access.strip("rwm"):
                 raise ContainerRefused(f"{_ANSWER} names the access {access!a}; see its log")
+            self.devices.append((*_places(device), access))
         self.messages = texts(answer, "messages", _ANSWER)
 
 
 def environment(answer: dict[str, object]) -> dict[str, str]:
-    """The answer's variables. Refused."""
-    variables = table(answer.get("environment"), f"{_ANSWER}: environment")
-    for name in variables:
+    """Refused."""
+    found = {}
+    for name, value in table(answer.get("environment"), f"{_ANSWER}: environment").items():
         if not name or "=" in name or "\0" in name:
             raise ContainerRefused(f"{_ANSWER} names a variable {name!a}; see its log")
-    return {
-        name: word(value, f"{_ANSWER}: environment: {name}") for name, value in variables.items()
-    }
+        found[name] = word(value, f"{_ANSWER}: environment: {name}")
+    return found
 
 
 def refusal(status: int, body: object) -> ContainerRefused:
-    """Why mpsd refuses, in its own words where it has any."""
+    """In mpsd's own words where it has any."""
     reasons = texts(body, "reasons", _ANSWER) if isinstance(body, dict) else []
     if not reasons and status == _NOT_FOUND:
         reasons = ["the mpsd that runs here does not support containers; upgrade it"]
@@ -171,7 +171,6 @@ def _places(row: dict[str, object]) -> tuple[str, str]:
     inside = text(row, "inside", _ANSWER)
     for path in (source, inside):
         if not path.startswith("/"):
-            raise ContainerRefused(
-                f"{_ANSWER} names the path {path!a}, which is not absolute; see its log"
-            )
+            why = f"{_ANSWER} names the path {path!a}, which is not absolute; see its log"
+            raise ContainerRefused(why)
     return source, inside

@@ -28,9 +28,9 @@ _OFF = {"0", "f", "false"}  # as Go's strconv.ParseBool has it, in any case
 
 
 class CommandLine:
-    """own: mpsd-runtime's flags, by name. options: global ones. passed: to the next runtime.
-    command: may be empty. arguments: what follows it. root: of the next runtime's state; container:
-    the one created or entered, both once known."""
+    """own: mpsd-runtime's flags. options: global ones. passed: to the next runtime. command: may be
+    empty. root: of the next runtime's state; container: the one created or entered; both once
+    known."""
 
     def __init__(self, found: "Options") -> None:
         self.own = {name: value for name, value in found.values.items() if name in _OWN}
@@ -50,13 +50,12 @@ class CommandLine:
 
 
 def read(argv: list[str]) -> CommandLine:
-    """The command line, without the program's name."""
     return CommandLine(_options(argv, (*_OWN, *_GLOBAL), _GLOBAL_FLAGS, {}, known=COMMANDS))
 
 
 class Options:
-    """values: by long name; of flags empty. words: positional. rest: from the word on at which the
-    options end. passed: all but mpsd-runtime's own flags."""
+    """values: by long name; of flags empty. words: positional. rest: from where the options end.
+    passed: all but mpsd-runtime's own flags."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -67,7 +66,7 @@ class Options:
 
 
 def of_create(arguments: list[str]) -> Options:
-    """Of `create` and `run`, also after the id. Refused where an unknown option hides the id."""
+    """Also after the id. Refused where an unknown option hides the id."""
     options = _options(arguments, _CREATE, _CREATE_FLAGS, _CREATE_SHORT, mixed=True)
     hidden = len(options.words) != 1 or any(not word.startswith("--") for word in options.unknown)
     if options.unknown and hidden:
@@ -78,12 +77,12 @@ def of_create(arguments: list[str]) -> Options:
 
 
 def of_exec(arguments: list[str]) -> Options:
-    """Of `exec`, whose options end at the id."""
+    """They end at the id."""
     return _options(arguments, _EXEC, _EXEC_FLAGS, _EXEC_SHORT)
 
 
 def of_signal(arguments: list[str]) -> Options:
-    """Of `kill` and `delete`, also after the id. values: of flags, those that are on."""
+    """Also after the id. values: of flags, those that are on."""
     options = _options(arguments, (), _SIGNAL_FLAGS, _SIGNAL_SHORT, mixed=True)
     options.values = {
         name: value for name, value in options.values.items() if value.lower() not in _OFF
@@ -109,20 +108,24 @@ def _options(
         begin = at
         at = at + 1
         is_option = word.startswith("-") and word != "-"
-        is_last = not (is_option or mixed) and not (known and found.unknown and word not in known)
-        if word == "--" or is_last:
-            found.rest = arguments[at if word == "--" else begin :]
+        may_be_value = known and found.unknown and word not in known
+        if word == "--" or not (is_option or mixed or may_be_value):
+            found.rest = arguments[begin:]
+            if word == "--":
+                found.rest = arguments[at:]
             found.words += found.rest
             found.passed += arguments[begin:]
             break
-        name, equals, value = word.lstrip("-").partition("=") if is_option else ("", "", "")
+        if not is_option:
+            found.words.append(word)
+            found.passed.append(word)
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
         name = {"h": "help", **short}.get(name, name)
         if name in valued and not equals:
             value = "".join(arguments[at : at + 1])
             at = at + 1
-        if not is_option:
-            found.words.append(word)
-        elif name in (*valued, *flags, "help"):
+        if name in (*valued, *flags, "help"):
             found.values[name] = value
         elif not equals:
             found.unknown.append(word)

@@ -84,7 +84,7 @@ def _run(line: CommandLine) -> int:
 
 
 def _create(line: CommandLine, following: str) -> None:
-    """Refused; OSError where the bundle cannot be written."""
+    """Refused, OSError."""
     options = command_line.of_create(line.arguments)
     if "help" in options.values or len(options.words) != 1:
         return  # the next runtime says what is wrong with it
@@ -95,20 +95,13 @@ def _create(line: CommandLine, following: str) -> None:
         )
     from mpsd.containers.runtime import create
 
-    hook = [
-        *_own_command(),
-        "--run-dir",
-        line.run_directory,
-        "--runtime-log",
-        line.own["runtime-log"],
-    ]
-    create.prepare(
-        options.values.get("bundle", ""), line, following, [*hook, "--root", line.root, "over"]
-    )
+    hook = [*_own_command(), "--run-dir", line.run_directory]
+    hook += ["--runtime-log", line.own["runtime-log"], "--root", line.root, "over"]
+    create.prepare(options.values.get("bundle", ""), line, following, hook)
 
 
 def _exec(line: CommandLine) -> None:
-    """Refused; OSError where the process file cannot be written."""
+    """Refused, OSError."""
     options = command_line.of_exec(line.arguments)
     if "process" not in options.values or "help" in options.values or not options.words:
         return
@@ -119,7 +112,7 @@ def _exec(line: CommandLine) -> None:
 
 
 def _may_signal(line: CommandLine) -> bool:
-    """Whether the next runtime is to send it, once it may; False where it has had its effect."""
+    """False where the container is over by then."""
     from mpsd.containers.runtime import processes
 
     try:
@@ -132,22 +125,19 @@ def _may_signal(line: CommandLine) -> bool:
 
 
 def _root(line: CommandLine, following: str) -> str:
-    """Where the next runtime keeps its containers' state."""
     if given := line.options.get("root", ""):
         return os.path.abspath(given)
     name = "crun" if following.endswith("/crun") else "runc"
-    own = os.environ.get("XDG_RUNTIME_DIR", "") if os.geteuid() else ""
+    own = os.geteuid() and os.environ.get("XDG_RUNTIME_DIR", "")
     return f"{own or '/run'}/{name}"
 
 
 def _own_command() -> list[str]:
-    """How this program is started, as a hook must say it: by its whole path."""
+    """As a hook must say it, by its whole path."""
     path = os.path.abspath(sys.argv[0])
     if os.access(path, os.X_OK):
         return [path]
-    folder = os.path.dirname(
-        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    )
+    folder = os.path.abspath(f"{__file__}/../../../..")
     start = (
         f"import sys; sys.path.append({folder!r}); from mpsd.runtime.main import main;"
         " sys.exit(main())"
@@ -170,10 +160,11 @@ def _give_up(line: CommandLine, refused: ContainerRefused) -> int:
 
 def _show_help(line: CommandLine) -> None:
     following = line.own["next"] or "nvidia-container-runtime if it is installed, else runc"
-    shown = _HELP.format(
-        next=following, run_directory=line.run_directory, log=line.own["runtime-log"]
-    )
-    os.write(1, (shown + ("\n" if line.wants_help else "")).encode())
+    log = line.own["runtime-log"]
+    shown = _HELP.format(next=following, run_directory=line.run_directory, log=log)
+    if line.wants_help:
+        shown += "\n"
+    os.write(1, shown.encode())
 
 
 # -- the next runtime, which this process becomes --------------------------------------------------
@@ -188,9 +179,10 @@ _COERCED = b"LC_CTYPE"
 def find_next(asked: str) -> str:
     """The program's path. asked: a path or a name, empty for the usual ones. Refused."""
     names = [asked] if asked else NEXT_RUNTIMES
+    folders = os.environ.get("PATH", _PATH).split(":")
     for name in names:
-        folders = os.environ.get("PATH", _PATH).split(":")
-        for path in [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in folders]:
+        for folder in folders:
+            path = name if "/" in name else f"{folder or '.'}/{name}"
             if os.access(path, os.X_OK) and not os.path.isdir(path):
                 if _is_this_program(path):
                     raise ContainerRefused(
