@@ -43,7 +43,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many of the neighbours went with a client, by what it computed and how it ended."""
     rows: dict[str, list[str]] = {}
     for report in (*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")):
         for name, value in report.user_properties:
@@ -93,7 +92,6 @@ def _clients_end_with_their_test(world: World) -> Iterator[None]:
 
 @pytest.fixture
 def other_user() -> int:
-    """A user who is not root and owns nothing here."""
     if os.getuid() != 0:
         pytest.skip("needs root, to be another user")
     return 65534

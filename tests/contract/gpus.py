@@ -35,7 +35,6 @@ def facts() -> GpuFacts:
 
 
 def near(mib: int, within: int = NEAR_MIB) -> Any:
-    """Equal to what the driver may make of this many MiB."""
     return pytest.approx(mib, abs=within)
 
 

@@ -33,7 +33,6 @@ def program(request: pytest.FixtureRequest) -> Sequence[str]:
 
 @pytest.fixture(scope="class")
 def under_server_limit(world: World) -> Daemon:
-    """A daemon that was told the canary's limit before it had a server."""
     daemon = world.daemon()
     daemon.command(f"set_default_device_pinned_mem_limit 0 {SERVER_LIMIT.limit_mib}M")
     daemon.start_server()
@@ -41,8 +40,6 @@ def under_server_limit(world: World) -> Daemon:
 
 
 class TestTheCanary:
-    """One daemon, its trials in their order."""
-
     def test_a_driver_that_obeys_passes(
         self, world: World, under_server_limit: Daemon, program: Sequence[str]
     ) -> None:

@@ -30,7 +30,6 @@ MakeCgroup = Callable[..., Path]
 
 @pytest.fixture(scope="class")
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """One GPU under driver 615 or newer."""
     folder = open_folder()
     try:
         platform = Real() if request.config.getoption("--gpu") else Simulated(folder / "node")
@@ -48,7 +47,6 @@ def world(request: pytest.FixtureRequest) -> Iterator[World]:
 
 @pytest.fixture(scope="class")
 def tree(world: World) -> Path:
-    """Where cgroup v2 is mounted."""
     found = v2_tree(Path("/sys/fs/cgroup"))
     if found is None or ProgramCgroups().why_not:
         pytest.skip(ProgramCgroups().why_not or "cgroup v2 is not mounted")
@@ -62,7 +60,6 @@ def tree(world: World) -> Path:
 
 @pytest.fixture
 def made(tree: Path, world: World) -> Iterator[MakeCgroup]:
-    """Makes a cgroup below another or at the top, with this limit in MiB or none."""
     folders: list[Path] = []
 
     def make(name: str, limit_mib: int | None = None, above: Path | None = None) -> Path:

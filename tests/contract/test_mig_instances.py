@@ -22,7 +22,7 @@ from tests.contract.world import Daemon, World, open_folder
 
 @pytest.fixture(scope="class")
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """Two MIG instances of one GPU; simulated, the smallest ones of an A100."""
+    """Simulated, the smallest ones of an A100."""
     folder = open_folder()
     try:
         on_gpu = request.config.getoption("--gpu")

@@ -70,8 +70,8 @@ def simple_commands(line: str) -> Iterator[list[str]]:
 
 
 def problem_of(words: Sequence[str]) -> str:
-    """What is wrong with a command that mpsd, make or Python would be given; empty where nothing
-    is, or for others."""
+    """Of one that mpsd, make or Python would be given; empty where nothing is wrong, or for
+    others."""
     match words:
         case ["mpsd", *rest]:
             return _problem_with_verb(MPSD, rest)

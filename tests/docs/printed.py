@@ -47,7 +47,6 @@ def _transitions() -> list[Row]:
 
 
 def _alerts() -> list[Row]:
-    """The alerts of each severity, with how long each must last."""
     of_severity: dict[str, list[str]] = {}
     for one in ALERTS:
         name = f"[{one['alert']}](#{one['alert'].lower()})"
@@ -132,7 +131,6 @@ TABLES = (
 
 
 def main() -> None:
-    """Writes each table into its page."""
     for table in TABLES:
         path = ROOT / table.page
         text = path.read_text()

@@ -68,7 +68,6 @@ def _lines(markdown: str) -> Iterator[str]:
 
 
 def _begins_a_block(line: str, before: str) -> bool:
-    """Whether a blank line must come between the two."""
     if not before.strip():
         return False
     if before.startswith("<!--"):

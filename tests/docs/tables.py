@@ -34,7 +34,7 @@ class Table:
         return f"{before}{start}\n" + "\n".join(lines) + f"\n{end}{after}"
 
     def wordless(self, text: str) -> list[str]:
-        """The rows that somebody has yet to say something about, in each column for words."""
+        """That somebody has yet to say something about."""
         _before, (_start, inside, _end), _after = self._parts(text)
         words = _words_by_key(inside, len(self.words))
         return [

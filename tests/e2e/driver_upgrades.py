@@ -101,7 +101,6 @@ class Operator:
 
 @contextmanager
 def operator_of(mpsd: Installation, driver: str) -> Iterator[Operator]:
-    """Whatever it has begun is over at the end."""
     operator = Operator(mpsd, driver)
     try:
         yield operator

@@ -41,7 +41,6 @@ class Helm:
             config.test(NAME, timeout=timeout)
 
     def revisions(self) -> list[str]:
-        """The status of each."""
         with self._config() as config:
             return [one["status"] for one in config.history(NAME)]
 

@@ -78,13 +78,11 @@ class Installation:
         return self.images.mpsd
 
     def objects(self, more: Object = _NOTHING) -> list[Object]:
-        """What `helm template` makes for the cluster. more: values beside those of the
-        installation."""
+        """more: values beside those of the installation."""
         given = merged(merged(self.values, more), {"createNamespace": True})
         return deepcopy([*rendered_by_helm(given, self.cluster.version)])
 
     def apply(self, more: Object = _NOTHING) -> None:
-        """As a person does, in one command."""
         self.cluster.apply_all(self.objects(more))
 
     def apply_without(self, more: Object) -> None:
@@ -185,12 +183,12 @@ class Installation:
         eventually(is_back, "control started again", within_s=60.0)
 
     def told(self) -> Object:
-        """What the node tells of itself: the status of its MPSNode."""
+        """The status of its MPSNode."""
         status: Object = self.cluster.get("mpsnode", self.node).get("status", {})
         return status
 
     def granted_mib(self, namespace: str) -> dict[str, int]:
-        """What each pod has on each of its GPUs, by its name."""
+        """By pod, on each of its GPUs."""
         named = {
             tuple(grant["pod"].split("/")): grant["memoryMiB"]
             for grant in self.told().get("grants", ())
@@ -216,7 +214,6 @@ class Installation:
         ).out
 
     def logs(self, name: str) -> str:
-        """Of all pods of a component, as in `pods`."""
         names = [pod["metadata"]["name"] for pod in self.pods(name)]
         return "".join(self.cluster.do("logs", "-n", SYSTEM, each).out for each in names)
 
@@ -231,7 +228,7 @@ class Installation:
             )
 
     def restart_kubelet(self, machine: Machine) -> None:
-        """It is killed; then waits until both resources are registered with the new one."""
+        """Until both resources are registered with the new one."""
 
         def registered() -> int:
             return self.logs("agent").count('"registered"')
@@ -242,7 +239,6 @@ class Installation:
         eventually(lambda: registered() >= before + 2, "both resources again")
 
     def as_it_stands(self) -> str:
-        """What an operator would look at where it does not become ready."""
         looks = [
             ("get", "pods", "-o", "wide"),
             ("get", "events"),
@@ -254,7 +250,7 @@ class Installation:
         return "\n\n".join(f"{one.out}{one.err}" for one in said)
 
     def put_where(self, node_labels: dict[str, str]) -> None:
-        """Moves both DaemonSets, by their node selector."""
+        """By their node selector."""
         patch = json.dumps(
             [{"op": "replace", "path": "/spec/template/spec/nodeSelector", "value": node_labels}]
         )

@@ -22,7 +22,6 @@ CLIENT = ("python", "-P", "-m", "mpsd.simulator.cuda_client")
 def container(
     image: str, gib: int, *actions: str, name: str = "main", client: Sequence[str] = CLIENT
 ) -> Object:
-    """A container that asks for so many GiB, and does this on the GPU."""
     return {
         "name": name,
         "image": image,
@@ -33,7 +32,6 @@ def container(
 
 
 def share(name: str, *containers: Object, **spec: Any) -> Object:
-    """A pod of nobody, that every rule of admission lets pass."""
     fields: Object = {
         "hostIPC": True,
         "restartPolicy": "Never",
@@ -58,13 +56,11 @@ class Pods:
             self.cluster.do("create", "-n", self.namespace, "-f", "-", given=pod)
 
     def start(self, name: str, gib: int, *actions: str, **spec: Any) -> None:
-        """A pod of one container; returns when its program has done these actions and holds its
-        context."""
+        """Once its program has done these actions and holds its context."""
         self.create(share(name, self.asks(gib, *actions, "hold"), **spec))
         self.wait_until_holding(name)
 
     def asks(self, gib: int, *actions: str) -> Object:
-        """A container for `share`."""
         return container(self.image, gib, *actions, client=self.client)
 
     def by_shell(self, gib: int, before: str, *actions: str) -> Object:
@@ -73,7 +69,6 @@ class Pods:
         return self.asks(gib) | {"command": ["sh", "-c", line]}
 
     def event(self, name: str, reason: str) -> str:
-        """The message of an event of this reason, which the pod has sooner or later."""
         found = eventually(
             lambda: [event["message"] for event in self.events(name) if event["reason"] == reason],
             f"{reason} of {name}",
@@ -86,7 +81,6 @@ class Pods:
         assert not any("broke" in line for line in self.said(name))
 
     def exit_code(self, name: str, *, within_s: float = 120.0) -> int:
-        """Of its one container, once that has ended."""
 
         def ended() -> Any:
             return self.status(name).get("state", {}).get("terminated")
@@ -101,7 +95,7 @@ class Pods:
         return found
 
     def said(self, name: str, container: str = "main") -> list[Object]:
-        """The lines of its program; none before it runs."""
+        """None before it runs."""
         logs = self.cluster.kubectl("logs", name, "-n", self.namespace, "-c", container)
         return (
             [json.loads(line) for line in logs.out.splitlines() if line.startswith("{")]
@@ -127,7 +121,6 @@ class Pods:
             ) from None
 
     def why(self, name: str) -> str:
-        """Whatever kubelet says about why it is not running."""
         status = self.get(name)["status"]
         states = [each.get("state", {}) for each in status.get("containerStatuses", ())]
         return json.dumps([status.get("reason"), status.get("message"), states])
@@ -143,7 +136,6 @@ class Pods:
         ).out
 
     def environment(self, name: str, container: str = "main") -> dict[str, str]:
-        """As a process of its container has it."""
         lines = self.run_in(name, "env", container=container).splitlines()
         return {key: value for key, _equals, value in (line.partition("=") for line in lines)}
 
@@ -167,7 +159,6 @@ def refused_at(said: Sequence[Object]) -> int:
 
 
 def sample(image: str) -> Object:
-    """The published Job with its image and its program replaced, and nothing else."""
     job: Object = yaml.safe_load(SAMPLE)
     (main,) = job["spec"]["template"]["spec"]["containers"]
     main |= {"image": image, "command": [*CLIENT, "alloc=9000", "hold"], "workingDir": "/"}

@@ -27,7 +27,7 @@ def _smi(*options: str) -> str:
 
 
 def cards_here() -> str:
-    """The settings of each, a line each; empty where there is none."""
+    """A line each; empty where there is none."""
     return _smi(f"--query-gpu={','.join(_SETTINGS)}", "--format=csv,noheader")
 
 

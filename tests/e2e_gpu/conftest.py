@@ -53,7 +53,7 @@ def _is_asked_for(config: pytest.Config) -> bool:
 
 
 def _why_not(config: pytest.Config) -> str:
-    """What keeps these tests from running; empty where nothing does."""
+    """Empty where nothing keeps these tests from running."""
     if config.getoption("--kubeconfig"):
         return (
             ""
@@ -146,8 +146,7 @@ def mpsd(
 
 @pytest.fixture(scope="module")
 def pods(request: pytest.FixtureRequest, cluster: Cluster, mpsd: GpuInstallation) -> Iterator[Pods]:
-    """A namespace for the tests of a file. At its end everything that they held has been given
-    back."""
+    """At its end everything that they held has been given back."""
     name = f"e2e-{uuid4().hex[:8]}"
     cluster.do("create", "namespace", name)
     cluster.wait_until_it_takes_pods(name)
@@ -161,7 +160,6 @@ def pods(request: pytest.FixtureRequest, cluster: Cluster, mpsd: GpuInstallation
 
 @pytest.fixture
 def machine(rig: Rig | None) -> Machine:
-    """What only root on the node can do."""
     return this_machine()
 
 
@@ -183,7 +181,6 @@ def pytest_runtest_makereport(
 
 
 def as_it_stands(installation: GpuInstallation, pods: Pods | None) -> str:
-    """What one would look at; what cannot be had says so itself."""
     cluster = installation.cluster
     looks = [("get", "pods", "-A", "-o", "wide"), ("get", "mps", "-o", "wide")]
     if pods:

@@ -62,7 +62,6 @@ class GpuInstallation(Installation):
         return dict(found)
 
     def clients_of(self, pod: str) -> int:
-        """How many of its processes mpsd sees on the GPU."""
         return sum(
             grant["clients"]
             for grant in self.status()["grants"]

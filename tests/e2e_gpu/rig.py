@@ -80,7 +80,6 @@ class Rig:
         return self.state / "kubeconfig"
 
     def start(self) -> None:
-        """Until the node is ready. Says what it waits for."""
         began = time.monotonic()
 
         def say(what: str) -> None:
@@ -148,7 +147,6 @@ class Rig:
         return 16443 + int(os.environ.get("E2E_PORTS", "0"))
 
     def logs(self) -> str:
-        """The last lines of each of its processes."""
         found = []
         for log in sorted(self.state.glob("*.log")):
             lines = log.read_text(errors="replace").splitlines()[-12:]
@@ -293,7 +291,6 @@ state = "{self.state}/containerd/state"
         (self.state / "kubelet.yaml").write_text(json.dumps(fields))
 
     def stop(self) -> None:
-        """All of it, as far as it goes; what resists is named."""
         with contextlib.suppress(subprocess.TimeoutExpired, OSError, AssertionError):
             self._up("kubelet", "stop")
             for task in self._ctr("tasks", "ls", "-q").stdout.split():
@@ -327,7 +324,6 @@ state = "{self.state}/containerd/state"
             shutil.rmtree(folder, ignore_errors=True)
 
     def left_behind(self) -> list[str]:
-        """Processes of it that are still there, and folders."""
         processes = [f"process {pid}" for pid in (*_shims(self.state), *mps_processes())]
         return processes + [
             str(path) for path in (_KUBELET, _RUN, self.state, _CGROUPS / "mpsd") if path.exists()
@@ -335,7 +331,6 @@ state = "{self.state}/containerd/state"
 
 
 def missing_programs(programs: Path, *, simulated: bool) -> list[str]:
-    """What a rig cannot do without."""
     of_kubernetes = ("kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubelet")
     missing = [
         f"{programs}/{name}" for name in of_kubernetes if not os.access(programs / name, os.X_OK)
@@ -374,7 +369,6 @@ def started(programs: Path, *, simulated: bool) -> Iterator[Rig]:
 
 
 def _wait_for(lock: IO[str]) -> None:
-    """Until nobody else has a node on this machine."""
     print(f"rig: one node a machine: {_LOCK}", flush=True)
 
     def is_ours() -> bool:

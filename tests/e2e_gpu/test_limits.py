@@ -40,7 +40,6 @@ def sample(cluster: Cluster, mpsd: GpuInstallation, pods: Pods) -> str:
 
 @pytest.fixture(scope="module")
 def shares(mpsd: GpuInstallation, pods: Pods, sample: str) -> dict[str, list[Object]]:
-    """What the program of each said, once all of them hold what they got."""
     largest = max(gpu["memoryMiB"] for gpu in mpsd.gpus()) // 1024 - 8
     asked = {name: (gib, percent) for name, (gib, percent) in _SHARES.items() if gib <= largest - 8}
     for name, (gib, percent) in asked.items():

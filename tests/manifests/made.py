@@ -28,7 +28,7 @@ _NOTES = {"title", "description"}
 
 
 def made() -> Iterator[tuple[Path, str]]:
-    """Each file and its text, which of the last one is made from the others as they lie there."""
+    """The last one is made from the others as they lie there."""
     for name in ("policy.yaml", "gpus.yaml"):
         yield CHART / "files" / name, (shipped_folder() / name).read_text()
     yield CHART / "values.schema.json", _schema()
@@ -59,8 +59,7 @@ def _schema() -> str:
 
 
 def _plain(schema: Any) -> Any:
-    """Without titles and docstrings, which are for who reads the code, and with no field required:
-    what is absent is as shipped."""
+    """Without titles, docstrings and required fields: what is absent is as shipped."""
     if isinstance(schema, list):
         return [_plain(one) for one in schema]
     if not isinstance(schema, dict):

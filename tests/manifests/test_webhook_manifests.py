@@ -39,7 +39,6 @@ def _limits(place: str) -> dict[str, str]:
 
 
 def _rules(place: str) -> Iterator[Object]:
-    """Those of the webhook."""
     for kind in ("Role", "ClusterRole"):
         for role in of_kind(place, kind):
             if role["metadata"]["name"] == "mpsd-webhook":

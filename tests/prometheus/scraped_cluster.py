@@ -98,7 +98,6 @@ class World:
         return all(answer["allowed"] for answer in answers)
 
     def scrapes(self) -> Iterator[str]:
-        """What agent, webhook and scheduler answer a scrape now."""
         for port in (self.cluster.port, self.webhook.metrics_port, self.scheduler.metrics_port):
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S
@@ -114,7 +113,6 @@ class World:
 
     @contextmanager
     def churn(self) -> Iterator[None]:
-        """Pods come and go, reviews and requests with them."""
         stop = threading.Event()
 
         def come_and_go() -> None:

@@ -194,7 +194,6 @@ def _tell_of_ends(lines: dict[int, socket.socket]) -> None:
 
 
 def _become(asked: Message, output: int, errors: int) -> NoReturn:
-    """Runs the program in this process, which is new, as a Python of its own would."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -56,7 +56,7 @@ _noted: dict[str, Object] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Notes what the rules read. Nothing has imported the reader by its name yet."""
+    """Nothing has imported the reader by its name yet."""
     if _FILE in os.environ:
         read = kubernetes_objects.read_object
 
@@ -81,7 +81,6 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @cache
 def admission_cases(folder: Path) -> list[Object]:
-    """As an API server takes them, each once."""
     noted = folder / "cases.json"
     command = [
         sys.executable,
@@ -199,7 +198,7 @@ class Answer:
 
     @property
     def is_judged(self) -> bool:
-        """Whether the object was sound, so that admission was asked about it."""
+        """Whether admission was asked about it."""
         return self.is_admitted or "denied" in self.message
 
     @property
@@ -221,7 +220,6 @@ class Creator:
         return self.ask("POST", path, thing, user, dry=dry)
 
     def ask_for_all(self, cases: Sequence[Object]) -> list[Answer]:
-        """As `ask_for` of each, some at a time."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return [*pool.map(self.ask_for, cases)]
 
@@ -255,7 +253,7 @@ class Creator:
     def ask(
         self, method: str, path: str, thing: Object, user: str = "", *, dry: bool = True
     ) -> Answer:
-        """user: whose name it is done in, with the rights of everybody."""
+        """user: in whose name, with the rights of everybody."""
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if user:
             headers |= {"Impersonate-User": user, "Impersonate-Group": "system:masters"}

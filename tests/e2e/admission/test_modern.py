@@ -32,7 +32,6 @@ _RULE = re.compile(r"denied request: ([\w-]+): ")
 
 
 def _policy(place: str, name: str) -> Object:
-    """A policy and its binding, for kubectl."""
     kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
     return listed([named(place, kind, name) for kind in kinds])
 
@@ -259,8 +258,7 @@ _TAINTS = [
 
 @pytest.fixture(scope="module")
 def startup_taint(agents: Agents) -> Iterator[None]:
-    """The policy and rights of agent.startupTaint: both Nodes have the taint, and one of somebody
-    else."""
+    """Both Nodes have the taint, and one of somebody else."""
     cluster, right = agents.cluster, f"e2e-{uuid4().hex[:8]}"
     policy = _policy("startup-taint", "mpsd-agent-taints")
     try:
@@ -337,8 +335,7 @@ def test_the_agents_token_removes_the_startup_taint_of_its_own_node_alone(
 
 @pytest.fixture
 def exemptions(cel: Cluster) -> Iterator[str]:
-    """The policy, and a user who may create and label namespaces; gives the name of both user and
-    role."""
+    """Gives the name of both user and role."""
     user = f"e2e-{uuid4().hex[:8]}"
     policy = _policy("hostile-tenants", "mpsd-exemptions")
     try:

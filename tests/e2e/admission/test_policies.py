@@ -39,8 +39,6 @@ def _validating() -> list[Object]:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What became of a case: by the webhook, and by the policies."""
-
     case: Object
     webhook: Answer
     policies: Answer

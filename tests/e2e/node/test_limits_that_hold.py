@@ -20,7 +20,6 @@ def neighbour(pods: Pods) -> str:
 
 
 def _exit_code(mpsd: Installation, pods: Pods, name: str) -> int:
-    """Of its one container, once that has ended."""
     try:
         return pods.exit_code(name)
     except AssertionError as error:

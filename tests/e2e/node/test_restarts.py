@@ -20,8 +20,7 @@ _WITNESS, _GIB = "witness", 5
 
 @pytest.fixture(scope="module")
 def witness(pods: Pods) -> str:
-    """The name of a pod that holds a GPU before anything is restarted. Its kubelet would start it
-    again."""
+    """Its kubelet would start it again."""
     pods.start(_WITNESS, _GIB, "alloc=9000", restartPolicy="Always")
     return _WITNESS
 

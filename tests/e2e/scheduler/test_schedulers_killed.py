@@ -36,7 +36,6 @@ class WatchedJob:
     _began: float = field(default_factory=time.monotonic)
 
     def start(self, *actions: str) -> None:
-        """actions: what each pod does."""
         pod = shared(self.pods, self.name, self.gib, *actions)
         template = {"metadata": {"labels": {"e2e": self.name}}, "spec": pod["spec"]}
         spec = {
@@ -59,14 +58,13 @@ class WatchedJob:
         eventually(are_running, f"{pods} pods of {self.name} running")
 
     def wait_until_over(self) -> float:
-        """Until all have succeeded; gives the seconds since the start."""
+        """Gives the seconds since the start."""
         eventually(
             lambda: self.look().get("succeeded") == self.times, f"{self.name} over", within_s=240.0
         )
         return time.monotonic() - self._began
 
     def look(self) -> Object:
-        """The Job's own counts."""
         pods = self._listed()
         self.running = max(self.running, sum(pod["status"]["phase"] == "Running" for pod in pods))
         for pod in pods:

@@ -112,7 +112,6 @@ class PlayedNodes:
 
 
 def _holders(grant: Object) -> list[str]:
-    """The uids of its pods."""
     return [one["uid"] for one in (grant, *grant.get("sharedWith", ()))]
 
 
@@ -139,8 +138,7 @@ def played_nodes(world: ClusterWorld, counted_s: float = 0.0) -> Iterator[Played
 
 
 def run_control(world: ClusterWorld, image: str, *nodes: str) -> None:
-    """Applies the DaemonSet as shipped with this image, and waits until its pods run on these
-    nodes."""
+    """Until its pods run on these nodes."""
 
     def apply() -> None:
         objects = world.api.cluster.objects
@@ -162,11 +160,8 @@ def control_images(world: ClusterWorld) -> dict[str, str]:
 
 
 def run_pods(world: ClusterWorld, *nodes: str, **metadata: Any) -> dict[str, str]:
-    """Makes the Nodes, and the pods of the grants that their MPSNodes tell of; gives the pods' uids
-    by name.
-
-    metadata: more of it, for all these pods.
-    """
+    """The Nodes, and the pods of the grants that their MPSNodes tell of; uids by name. metadata:
+    more of it, for all these pods."""
 
     def make() -> dict[str, str]:
         objects, uids = world.api.cluster.objects, {}

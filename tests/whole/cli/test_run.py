@@ -15,7 +15,6 @@ OUT_OF_MEMORY = "2:CUDA_ERROR_OUT_OF_MEMORY"
 
 @pytest.fixture
 def machine(served: Machine) -> Machine:
-    """One A30 with `mpsd up`, without a program before and after the test."""
     return served
 
 

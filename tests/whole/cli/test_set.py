@@ -31,7 +31,7 @@ def asked(machine: Machine, program: Program, *words: str) -> Program:
 
 
 def done(machine: Machine, program: Program, *words: str) -> Mapping[str, Any]:
-    """What `mpsd set -o json` says, which must be yes."""
+    """With -o json; the answer must be yes."""
     question = asked(machine, program, "-o", "json", *words)
     assert question.exit_code() == 0, question
     found: Mapping[str, Any] = json.loads(question.output)

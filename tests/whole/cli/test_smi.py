@@ -41,7 +41,6 @@ def use(machine: Machine, *words: str) -> Mapping[str, Any]:
 
 
 def rows(text: str, first: str) -> list[list[str]]:
-    """The words of the rows that begin with `first`."""
     return [line.split() for line in text.splitlines() if line.split()[:1] == [first]]
 
 

@@ -36,7 +36,6 @@ def neighbour(served: Machine) -> Iterator[Program]:
 
 
 def running(machine: Machine, *command: str) -> Program:
-    """A program of which a client has a context."""
     program = machine.run("--gpu-mem 2", *command)
     program.heard("devices")
     return program
@@ -138,7 +137,6 @@ AS_NOBODY = (
 
 
 def asked_by_nobody(machine: Machine, program: Program) -> str:
-    """The outcome, where another user than root asks."""
     asks = json.dumps({"grants": [machine.grant_of(program).id], "grace_s": 5})
     said = machine.start([sys.executable, "-c", _ASK, str(machine.run_directory), asks])
     assert said.exit_code() == 0, said
@@ -166,7 +164,6 @@ def test_a_user_ends_programs_of_its_own_and_no_others(served: Machine) -> None:
 
 
 def nobodys(machine: Machine, program: Program) -> bool:
-    """Whether the program, or what it has started, is that user's."""
     pids = (program.pid, *processes.descendants_of(program.pid))
     return any(
         processes.user_of(pid) == 65534 and processes.command_of(pid) == "sleep 600" for pid in pids

@@ -45,8 +45,7 @@ Deed = Callable[[], None]
 
 
 def seeds(steps: int) -> range:
-    """Of the sequences that make so many steps together, where nobody asked for another number of
-    them."""
+    """So many as make these steps together, where nobody asked for another number."""
     first, asked = (
         int(os.environ.get("MPSD_SOAK_SEED", "0")),
         int(os.environ.get("MPSD_SOAK", steps)),
@@ -180,7 +179,6 @@ class Chaos(ABC):
         return [one.pid for one in known if one and processes.is_stopped(one)]
 
     def ends_left(self) -> list[object]:
-        """What is under way yet."""
         return [*self.recorded_ends(), *self.stopped_clients()]
 
     def check_ends(self, due: Callable[[int], bool]) -> None:

@@ -22,35 +22,31 @@ def pair() -> Iterator[Machine]:
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[Machine]:
-    """One A30, on which `mpsd up` runs. A file that needs another has its own of this name."""
+    """One A30 under `mpsd up`. A file that needs another has its own of this name."""
     yield from serving_on("A30")
 
 
 @pytest.fixture
 def served(serving: Machine) -> Iterator[Machine]:
-    """The same for all tests of a file that leave mpsd running; without programs at their
-    beginning."""
+    """For tests that leave mpsd running; without programs at their beginning."""
     yield serving
     as_before(serving)
 
 
 @pytest.fixture(scope="module")
 def parted() -> Iterator[Machine]:
-    """One A30, on which `mpsd control` and `mpsd agent` run. A file that needs another has its own
-    of this name."""
+    """One A30 under `mpsd control` and `mpsd agent`. A file that needs another has its own."""
     yield from parted_on("A30")
 
 
 @pytest.fixture
 def apart(parted: Machine) -> Iterator[Machine]:
-    """The same for all tests of a file that start again what they kill; without programs at their
-    beginning."""
+    """For tests that start again what they kill; without programs at their beginning."""
     yield parted
     as_before(parted)
 
 
 def serving_on(gpus: str, **policy: Any) -> Iterator[Machine]:
-    """policy: what it has beside the machine's own."""
     for made in on_machine(gpus):
         made.set_policy(**policy)
         made.up()
@@ -58,7 +54,6 @@ def serving_on(gpus: str, **policy: Any) -> Iterator[Machine]:
 
 
 def parted_on(gpus: str, **policy: Any) -> Iterator[Machine]:
-    """policy: what it has beside the machine's own."""
     for made in on_machine(gpus):
         made.set_policy(**policy)
         made.apart()
@@ -73,8 +68,7 @@ def as_before(shared: Machine) -> None:
 
 
 def on_machine(gpus: str, *, tried: bool = True) -> Iterator[Machine]:
-    """One with nothing running; the end of the test is its own, and fails where anything is
-    left."""
+    """At its end nothing may be left."""
     made = Machine(gpus, tried=tried)
     try:
         yield made

@@ -73,7 +73,6 @@ AnyMachine = RealMachine | SimulatedMachine
 
 
 def cuda(machine: AnyMachine, gib: int, *actions: str) -> Program:
-    """A CUDA client that does this, under a grant of so many GiB."""
     return machine.run(f"--gpu-mem {gib}", *machine.cuda, *actions)
 
 

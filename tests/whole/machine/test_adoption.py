@@ -14,7 +14,7 @@ from tests.whole.machine.machine import CONTROL, Machine, Program, eventually
 
 
 def daemon_by_hand(machine: Machine, gpu: int) -> Program:
-    """A daemon that somebody started for this GPU in the pipe directory of gpu0."""
+    """For this GPU, in the pipe directory of gpu0."""
     folder = machine.folder_of()
     folder.make()
     flags = ["-f", "-M"] if control_daemon.multi_user() else ["-f"]
@@ -30,7 +30,7 @@ def daemon_by_hand(machine: Machine, gpu: int) -> Program:
 
 
 def client_by_hand(machine: Machine) -> Program:
-    """A client of whatever daemon listens in the pipe directory of gpu0."""
+    """Of whatever daemon listens in the pipe directory of gpu0."""
     client = machine.start(
         [machine.program("sim-cuda"), "hold"],
         {"CUDA_MPS_PIPE_DIRECTORY": str(machine.folder_of().pipe)},
@@ -41,7 +41,6 @@ def client_by_hand(machine: Machine) -> Program:
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[Machine]:
-    """Two A30."""
     yield from serving_on("A30×2")
 
 

@@ -24,7 +24,6 @@ needs_cgroups = pytest.mark.skipif(
 
 @pytest.fixture
 def container() -> Iterator[DaemonCgroup]:
-    """Cgroups like those of a container."""
     yield CONTAINER
     eventually(CONTAINER.remove, "the container's cgroups are empty")
 

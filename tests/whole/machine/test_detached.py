@@ -54,7 +54,6 @@ def detached(here: Machine, *command: str) -> Iterator[tuple[Program, int]]:
 
 
 def said(left: Program, key: str) -> int:
-    """Of a program that has ended, what its child says."""
     return int(
         eventually(lambda: [line[key] for line in left.lines if key in line], f"{key} from {left}")[
             0

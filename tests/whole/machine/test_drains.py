@@ -14,7 +14,6 @@ WHY = "gpu0 is cordoned: a new driver"
 
 @pytest.fixture(scope="module")
 def parted() -> Iterator[Machine]:
-    """Two A30."""
     yield from parted_on("A30×2")
 
 

@@ -189,7 +189,6 @@ def test_killed_at_once_it_takes_its_neighbour_along(ends: Ends, seen: dict[str,
 
 
 def lives(neighbour: Program) -> bool:
-    """Whether it computes on."""
     said = len(neighbour.lines)
     eventually(
         lambda: not neighbour.running or len(neighbour.lines) > said + 1, f"more of {neighbour}"

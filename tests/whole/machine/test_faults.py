@@ -28,12 +28,10 @@ def policy(**more_s: float) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def parted() -> Iterator[Machine]:
-    """Two A30 where who lingers is ended soon."""
     yield from parted_on("A30×2", **policy())
 
 
 def lingers(machine: Machine, gib: int = 4, *, faulting: bool) -> Program:
-    """A program that stays after the fault, once it is where it stays."""
     program = machine.run(
         f"--gpu-mem {gib}", "sim-cuda", *(["fault"] if faulting else []), "linger"
     )

@@ -15,7 +15,6 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes devic
 
 @pytest.fixture(scope="module")
 def serving() -> Iterator[Machine]:
-    """Two A30."""
     yield from serving_on("A30×2")
 
 
@@ -92,7 +91,6 @@ def test_it_stays_closed_until_an_agent_has_said_who_holds_what(machine: Machine
 
 
 def computes(machine: Machine) -> Program:
-    """A client with kernels of 100 ms, which mpsd knows."""
     program = machine.run("--gpu-mem 2", "sim-cuda", "kernel=100", "work")
     machine.until_listed(program.pid)
     program.heard("launches")

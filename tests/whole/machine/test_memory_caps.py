@@ -63,7 +63,6 @@ def waiting(machine: Machine) -> tuple[Program, Path]:
 
 
 def is_stopped(lines: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether an allocation was refused."""
     return any(str(line.get("rc")).startswith("2:CUDA_ERROR_OUT_OF_MEMORY") for line in lines)
 
 

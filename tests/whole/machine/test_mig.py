@@ -62,7 +62,6 @@ def names(machine: Machine) -> set[str]:
 
 
 def comes(machine: Machine, state: State, name: str) -> DomainReport:
-    """The domain, once there is one of this name in this state."""
 
     def found() -> list[DomainReport]:
         with suppress(local_api.NotRunning):

@@ -21,8 +21,6 @@ DOMAINS = ("gpu0", "gpu1")
 
 
 class ProgramsChaos(Chaos):
-    """Programs come and go meanwhile."""
-
     def __init__(self, machine: Machine, chance: random.Random) -> None:
         machine.set_policy(graces=GRACES)
         super().__init__(machine, chance, DOMAINS, *machine.apart())

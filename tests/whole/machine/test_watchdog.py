@@ -25,8 +25,6 @@ KILLED = 128 + signal.SIGKILL
 
 
 class Watched:
-    """The machine, while a test uses it."""
-
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.up = machine.up()
@@ -44,7 +42,6 @@ class Watched:
         )
 
     def others(self) -> set[int]:
-        """Whoever is on the GPU beside the neighbour."""
         here = {holding.pid for holding in self.card.holdings() if holding.kind != MPS_SERVER}
         return here - {self._neighbour.pid}
 

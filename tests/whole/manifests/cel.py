@@ -55,7 +55,6 @@ def apply_configuration(expression: str, **given: object) -> Object:
 
 
 def is_asked(policy: Mapping[str, Any], **given: object) -> bool:
-    """Whether a policy's, or a webhook's, match conditions hold."""
     return all(
         evaluate(condition["expression"], **given)
         for condition in policy.get("matchConditions", ())

@@ -26,8 +26,6 @@ _LABEL = "nvidia.com/gpu-driver-upgrade-state"
 
 
 class UpgradedNode(Cluster):
-    """A cluster on whose node the operator upgrades the driver."""
-
     def set_state(self, state: str | None) -> None:
         """None: the operator has removed its label, as where its upgrades are switched off."""
         patch = {"metadata": {"labels": {_LABEL: state}}}

@@ -24,7 +24,6 @@ def running_cluster() -> Iterator[Cluster]:
 
 
 def told(cluster: Cluster, name: str) -> list[str]:
-    """What this object was told of faults."""
     return cluster.events("MPSFault", name)
 
 

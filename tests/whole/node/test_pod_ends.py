@@ -74,12 +74,10 @@ class Program:
 
     @property
     def stopped(self) -> list[Line]:
-        """What the agent has logged of its stop."""
         return self._cluster.agent.logged("client stopped", pid=self.pid, reason="pod deleted")
 
     @property
     def end(self) -> list[Line]:
-        """What the agent has logged of its pod's end."""
         return self._cluster.agent.logged("pod end begun", pod=f"default/{self._name}")
 
 

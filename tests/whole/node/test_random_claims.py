@@ -67,7 +67,6 @@ class ScheduledCluster(ClaimCluster):
         self.start_with(name, {"resourceClaimName": name})
 
     def start_with(self, name: str, claim: Object) -> None:
-        """A pod of one container that has the claim."""
         main = container("main", 0) | {"resources": {"claims": [{"name": "gpu"}]}}
         spec = {
             "restartPolicy": "Always",
@@ -107,7 +106,6 @@ class ClaimsChaos:
         self.overdone: list[str] = []
 
     def play(self) -> None:
-        """The deeds are printed, for whoever looks at a failure."""
         deeds: list[Callable[[], None]] = [
             *[self.start_pod] * 6,
             *[self.start_pair] * 2,

@@ -71,7 +71,6 @@ def unverified() -> ssl.SSLContext:
 
 
 def over_tls(cluster: Cluster, path: str, token: str = "") -> tuple[int, str]:
-    """The status and the text of the answer."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     asked = urllib.request.Request(
         f"https://127.0.0.1:{port(cluster, tls=True)}{path}", headers=headers

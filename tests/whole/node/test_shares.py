@@ -35,14 +35,12 @@ def slices(cluster: Cluster) -> list[tuple[str, str, int]]:
 
 
 def reported(cluster: Cluster) -> list[tuple[object, ...]]:
-    """Its grants in the MPSNode."""
     fields = ("pod", "memoryMiB", "reservedPercent", "priority")
     status = cluster.mpsnode()["status"]
     return [tuple(map(grant.get, fields)) for grant in status.get("grants", ())]
 
 
 def priority_of(program: PodProgram) -> str | None:
-    """What its process was started with."""
     return (environment_of(program.heard("pid")[-1]) or {}).get(CLIENT_PRIORITY)
 
 

@@ -185,7 +185,6 @@ class PodsChaos(Chaos):
         return next(iter(self.asked))
 
     def trouble(self) -> str:
-        """What is not yet as it must be in the end."""
         if not self.control_has_looked:
             return "control has not looked yet"
         try:

@@ -127,7 +127,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def between(kubeconfig: Path) -> Iterator[tuple[Between, Kube]]:
-    """With a connection that goes through it."""
     here = Between(of_kubeconfig(kubeconfig))
     handler = type("Handler", (_Handler,), {"between": here})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

@@ -29,7 +29,6 @@ def overfull(api: SimulatedApi, gib: Mapping[str, int]) -> list[str]:
 
 
 def loads(changes: list[Stored]) -> Iterator[tuple[int, Load]]:
-    """After each change of a pod or an MPSNode."""
     pods: dict[str, Object] = {}
     nodes: dict[str, Object] = {}
     for change in changes:

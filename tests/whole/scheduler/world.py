@@ -111,13 +111,12 @@ class World:
         self._kind: dict[str, str] = {}
 
     def new_scheduler(self, through: Kube | None = None, **how: float) -> Scheduler:
-        """A new process."""
         scheduler = Scheduler(self.kubeconfig, self.clock, through, **how)
         self._schedulers.append(scheduler)
         return scheduler
 
     async def scheduler(self, through: Kube | None = None, **how: float) -> Scheduler:
-        """A new process, once it has heard of everything."""
+        """Once it has heard of everything."""
         scheduler = self.new_scheduler(through, **how)
         await scheduler.is_ready()
         return scheduler
@@ -216,7 +215,6 @@ class World:
         return reservations
 
     def pass_time(self, seconds: float = LONGEST_S + 1) -> None:
-        """For the schedulers."""
         self.clock.now += seconds
 
 
@@ -248,7 +246,6 @@ def gpu_of(pod: Object) -> str:
 
 
 def told(node: str, gib: tuple[int, ...], grants: list[Object], used_mib: int) -> Object:
-    """The status of an MPSNode."""
     gpus = [
         {
             "uuid": uuid(node, n),
