@@ -195,8 +195,7 @@ class Real:
         )
         if answer.returncode:
             raise NotReady(f"CUDA does not work on {uuid}: {answer.stdout}{answer.stderr}")
-        first: dict[str, Any] = json.loads(answer.stdout.splitlines()[0])
-        return first
+        return json.loads(answer.stdout.splitlines()[0])
 
 
 def _text(answer: bytes | str) -> str:

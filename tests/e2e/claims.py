@@ -116,10 +116,9 @@ class Claims:
         return found
 
     def uid(self, name: str) -> str:
-        uid: str = self.mpsd.cluster.get("resourceclaim", name, "-n", self.pods.namespace)[
-            "metadata"
-        ]["uid"]
-        return uid
+        return self.mpsd.cluster.get("resourceclaim", name, "-n", self.pods.namespace)["metadata"][
+            "uid"
+        ]
 
     def health(self, name: str) -> set[tuple[str, str]]:
         """Of each GPU that this pod's status names, by its CDI device."""
@@ -154,8 +153,7 @@ class Claims:
         )
 
     def grants(self) -> list[Object]:
-        found: list[Object] = self.mpsd.told().get("grants", [])
-        return found
+        return self.mpsd.told().get("grants", [])
 
 
 def most_of_one_gpu(held: dict[str, dict[str, int]]) -> int:

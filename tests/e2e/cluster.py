@@ -77,16 +77,12 @@ class Cluster:
         self.do("apply", "-f", "-", given=listed(things))
 
     def get(self, *arguments: str) -> Object:
-        found: Object = json.loads(self.do("get", *arguments, "-o", "json").out)
-        return found
+        return json.loads(self.do("get", *arguments, "-o", "json").out)
 
     @property
     def version(self) -> str:
         """Of Kubernetes: v1.36.2."""
-        version: str = json.loads(self.do("version", "-o", "json").out)["serverVersion"][
-            "gitVersion"
-        ]
-        return version
+        return json.loads(self.do("version", "-o", "json").out)["serverVersion"]["gitVersion"]
 
     @property
     def minor(self) -> int:

@@ -51,5 +51,4 @@ class Helm:
         with self._config() as config:
             arguments = (config._raw(), _native.HANDLE(0), _native.HANDLE(0), str(chart), NAME)
             answer = _native.call_string(what, *arguments, json.dumps(values), json.dumps(options))
-        found: Object = json.loads(answer)
-        return found
+        return json.loads(answer)

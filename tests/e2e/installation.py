@@ -138,8 +138,7 @@ class Installation:
         self.wait_until_offered()
 
     def allocatable(self) -> dict[str, str]:
-        found: dict[str, str] = self.cluster.get("node", self.node)["status"]["allocatable"]
-        return found
+        return self.cluster.get("node", self.node)["status"]["allocatable"]
 
     def wait_until_offered(self) -> None:
         wanted = {MEMORY: str(GPUS * UNITS), PERCENT: str(100 * GPUS), COUNT: str(GPUS)}
@@ -184,8 +183,7 @@ class Installation:
 
     def told(self) -> Object:
         """The status of its MPSNode."""
-        status: Object = self.cluster.get("mpsnode", self.node).get("status", {})
-        return status
+        return self.cluster.get("mpsnode", self.node).get("status", {})
 
     def granted_mib(self, namespace: str) -> dict[str, int]:
         """By pod, on each of its GPUs."""
@@ -205,8 +203,7 @@ class Installation:
 
     def status(self) -> Object:
         """What `mpsd status` says on the node, which is never late."""
-        status: Object = json.loads(self.status_text("-o", "json"))
-        return status
+        return json.loads(self.status_text("-o", "json"))
 
     def status_text(self, *options: str) -> str:
         return self.cluster.do(
@@ -264,8 +261,7 @@ Installed = TypeVar("Installed", bound=Installation)
 def labelled_node(cluster: Cluster) -> str:
     nodes = cluster.get("nodes", "-l", "ack.node.gpu.schedule=mps")["items"]
     assert len(nodes) == 1, "one node must have the label ack.node.gpu.schedule=mps"
-    name: str = nodes[0]["metadata"]["name"]
-    return name
+    return nodes[0]["metadata"]["name"]
 
 
 @contextmanager

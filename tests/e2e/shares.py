@@ -91,8 +91,7 @@ class Pods:
         return self.cluster.get("pod", name, "-n", self.namespace)
 
     def phase(self, name: str) -> str:
-        found: str = self.get(name)["status"].get("phase", "")
-        return found
+        return self.get(name)["status"].get("phase", "")
 
     def said(self, name: str, container: str = "main") -> list[Object]:
         """None before it runs."""
@@ -144,18 +143,16 @@ class Pods:
 
     def events(self, name: str) -> list[Object]:
         selector = f"involvedObject.name={name}"
-        found: list[Object] = self.cluster.get(
-            "events", "-n", self.namespace, "--field-selector", selector
-        )["items"]
-        return found
+        return self.cluster.get("events", "-n", self.namespace, "--field-selector", selector)[
+            "items"
+        ]
 
 
 def refused_at(said: Sequence[Object]) -> int:
     """The MiB that the program could allocate before CUDA said no."""
     (line,) = [line for line in said if "alloc_MiB" in line]
     assert "CUDA_ERROR_OUT_OF_MEMORY" in line["rc"], line
-    found: int = line["alloc_MiB"]
-    return found
+    return line["alloc_MiB"]
 
 
 def sample(image: str) -> Object:

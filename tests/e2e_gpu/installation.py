@@ -45,8 +45,7 @@ class GpuInstallation(Installation):
 
     def gpus(self) -> list[Object]:
         """As `mpsd status` has them: `uuid`, `memoryMiB`, `sms` and more."""
-        found: list[Object] = self.status()["gpus"]
-        return found
+        return self.status()["gpus"]
 
     def wait_until_offered(self) -> None:
         def is_offered() -> bool:

@@ -34,8 +34,7 @@ def sample(cluster: Cluster, mpsd: GpuInstallation, pods: Pods) -> str:
         lambda: cluster.get("pods", "-n", pods.namespace, "-l", "app=mps-sample")["items"],
         "the Job's pod",
     )
-    name: str = found["metadata"]["name"]
-    return name
+    return found["metadata"]["name"]
 
 
 @pytest.fixture(scope="module")

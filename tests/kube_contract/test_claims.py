@@ -120,8 +120,7 @@ class Claims:
             )
             return found if refused or found["spec"].get("nodeName") else None
 
-        found: Object = await eventually(decided, f"{name} is bound or refused")
-        return found
+        return await eventually(decided, f"{name} is bound or refused")
 
     async def gotten(self, name: str) -> Gotten:
         """Empty where the claim is not allocated."""

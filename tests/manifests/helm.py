@@ -67,8 +67,7 @@ def text_by_helm(given: Object, kubernetes: str = KUBERNETES) -> str:
             json.dumps(given),
         )
         answer = _native.call_string("helm_install", *arguments, json.dumps(options))
-    text: str = json.loads(answer)["manifest"]
-    return text
+    return json.loads(answer)["manifest"]
 
 
 @cache

@@ -56,8 +56,7 @@ def values(folder: Path, names: Sequence[str] = ()) -> Object:
         files = " ".join(f"mpsd/manifests/values/{name}.yaml" for name in names)
         lines = re.sub(r"mpsd/manifests/values/\{.*\}\.yaml", files, lines)
     run(folder, lines)
-    read: Object = yaml.safe_load((folder / "my-mpsd/values.yaml").read_text())
-    return read
+    return yaml.safe_load((folder / "my-mpsd/values.yaml").read_text())
 
 
 def pods(things: Sequence[Object]) -> list[Object]:
@@ -78,8 +77,7 @@ def policy(given: Object) -> Object:
         for one in rendered_by_helm(given, KUBERNETES)
         if one["metadata"]["name"] == "mpsd-limits"
     )
-    read: Object = yaml.safe_load(found["data"]["policy.yaml"])
-    return read
+    return yaml.safe_load(found["data"]["policy.yaml"])
 
 
 def test_the_pages_values_name_the_readers_image_runtime_class_and_cdi(folder: Path) -> None:

@@ -16,19 +16,16 @@ _CONTROL, _AGENT = "mps-control-daemon", "mpsd-agent"
 
 def _daemon_set(place: str, name: str) -> Object:
     (found,) = [thing for thing in of_kind(place, "DaemonSet") if thing["metadata"]["name"] == name]
-    spec: Object = found["spec"]
-    return spec
+    return found["spec"]
 
 
 def _pod(place: str, name: str) -> Object:
-    pod: Object = _daemon_set(place, name)["template"]["spec"]
-    return pod
+    return _daemon_set(place, name)["template"]["spec"]
 
 
 def _container(place: str, name: str) -> Object:
     (container,) = _pod(place, name)["containers"]
-    found: Object = container
-    return found
+    return container
 
 
 def _environment(place: str, name: str) -> dict[str, str]:

@@ -25,14 +25,12 @@ _VERSIONS = {_SECOND[0]: "v1", _SECOND[1]: "v1beta1", _SECOND[2]: "v1beta2"}
 
 def _pod(place: str) -> Object:
     kind = "DaemonSet" if place == _EXTENDER else "Deployment"
-    pod: Object = named(place, kind, _NAME)["spec"]["template"]["spec"]
-    return pod
+    return named(place, kind, _NAME)["spec"]["template"]["spec"]
 
 
 def _container(place: str, name: str = "scheduler") -> Object:
     (found,) = [container for container in _pod(place)["containers"] if container["name"] == name]
-    container: Object = found
-    return container
+    return found
 
 
 def _settings(place: str) -> SchedulerSettings:
@@ -42,16 +40,14 @@ def _settings(place: str) -> SchedulerSettings:
 
 
 def _configuration(place: str) -> dict[str, Any]:
-    read: dict[str, Any] = yaml.safe_load(
+    return yaml.safe_load(
         named(place, "ConfigMap", "mpsd-kube-scheduler")["data"]["kube-scheduler.yaml"]
     )
-    return read
 
 
 def _extender(place: str) -> dict[str, Any]:
     (found,) = _configuration(place)["extenders"]
-    extender: dict[str, Any] = found
-    return extender
+    return found
 
 
 @pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])

@@ -34,8 +34,7 @@ def _deployment(place: str) -> Object:
 
 
 def _limits(place: str) -> dict[str, str]:
-    data: dict[str, str] = named(place, "ConfigMap", "mpsd-limits")["data"]
-    return data
+    return named(place, "ConfigMap", "mpsd-limits")["data"]
 
 
 def _rules(place: str) -> Iterator[Object]:

@@ -198,8 +198,7 @@ def test_only_those_who_place_pods_change_what_says_where_they_are(
 
 
 def _paused(name: str) -> Object:
-    spec: Object = deployment(name, pod(name, gpu=True))["spec"] | {"paused": True, "replicas": 0}
-    return spec
+    return deployment(name, pod(name, gpu=True))["spec"] | {"paused": True, "replicas": 0}
 
 
 def test_an_old_bad_object_can_be_labelled_and_cannot_be_made_worse(
@@ -234,8 +233,7 @@ def test_the_api_server_finds_nothing_wrong_with_the_types_in_the_policies(
         name = policy["metadata"]["name"]
 
         def checked(name: str = name) -> Object:
-            status: Object = cluster.get("validatingadmissionpolicy", name).get("status", {})
-            return status
+            return cluster.get("validatingadmissionpolicy", name).get("status", {})
 
         eventually(lambda look=checked: "typeChecking" in look(), f"the types of {name} checked")
         assert "expressionWarnings" not in checked()["typeChecking"], name

@@ -76,10 +76,7 @@ class WatchedJob:
         self.too_much += [
             gpu for gpu in self.mpsd.told()["gpus"] if gpu["grantedMiB"] > UNITS * _UNIT_MIB
         ]
-        counts: Object = self.pods.cluster.get("job", self.name, "-n", self.pods.namespace)[
-            "status"
-        ]
-        return counts
+        return self.pods.cluster.get("job", self.name, "-n", self.pods.namespace)["status"]
 
     def assert_none_failed(self) -> None:
         """But those made anew; and that no GPU ever gave away more than it has."""
@@ -88,10 +85,9 @@ class WatchedJob:
         assert self.too_much == []
 
     def _listed(self) -> list[Object]:
-        found: list[Object] = self.pods.cluster.get(
-            "pods", "-n", self.pods.namespace, "-l", f"e2e={self.name}"
-        )["items"]
-        return found
+        return self.pods.cluster.get("pods", "-n", self.pods.namespace, "-l", f"e2e={self.name}")[
+            "items"
+        ]
 
 
 def _said(event: Object) -> str:

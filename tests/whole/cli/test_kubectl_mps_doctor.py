@@ -39,8 +39,7 @@ def ask(cluster: DoctoredCluster, *words: str) -> Said:
 
 
 def checks(cluster: DoctoredCluster) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(ask(cluster, "-o", "json").output)["checks"]
-    return found
+    return json.loads(ask(cluster, "-o", "json").output)["checks"]
 
 
 def test_what_is_broken_is_found_in_each_kind_of_object_that_is_read(

@@ -34,8 +34,7 @@ def done(machine: Machine, program: Program, *words: str) -> Mapping[str, Any]:
     """With -o json; the answer must be yes."""
     question = asked(machine, program, "-o", "json", *words)
     assert question.exit_code() == 0, question
-    found: Mapping[str, Any] = json.loads(question.output)
-    return found
+    return json.loads(question.output)
 
 
 def ledger(machine: Machine, program: Program) -> tuple[int, int]:

@@ -36,8 +36,7 @@ def answered(asked: Program) -> str:
 
 
 def use(machine: Machine, *words: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(answered(smi(machine, "-o", "json", *words)))
-    return found
+    return json.loads(answered(smi(machine, "-o", "json", *words)))
 
 
 def rows(text: str, first: str) -> list[list[str]]:

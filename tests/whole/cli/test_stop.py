@@ -50,8 +50,7 @@ def answer(machine: Machine, *words: str | Program) -> list[Mapping[str, Any]]:
     """What `mpsd stop -o json` says, which must be yes."""
     question = asked(machine, *words, "-o", "json")
     assert question.exit_code() == 0, question
-    found: list[Mapping[str, Any]] = json.loads(question.output)
-    return found
+    return json.loads(question.output)
 
 
 def stopped(machine: Machine) -> list[int]:
@@ -150,7 +149,7 @@ def test_a_user_ends_programs_of_its_own_and_no_others(served: Machine) -> None:
     roots = served.client(2)
     in_part = served.run("--gpu-mem 2", "sh", "-c", '"$@" & wait', "sh", *AS_NOBODY)
     for program in (own, in_part):
-        eventually(lambda program=program: nobodys(served, program), "it has changed its user")  # type: ignore[misc]
+        eventually(lambda program=program: nobodys(served, program), "it has changed its user")
     assert [asked_by_nobody(served, program) for program in (roots, in_part, own)] == [
         "refused",
         "refused",

@@ -128,7 +128,7 @@ def usurper(machine: Machine, control: Service, *victims: int) -> Program:
     # It may come before the server's death is known.
     for _ in range(100):
         took = machine.start([machine.program("sim-cuda"), "hold"], beside)
-        eventually(lambda took=took: took.lines or not took.running, "it has tried")  # type: ignore[misc]
+        eventually(lambda took=took: took.lines or not took.running, "it has tried")
         if "fail" not in took.lines[0]:
             break
     took.heard("ready")

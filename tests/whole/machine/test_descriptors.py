@@ -65,7 +65,7 @@ def test_where_descriptors_run_out_nobody_is_ended_and_all_heals(machine: Machin
     with no_more_files(*services):
         ends.kill()
         for service in services:
-            eventually(lambda one=service: one.logged("tried again later"), "it is said")  # type: ignore[misc]
+            eventually(lambda one=service: one.logged("tried again later"), "it is said")
         time.sleep(_GONE_S)
         assert all(service.running for service in services), services
         assert stays.running

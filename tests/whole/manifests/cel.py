@@ -50,8 +50,7 @@ def apply_configuration(expression: str, **given: object) -> Object:
     """What a mutation would merge into the object."""
     plain = _CONSTRUCTOR.sub("{", expression)
     plain = _FIELD.sub(r'\1"\2":', plain) if plain != expression else plain
-    found: Object = evaluate(plain, **given)
-    return found
+    return evaluate(plain, **given)
 
 
 def is_asked(policy: Mapping[str, Any], **given: object) -> bool:

@@ -127,23 +127,20 @@ class Cluster(Machine):
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, headers, method=method)
         with urllib.request.urlopen(request, timeout=SOON_S, context=self._trusted) as answer:
-            found: Object = json.load(answer)
-            return found
+            return json.load(answer)
 
     def apply(self, pod: Object) -> Object:
         """As the API server has it then."""
         return self.ask("POST", _PODS, pod)
 
     def pods(self) -> list[Object]:
-        found: list[Object] = self.ask("GET", _PODS)["items"]
-        return found
+        return self.ask("GET", _PODS)["items"]
 
     def pod(self, name: str) -> Object:
         return self.ask("GET", f"{_PODS}/{name}")
 
     def annotations(self, name: str) -> Mapping[str, str]:
-        found: Mapping[str, str] = self.pod(name)["metadata"].get("annotations", {})
-        return found
+        return self.pod(name)["metadata"].get("annotations", {})
 
     def delete(self, name: str, grace_s: int = 0) -> None:
         self.ask("DELETE", f"{_PODS}/{name}?gracePeriodSeconds={grace_s}")
@@ -178,8 +175,7 @@ class Cluster(Machine):
         return self.ask("GET", f"/api/v1/nodes/{NODE}")
 
     def offered(self) -> Mapping[str, str]:
-        found: Mapping[str, str] = self.node_object().get("status", {}).get("allocatable", {})
-        return found
+        return self.node_object().get("status", {}).get("allocatable", {})
 
     def until_offered(self) -> None:
         def is_offered() -> bool:

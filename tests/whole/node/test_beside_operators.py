@@ -27,8 +27,7 @@ class Operated(Cluster):
         return super().restart_agent()
 
     def taints(self) -> list[Object]:
-        found: list[Object] = self.node_object().get("spec", {}).get("taints", [])
-        return found
+        return self.node_object().get("spec", {}).get("taints", [])
 
     def taint(self, *taints: Object) -> None:
         """As a node group gives them to its new nodes."""

@@ -234,7 +234,7 @@ def test_a_container_that_is_killed_alone_ends_alone(cluster: Cluster) -> None:
     programs = [PodProgram(cluster, "probed", name) for name in ("failing", "other")]
     pids = [
         eventually(lambda one=one: one.heard("pid"), "it holds its context")[0] for one in programs
-    ]  # type: ignore[misc]
+    ]
     eventually(lambda: cluster.grant("probed").clients == 2, "both processes are known")
     failing, other = map(processes.identity_of, pids)
     assert failing

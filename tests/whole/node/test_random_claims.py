@@ -77,8 +77,7 @@ class ScheduledCluster(ClaimCluster):
         self.apply({"kind": "Pod", "metadata": metadata, "spec": spec})
 
     def claims(self) -> list[Object]:
-        found: list[Object] = self.ask("GET", f"{_NAMESPACED}/resourceclaims")["items"]
-        return found
+        return self.ask("GET", f"{_NAMESPACED}/resourceclaims")["items"]
 
     def empty(self) -> None:
         """As people do; kubelet is what ends claims."""

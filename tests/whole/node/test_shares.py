@@ -25,8 +25,7 @@ def running_cluster() -> Iterator[Cluster]:
 
 def page(cluster: Cluster) -> Object:
     _code, body = local_api.ask(cluster.run_directory / "mpsd.sock", "GET", "/v1/page")
-    found: Object = json.loads(body)
-    return found
+    return json.loads(body)
 
 
 def slices(cluster: Cluster) -> list[tuple[str, str, int]]:

@@ -209,10 +209,7 @@ class World:
     async def reservations(self, node: str = "node1") -> Mapping[str, Any]:
         """What is written at the server, by uid."""
         metadata = (await self.kube.get(MPS_NODES, node))["metadata"]
-        reservations: Mapping[str, Any] = json.loads(
-            (metadata.get("annotations") or {}).get(KEY, "{}")
-        )
-        return reservations
+        return json.loads((metadata.get("annotations") or {}).get(KEY, "{}"))
 
     def pass_time(self, seconds: float = LONGEST_S + 1) -> None:
         self.clock.now += seconds
@@ -241,8 +238,7 @@ def pod(name: str, gib: int, gpus: int = 1) -> Object:
 
 def gpu_of(pod: Object) -> str:
     """Written on it, empty where nothing is."""
-    written: str = (pod["metadata"].get("annotations") or {}).get(GPU, "")
-    return written
+    return (pod["metadata"].get("annotations") or {}).get(GPU, "")
 
 
 def told(node: str, gib: tuple[int, ...], grants: list[Object], used_mib: int) -> Object:
