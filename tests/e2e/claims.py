@@ -12,7 +12,7 @@ from typing import Any
 from mpsd.model.quantity import whole
 from tests.e2e.cluster import Cluster, Object
 from tests.e2e.installation import AGENT, MEMORY, SYSTEM, Installation
-from tests.e2e.shares import Pods, share
+from tests.e2e.shares import BY_MPSD, LIFTED, Pods, share
 from tests.e2e.waiting import eventually
 from tests.manifests.rendering import called
 
@@ -71,17 +71,8 @@ class Claims:
         return self.pods.wait_until_holding(name)
 
     def end(self, *names: str) -> None:
-        self.mpsd.cluster.do(
-            "delete",
-            "pods",
-            "-n",
-            self.pods.namespace,
-            "--wait=false",
-            "--ignore-not-found",
-            *names,
-        )
-        gone = ("get", "pods", "-n", self.pods.namespace, "--ignore-not-found", *names)
-        eventually(lambda: not self.mpsd.cluster.do(*gone).out, f"{names} gone", within_s=60.0)
+        self.pods.delete("--ignore-not-found", *names)
+        self.pods.until_gone(*names)
         claims = ("resourceclaims", "-n", self.pods.namespace, "--ignore-not-found", *names)
         self.mpsd.cluster.do("delete", "--wait=false", *claims)
         # Kubernetes' controller lets go of each, and may hear late of it after an API server that
@@ -150,6 +141,28 @@ class Claims:
             lambda: not any("taints" in one for one in devices(self.mpsd.cluster)),
             "it is healed",
             within_s=60.0,
+        )
+
+    def assert_greed_is_ended(self) -> None:
+        """A program that lifts its limit, and its pod hears why."""
+        self.create("greedy", 2)
+        actions = ("alloc=12000", "hold")
+        self.pods.create(pod_with(self.pods, "greedy", "greedy", *actions, before=LIFTED))
+        assert self.pods.exit_code("greedy") == BY_MPSD
+        print(f"\n{self.pods.event('greedy', 'GPUMemoryExceeded')}")
+        self.end("greedy")
+
+    def assert_a_fault_heals(self) -> None:
+        self.create("faulty", 4)
+        actions = ("alloc=100", "fault", "linger")
+        self.pods.create(pod_with(self.pods, "faulty", "faulty", *actions))
+        self.until_in_fault("faulty")
+        self.start("next", 20, "alloc=100")
+        self.end("faulty", "next")
+
+    def until_nothing_is_left(self) -> None:
+        eventually(
+            lambda: not self.files() and not self.grants(), "nothing of claims", within_s=60.0
         )
 
     def grants(self) -> list[Object]:

@@ -154,6 +154,12 @@ class Installation:
         assert len(names) == 1, names
         return str(names[0])
 
+    def kill_agent(self) -> str:
+        """Without any grace, so that the next one may start while it still ends. Its name."""
+        agent = self.agent()
+        self.cluster.do("delete", "pod", agent, "-n", SYSTEM, "--grace-period=0", "--force")
+        return agent
+
     def wait_for_another_agent(self, agent: str) -> None:
         eventually(
             lambda: self.agent() != agent and self.is_ready("agent"),

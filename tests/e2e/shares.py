@@ -16,6 +16,8 @@ from tests.e2e.waiting import eventually
 # CUDA's own context on an A30 and the last piece that was refused: a program can hold its grant
 # less this.
 CONTEXT_MIB = 300
+LIFTED = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"  # in the container, where no webhook looks
+BY_MPSD = 137  # by SIGKILL
 CLIENT = ("python", "-P", "-m", "mpsd.simulator.cuda_client")
 
 
@@ -141,6 +143,10 @@ class Pods:
     def delete(self, *names: str) -> None:
         self.cluster.do("delete", "pod", "-n", self.namespace, "--wait=false", *names)
 
+    def until_gone(self, *names: str) -> None:
+        there = ("get", "pods", "-n", self.namespace, "--ignore-not-found", *names)
+        eventually(lambda: not self.cluster.do(*there).out, f"{names} gone", within_s=60.0)
+
     def events(self, name: str) -> list[Object]:
         selector = f"involvedObject.name={name}"
         return self.cluster.get("events", "-n", self.namespace, "--field-selector", selector)[
@@ -155,8 +161,14 @@ def refused_at(said: Sequence[Object]) -> int:
     return line["alloc_MiB"]
 
 
-def sample(image: str) -> Object:
+def sample(pods: Pods) -> str:
+    """The name of the published Job's pod, whose image and program alone are other ones."""
     job: Object = yaml.safe_load(SAMPLE)
     (main,) = job["spec"]["template"]["spec"]["containers"]
-    main |= {"image": image, "command": [*CLIENT, "alloc=9000", "hold"], "workingDir": "/"}
-    return job
+    command = [*pods.client, "alloc=9000", "hold"]
+    main |= {"image": pods.image, "command": command, "workingDir": "/"}
+    cluster, there = pods.cluster, ("-n", pods.namespace)
+    cluster.do("apply", *there, "-f", "-", given=job)
+    of_job = ("pods", *there, "-l", "app=mps-sample")
+    (found,) = eventually(lambda: cluster.get(*of_job)["items"], "the Job's pod")
+    return found["metadata"]["name"]

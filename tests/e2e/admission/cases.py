@@ -19,6 +19,7 @@ from functools import cache
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from queue import SimpleQueue
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
@@ -80,31 +81,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @cache
-def admission_cases(folder: Path) -> list[Object]:
-    noted = folder / "cases.json"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        __name__,
-        str(_TESTS),
-        "-m",
-        "not hypothesis",
-        "-k",
-        "not deep",
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {_FILE: str(noted)}, check=False
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
-    found = (
-        _completed(one["thing"]) if one["is_sound"] else one["thing"]
-        for one in json.loads(noted.read_text())
-    )
+def admission_cases() -> list[Object]:
+    options = ("-q", "-p", "no:cacheprovider", "-p", __name__, "-m", "not hypothesis")
+    command = [sys.executable, "-m", "pytest", *options, "-k", "not deep", str(_TESTS)]
+    with NamedTemporaryFile() as noted:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=os.environ | {_FILE: noted.name}
+        )
+        assert done.returncode == 0, done.stdout[-4000:]
+        cases = json.loads(Path(noted.name).read_text())
+    found = (_completed(one["thing"]) if one["is_sound"] else one["thing"] for one in cases)
     return [*{json.dumps(thing, sort_keys=True): thing for thing in found}.values()]
 
 

@@ -60,17 +60,11 @@ class Judges:
 
 
 @pytest.fixture(scope="module")
-def judges(
-    cluster: Cluster, webhook: Webhook, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Judges]:
+def judges(cluster: Cluster, webhook: Webhook) -> Iterator[Judges]:
     if not cluster.serves("mutatingadmissionpolicies"):
         pytest.skip("the cluster serves no MutatingAdmissionPolicy: Kubernetes 1.36 and newer do")
     classes = [_runtime_class(name) for name in ("nvidia", "kata")]
-    cases = [
-        case
-        for case in admission_cases(tmp_path_factory.mktemp("cases"))
-        if _BY_CLASS not in str(case)
-    ]
+    cases = [case for case in admission_cases() if _BY_CLASS not in str(case)]
     with cluster.namespace() as ours, cluster.namespace(labels=_LEFT) as theirs:
         try:
             for one in classes:

@@ -4,11 +4,9 @@ kubelet."""
 import pytest
 
 from tests.e2e.installation import Installation
-from tests.e2e.shares import Pods, container, share
+from tests.e2e.shares import BY_MPSD, LIFTED, Pods, container, share
 from tests.e2e.waiting import eventually
 
-# within the container, where no webhook looks
-_LIFTED = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"
 _OUTSIDE = "export CUDA_MPS_PIPE_DIRECTORY=/nowhere"
 _GIB = 2
 
@@ -31,8 +29,8 @@ def _exit_code(mpsd: Installation, pods: Pods, name: str) -> int:
 def test_a_program_that_lifts_its_limit_is_ended_alone_and_its_pod_hears_why(
     mpsd: Installation, pods: Pods, neighbour: str
 ) -> None:
-    pods.create(share("greedy", pods.by_shell(_GIB, _LIFTED, "alloc=12000", "hold")))
-    assert _exit_code(mpsd, pods, "greedy") == 137
+    pods.create(share("greedy", pods.by_shell(_GIB, LIFTED, "alloc=12000", "hold")))
+    assert _exit_code(mpsd, pods, "greedy") == BY_MPSD
     print(f"\n{pods.event('greedy', 'GPUMemoryExceeded')}")
     pods.assert_holds(neighbour)
 

@@ -3,12 +3,9 @@
 The pods of all tests are there at once: 48 clients a GPU are room for six of eight each.
 """
 
-from tests.e2e.cluster import Cluster
 from tests.e2e.installation import MEMORY, PERCENT, UNITS, Installation
 from tests.e2e.shares import CONTEXT_MIB, Pods, container, refused_at, sample, share
 from tests.e2e.waiting import eventually
-
-_SAMPLE = "app=mps-sample"
 
 
 def test_a_container_that_asks_for_more_than_any_gpu_holds_is_refused_in_plain_words(
@@ -32,14 +29,8 @@ def test_a_container_that_asks_for_more_than_any_gpu_holds_is_refused_in_plain_w
     print("\n".join(f"{event['reason']}: {event['message']}" for event in told))
 
 
-def test_the_published_sample_runs_under_its_limit(
-    cluster: Cluster, mpsd: Installation, pods: Pods
-) -> None:
-    cluster.do("apply", "-n", pods.namespace, "-f", "-", given=sample(mpsd.image))
-    (found,) = eventually(
-        lambda: cluster.get("pods", "-n", pods.namespace, "-l", _SAMPLE)["items"], "the Job's pod"
-    )
-    name = found["metadata"]["name"]
+def test_the_published_sample_runs_under_its_limit(mpsd: Installation, pods: Pods) -> None:
+    name = sample(pods)
     said = pods.wait_until_holding(name, "mps-sample")
     assert 7168 - CONTEXT_MIB < refused_at(said) <= 7168
 
