@@ -5,25 +5,12 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from tests.whole.machine.conftest import on_machine, serving_on
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
-
-
-@pytest.fixture
-def machine() -> Iterator[Machine]:
-    """One A30, nothing running."""
-    yield from on_machine("A30")
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Machine]:
-    """One A30 on which a process that is over its grant is ended."""
-    yield from serving_on("A30")
 
 
 def asked(machine: Machine, program: Program, *words: str) -> Program:

@@ -11,18 +11,14 @@ from typing import Any
 import pytest
 
 from mpsd.platform import local_api, processes
-from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
 UNHANDLED = ("sim-cuda", "kernel=100", "launch=600")  # it would die of a SIGTERM
 KILLED = 128 + signal.SIGKILL
 
 
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Machine]:
-    """On which a client is stopped for as long as a test needs to see it, where a neighbour
-    computes."""
-    yield from serving_on("A30", graces={"end_drain_s": 1})
+# A client is stopped for as long as a test needs to see it, where a neighbour computes.
+POLICY = {"graces": {"end_drain_s": 1}}
 
 
 @pytest.fixture

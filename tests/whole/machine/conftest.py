@@ -1,7 +1,7 @@
 """Machines with simulated GPUs, on which nothing may be left at the end of a test."""
 
 from collections.abc import Iterator
-from typing import Any
+from types import ModuleType
 
 import pytest
 
@@ -21,9 +21,11 @@ def pair() -> Iterator[Machine]:
 
 
 @pytest.fixture(scope="module")
-def serving() -> Iterator[Machine]:
-    """One A30 under `mpsd up`. A file that needs another has its own of this name."""
-    yield from serving_on("A30")
+def serving(request: pytest.FixtureRequest) -> Iterator[Machine]:
+    """Under `mpsd up`: the GPUS of the file, or one A30, by its POLICY beside the machine's own."""
+    for made in asked_by(request.module):
+        made.up()
+        yield made
 
 
 @pytest.fixture
@@ -34,9 +36,11 @@ def served(serving: Machine) -> Iterator[Machine]:
 
 
 @pytest.fixture(scope="module")
-def parted() -> Iterator[Machine]:
-    """One A30 under `mpsd control` and `mpsd agent`. A file that needs another has its own."""
-    yield from parted_on("A30")
+def parted(request: pytest.FixtureRequest) -> Iterator[Machine]:
+    """The same under `mpsd control` and `mpsd agent`."""
+    for made in asked_by(request.module):
+        made.apart()
+        yield made
 
 
 @pytest.fixture
@@ -46,17 +50,9 @@ def apart(parted: Machine) -> Iterator[Machine]:
     as_before(parted)
 
 
-def serving_on(gpus: str, **policy: Any) -> Iterator[Machine]:
-    for made in on_machine(gpus):
-        made.set_policy(**policy)
-        made.up()
-        yield made
-
-
-def parted_on(gpus: str, **policy: Any) -> Iterator[Machine]:
-    for made in on_machine(gpus):
-        made.set_policy(**policy)
-        made.apart()
+def asked_by(module: ModuleType) -> Iterator[Machine]:
+    for made in on_machine(getattr(module, "GPUS", "A30")):
+        made.set_policy(**getattr(module, "POLICY", {}))
         yield made
 
 

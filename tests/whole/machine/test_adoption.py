@@ -2,15 +2,13 @@
 business."""
 
 import signal
-from collections.abc import Iterator
-
-import pytest
 
 from mpsd.model.domain import State
 from mpsd.mps import control_daemon
 from mpsd.simulator.card import EXCLUSIVE_PROCESS
-from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import CONTROL, Machine, Program, eventually
+
+GPUS = "A30×2"
 
 
 def daemon_by_hand(machine: Machine, gpu: int) -> Program:
@@ -37,11 +35,6 @@ def client_by_hand(machine: Machine) -> Program:
     )
     client.heard("ready")
     return client
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Machine]:
-    yield from serving_on("A30×2")
 
 
 def test_daemons_grants_and_limits_are_found_again_and_no_client_is_lost(served: Machine) -> None:

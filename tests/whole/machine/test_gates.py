@@ -1,21 +1,17 @@
 """The gate of a domain: there while it serves, and whoever is left removes it when that is over."""
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
 from mpsd.model.domain import State
 from mpsd.platform import run_directory
-from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import Machine, Program, eventually
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
 
 
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Machine]:
-    yield from serving_on("A30×2")
+GPUS = "A30×2"
 
 
 def is_open(machine: Machine, name: str = "gpu0") -> bool:
