@@ -6,12 +6,11 @@ test.
 
 import os
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.contract.journal import Journal
-from tests.contract.platforms import NotReady, Platform, Real, Simulated
+from tests.contract.platforms import SIMULATED, NotReady, Platform, Real, Simulated
 from tests.contract.world import Daemon, World, open_folder
 
 _JOURNAL = pytest.StashKey[Journal]()
@@ -56,21 +55,29 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def real(request: pytest.FixtureRequest) -> Real:
+def real() -> Real:
+    return on_real()
+
+
+def on_real(*, instances: bool = False) -> Real:
     try:
-        return Real()
+        return Real(instances=instances)
     except NotReady as reason:
         pytest.exit(f"--gpu: {reason}", returncode=1)
 
 
 @pytest.fixture(scope="class")
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    real = request.getfixturevalue("real") if request.config.getoption("--gpu") else None
+    """Simulated: the CARDS of the file, under its DRIVER."""
+    file, config = request.module, request.config
+    platform: Platform | None = None
+    if config.getoption("--gpu"):
+        platform = request.getfixturevalue("real")
     folder = open_folder()
-    yield from world_on(real or Simulated(folder / "node"), folder, request.config)
-
-
-def world_on(platform: Platform, folder: Path, config: pytest.Config) -> Iterator[World]:
+    if platform is None:
+        platform = Simulated(folder / "node", getattr(file, "CARDS", SIMULATED))
+        if driver := getattr(file, "DRIVER", ""):
+            (folder / "node" / "driver").write_text(driver)
     config.stash[_PLATFORM] = platform
     opened = World(platform, folder, _journal(config))
     yield opened

@@ -16,33 +16,15 @@ import pytest
 from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
 from mpsd.platform.containers import ProgramCgroups, let_count, v2_tree
 from mpsd.platform.nvml import Nvml
-from tests.contract.conftest import world_on
-from tests.contract.platforms import NotReady, Real, Simulated
 from tests.contract.processes import Client, eventually
 from tests.contract.results import OUT_OF_MEMORY, SUCCESS
-from tests.contract.world import Daemon, World, open_folder
+from tests.contract.world import Daemon, World
 
+DRIVER = "615.71.09"
 LIMIT_MIB, TAKEN_MIB = 2048, 4096
 LIFTED = {MEMORY_LIMIT: "garbage"}
 
 MakeCgroup = Callable[..., Path]
-
-
-@pytest.fixture(scope="class")
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    folder = open_folder()
-    try:
-        platform = Real() if request.config.getoption("--gpu") else Simulated(folder / "node")
-    except NotReady as reason:
-        pytest.exit(f"--gpu: {reason}", returncode=1)
-    if isinstance(platform, Simulated):
-        (folder / "node" / "driver").write_text("615.71.09")
-    opened = world_on(platform, folder, request.config)
-    made = next(opened)
-    try:
-        yield made
-    finally:
-        next(opened, None)
 
 
 @pytest.fixture(scope="class")

@@ -52,6 +52,28 @@ def named(place: str, kind: str, name: str) -> Object:
     return found
 
 
+def workload(place: str, name: str) -> Object:
+    """The spec of a DaemonSet or Deployment."""
+    kinds = ("DaemonSet", "Deployment")
+    (found,) = [
+        thing
+        for thing in rendered(place)
+        if thing["kind"] in kinds and thing["metadata"]["name"] == name
+    ]
+    return found["spec"]
+
+
+def pod_of(place: str, name: str) -> Object:
+    return workload(place, name)["template"]["spec"]
+
+
+def container_of(place: str, name: str, container: str = "") -> Object:
+    """The only one, or the one of this name."""
+    found = pod_of(place, name)["containers"]
+    (one,) = [one for one in found if container in {"", one["name"]}]
+    return one
+
+
 def policy_of(place: str) -> Policy:
     data = named(place, "ConfigMap", "mpsd-limits")["data"]
     return read_policy(yaml.safe_load(data["policy.yaml"]), "policy.yaml")

@@ -33,7 +33,7 @@ STEPS = 20  # of one sequence
 # the longest way back: from wedged over restarts and their back-off, with other work here
 IN_THE_END_S = 60.0
 _QUIET_S = 0.5  # a kubelet that was started anew, for one, has not said anything yet
-_BREATHS_S = (0.0, 0.0, 0.05, 0.3)  # between two deeds
+BREATHS_S = (0.0, 0.0, 0.05, 0.3)  # between two deeds
 
 _END_SEEN_S = 5.0  # until a client is stopped, where one is about to be
 
@@ -94,7 +94,7 @@ class Chaos(ABC):
             deed = self.chance.choice(self.deeds)
             print(deed.__name__)
             deed()
-            time.sleep(self.chance.choice(_BREATHS_S))
+            time.sleep(self.chance.choice(BREATHS_S))
             self.look()
 
     def kill_daemon(self) -> None:

@@ -24,7 +24,6 @@ from mpsd.kubelet.client import dial
 from tests.platform.pod_cgroup import PodCgroupHere, needs_cgroups, pod_cgroup
 from tests.whole.machine.machine import MPSD, Program, Service, eventually
 from tests.whole.node.cluster import NODE, Cluster, Object, pod
-from tests.whole.node.conftest import begun
 
 DRIVER = "gpu.mpsd.io"
 _CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
@@ -217,9 +216,7 @@ def _pod_with(
     }
 
 
-@pytest.fixture(scope="module")
-def running_cluster() -> Iterator[ClaimCluster]:
-    yield from begun(ClaimCluster())
+CLUSTER = ClaimCluster
 
 
 @pytest.fixture

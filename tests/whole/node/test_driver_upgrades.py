@@ -19,7 +19,6 @@ from mpsd.status.rules.mpsnode import UPGRADE_LABEL
 from tests.manifests.rendering import PLAIN, named
 from tests.whole.machine.machine import Service, eventually
 from tests.whole.node.cluster import MEMORY, NODE, Cluster, pod
-from tests.whole.node.conftest import begun
 
 _DAEMON_SETS = {"control": "mps-control-daemon", "agent": "mpsd-agent"}
 _LABEL = "nvidia.com/gpu-driver-upgrade-state"
@@ -79,19 +78,11 @@ def _end(part: Service) -> None:
     assert part.exit_code() == 0, part
 
 
-@pytest.fixture(scope="module")
-def gpus() -> str:
-    return "A30x2"
-
-
-@pytest.fixture(scope="module")
-def running_cluster(gpus: str) -> Iterator[Cluster]:
-    yield from begun(UpgradedNode(gpus))
+CLUSTER, GPUS = UpgradedNode, "A30x2"
 
 
 @pytest.fixture
-def upgraded(cluster: Cluster) -> Iterator[UpgradedNode]:
-    assert isinstance(cluster, UpgradedNode)
+def upgraded(cluster: UpgradedNode) -> Iterator[UpgradedNode]:
     yield cluster
     cluster.set_state("upgrade-done")
     eventually(lambda: not cluster.is_labelled, "the agent has removed its label")

@@ -1,7 +1,7 @@
 """Pods under driver 615: the cgroup of each holds what all of its containers take together."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from mpsd.simulator.gpus import MIB
 from tests.whole.machine.machine import Machine, eventually
 from tests.whole.machine.test_memory_caps import set_driver
 from tests.whole.node.cluster import Cluster, pod
-from tests.whole.node.conftest import begun
 
 _WHY_NOT = ProgramCgroups().why_not or (
     "" if v2_tree(Path("/sys/fs/cgroup")) else "cgroup v2 is not mounted"
@@ -40,11 +39,13 @@ def violations(machine: Machine) -> list[ViolationKind]:
     return [one.kind for one in seen.last]
 
 
-@pytest.fixture(scope="module")
-def running_cluster() -> Iterator[Cluster]:
-    made = Cluster("A30")
-    set_driver(made, "615.71.09")
-    yield from begun(made)
+class NewDriver(Cluster):
+    def begin(self) -> None:
+        set_driver(self, "615.71.09")
+        super().begin()
+
+
+CLUSTER = NewDriver
 
 
 def test_a_pod_that_lifts_its_limit_is_stopped_at_its_allocation(cluster: Cluster) -> None:

@@ -18,7 +18,6 @@ from mpsd.platform import local_api, processes
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import Line, eventually
 from tests.whole.node.cluster import Cluster, Object, PodProgram, container, pod
-from tests.whole.node.conftest import begun
 from tests.whole.node.test_watchdog import frozen
 
 pytestmark = needs_cgroups  # by which a process's pod is known
@@ -99,13 +98,6 @@ def programs_pod(cluster: Cluster, name: str, command: str, **spec: object) -> O
 def started(cluster: Cluster, name: str, command: str, **spec: object) -> Program:
     cluster.apply(programs_pod(cluster, name, command, **spec))
     return Program(cluster, name, code_file(cluster, name))
-
-
-@pytest.fixture(scope="module")
-def running_cluster() -> Iterator[Cluster]:
-    cluster = Cluster()
-    cluster.set_policy(**POLICY)
-    yield from begun(cluster)
 
 
 @pytest.fixture

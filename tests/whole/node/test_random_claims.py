@@ -12,7 +12,7 @@ import signal
 import time
 import urllib.error
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -23,10 +23,9 @@ from mpsd.platform.kube import Object
 from mpsd.simulator.kubelet.claims import CHECKPOINT
 from tests.manifests.rendering import of_kind
 from tests.platform.pod_cgroup import needs_cgroups
-from tests.whole.machine.chaos import IN_THE_END_S, until_quiet
+from tests.whole.machine.chaos import BREATHS_S, IN_THE_END_S, until_quiet
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import container
-from tests.whole.node.conftest import begun
 from tests.whole.node.test_claims import DRIVER, ClaimCluster
 from tests.whole.node.test_restarts import cut_the_power
 
@@ -36,7 +35,6 @@ _API = "/apis/resource.k8s.io/v1"
 _NAMESPACED = f"{_API}/namespaces/default"
 _CLAIMS = 44  # of one sequence
 _MOST_PODS = 8
-_BREATHS_S = (0.0, 0.0, 0.05, 0.3, 0.8)  # between two deeds
 
 
 class ScheduledCluster(ClaimCluster):
@@ -121,7 +119,7 @@ class ClaimsChaos:
             deed = self._chance.choice(deeds)
             print(deed.__name__)
             deed()
-            time.sleep(self._chance.choice(_BREATHS_S))
+            time.sleep(self._chance.choice(BREATHS_S))
             self.overdone += self.given_twice()
 
     # -- deeds ------------------------------------------------------------------------------------
@@ -287,9 +285,12 @@ def _sums(held: dict[str, dict[str, int]]) -> Counter[str]:
     return whole
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ScheduledCluster]:
-    yield from begun(ScheduledCluster("A30x2"))
+CLUSTER, GPUS = ScheduledCluster, "A30x2"
+
+
+@pytest.fixture
+def cluster(running_cluster: ScheduledCluster) -> ScheduledCluster:
+    return running_cluster
 
 
 @pytest.mark.timeout(6 * IN_THE_END_S)

@@ -4,7 +4,6 @@ import json
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,15 +27,7 @@ class Read(Cluster):
         return [*super().agent_words, "--listen", "127.0.0.1:0,0.0.0.0:0"]
 
 
-@pytest.fixture(scope="module")
-def running_cluster(gpus: str) -> Iterator[Cluster]:
-    made = Read(gpus)
-    try:
-        made.begin()
-        yield made
-        made.stop()
-    finally:
-        made.destroy()
+CLUSTER = Read
 
 
 @pytest.fixture(scope="module")

@@ -1,26 +1,16 @@
 """What a pod gets through kubelet, and where it is shown."""
 
 import json
-from collections.abc import Iterator
-
-import pytest
 
 from mpsd.model.cuda_limit_parser import CLIENT_PRIORITY
 from mpsd.platform import local_api
 from mpsd.platform.processes import environment_of
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import NODE, Cluster, Object, PodProgram, pod
-from tests.whole.node.conftest import begun
 
 A30_SMS = 56
+POLICY = {"gpu_priority": {"by": "annotation"}}
 BELOW = {"mpsd.io/gpu-priority": "below-normal"}
-
-
-@pytest.fixture(scope="module")
-def running_cluster() -> Iterator[Cluster]:
-    cluster = Cluster("A30")
-    cluster.set_policy(gpu_priority={"by": "annotation"})
-    yield from begun(cluster)
 
 
 def page(cluster: Cluster) -> Object:
