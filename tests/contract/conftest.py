@@ -1,8 +1,5 @@
-"""Fixtures of the contract tests: a world, a daemon in it, and the journal.
-
-One rule: a class shares one world and one daemon; what a single test starts besides ends with that
-test.
-"""
+"""A class shares one world and one daemon; what a single test starts besides ends with that
+test."""
 
 import os
 from collections.abc import Generator, Iterator

@@ -1,7 +1,6 @@
-"""What the tests asked and heard, for `--record FILE`: kept with its date, driver and GPU it can be
-read years later.
+"""What the tests asked and heard, for `--record FILE`.
 
-One rule: nothing of the machine goes in but the GPU, the driver and what they said.
+Of the machine nothing goes in but the GPU and the driver.
 """
 
 import json

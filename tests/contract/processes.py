@@ -1,7 +1,6 @@
 """What a control command answered, and a CUDA client that is talked to while it runs.
 
-One rule: nothing here waits without a deadline, and what was heard goes into every failure's
-message.
+Nothing here waits without a deadline.
 """
 
 import json

@@ -1,5 +1,4 @@
-"""The canary's client on its own: what the driver tells it under each of the canary's limits, and
-what follows from it.
+"""The canary's client under each of the canary's limits.
 
 On the simulator `sim-cuda` stands in for it, as in mpsd; with --gpu it is mpsd's own.
 """

@@ -1,8 +1,8 @@
-"""How a client ends, and whether its neighbours on the GPU go with it: by what it computes at that
-moment.
+"""How a client ends, by what it computes at that moment, and whether its neighbours on the GPU go
+with it.
 
-One rule: what a cell expects is what was counted on H200s (driver 580.159.04), the same for
-simulator and card. A neighbour has short kernels and synchronises.
+A cell expects what was counted on H200s (driver 580.159.04). A neighbour has short kernels and
+synchronises.
 """
 
 import signal

@@ -1,9 +1,9 @@
-"""A memory limit of a cgroup holds its processes together, in the moment of an allocation, whatever
+"""A cgroup's memory limit holds its processes together, in the moment of an allocation, whatever
 they set.
 
-Everything here follows from NVIDIA's documentation ("MPS v3 Memory Partitioning", releases 615 and
-620; nvml.h): no driver that has these limits has been tested yet. On real GPUs these tests run
-where NVML has the functions, as root and on cgroup v2; elsewhere they are skipped, with the reason.
+From NVIDIA's documentation ("MPS v3 Memory Partitioning", releases 615 and 620; nvml.h): no driver
+that has these limits has been tested yet. On real GPUs it runs where NVML has the functions, as
+root and on cgroup v2.
 """
 
 from collections.abc import Callable, Iterator

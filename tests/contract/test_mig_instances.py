@@ -1,10 +1,7 @@
-"""A MIG instance is a GPU of its own, with a daemon of its own, and its limits hold as a whole
-GPU's do.
+"""A MIG instance is a GPU with a daemon of its own, and its limits hold as a whole GPU's do.
 
-Everything here follows from NVIDIA's documentation (the MIG user guide, nvml.h, cuda.h): no GPU
-with MIG on has been tested yet. On real GPUs these tests run where somebody has switched MIG on and
-made two instances of one GPU; where nobody has, they are skipped and say so. They change no setting
-of a card.
+From NVIDIA's documentation (the MIG user guide, nvml.h, cuda.h): no GPU with MIG on has been tested
+yet. On real GPUs it runs where somebody has made two instances of one GPU.
 """
 
 import pytest

@@ -1,7 +1,5 @@
-"""The commands that a page tells its reader to type, and whether mpsd has them.
-
-One rule: mpsd's own command line says what exists; nothing is listed here twice.
-"""
+"""The commands that a page tells its reader to type, and whether mpsd's own command line has
+them."""
 
 import io
 import re

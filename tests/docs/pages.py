@@ -1,8 +1,5 @@
-"""The pages that people read: their headings, links, and blocks of code.
-
-One rule: what a page says is read by a Markdown parser, and an anchor is what GitHub makes of a
-heading.
-"""
+"""The pages that people read: headings, links and blocks of code, by a Markdown parser; an
+anchor is what GitHub makes of a heading."""
 
 import re
 from collections import Counter

@@ -1,7 +1,4 @@
-"""Every table of the documentation that is printed from code. `make docs` writes them all.
-
-One rule: a fact that code knows is written once, in code.
-"""
+"""Every table of the documentation that is printed from code. `make docs` writes them all."""
 
 from collections.abc import Iterable
 from functools import partial

@@ -1,7 +1,7 @@
 """Tables of a page whose facts are printed from code, and whose words are people's.
 
-One rule: a table stands between two marks of its name; its first columns are the code's, what
-people wrote behind them in a row is kept by the row's first column.
+A table stands between two marks of its name; what people wrote behind the code's columns is kept by
+the row's first one.
 """
 
 import re

@@ -1,13 +1,11 @@
 """End-to-end tests: `make e2e` on a machine of one's own, `pytest tests/e2e --kubeconfig FILE` on
 any cluster.
 
-tests/e2e/admission runs the webhook beside the cluster: on a cluster that is not on this machine
-the API server must reach this machine (`--webhook-host ADDRESS`). tests/e2e/node installs
-everything as pods of the image that `--image NAME:TAG` names, on a node labelled
-ack.node.gpu.schedule=mps. Its GPUs are simulated, whatever there is: never point it at a node in
-use. tests/e2e/scheduler does the same with the kube-scheduler that `--kube-scheduler NAME:TAG`
-names. `--record tests/e2e/records` keeps the versions and how the tests ended, for the table in
-docs/install.md.
+admission: the webhook runs beside the cluster, whose API server must reach this machine
+(`--webhook-host ADDRESS`). node: everything as pods of `--image NAME:TAG`, on a node labelled
+ack.node.gpu.schedule=mps; its GPUs are simulated, whatever there is: never point it at a node in
+use. scheduler: with the kube-scheduler of `--kube-scheduler NAME:TAG`. `--record tests/e2e/records`
+keeps the versions and how the tests ended, for the table in docs/install.md.
 """
 
 import os

@@ -1,9 +1,8 @@
-"""A Kubernetes of this machine's own with its GPUs: control plane, containerd, NVIDIA's container
-runtime, one kubelet.
+"""A Kubernetes of this machine's own with its GPUs: control plane and kubelet of
+tests/e2e/kube/up.sh, containerd, NVIDIA's container runtime.
 
-The control plane and kubelet are those of tests/e2e/kube/up.sh. What of the machine is not as on a
-node of a cluster (README.md) is seen here, not told. Whatever ends the tests, `stop` leaves no
-process, mount or cgroup of it behind.
+What is not as on a node of a cluster (README.md) is seen here. Whatever ends the tests, `stop`
+leaves no process, mount or cgroup of it behind.
 """
 
 import contextlib

@@ -1,5 +1,4 @@
-"""Everything that may be restarted is, while a program holds memory on a real GPU: the same one
-through all of it."""
+"""What a program that holds memory on a real GPU does not notice: every restart."""
 
 from pathlib import Path
 

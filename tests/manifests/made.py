@@ -1,8 +1,7 @@
 """Makes those files of manifests/ that say what others say: `python -m tests.manifests.made`.
 
-The chart reads limits/ from copies, its schema of the policy is that of mpsd's own reader, and
-install.yaml is what the chart renders for ACK's published form. A test holds each to what would be
-made now.
+Copies of limits/, the policy's schema by mpsd's own reader, and install.yaml, which is ACK's
+published form. A test holds each to what would be made now.
 """
 
 import json

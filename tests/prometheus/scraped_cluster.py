@@ -1,8 +1,7 @@
 """A simulated cluster of one node with its webhook and scheduler, and a real Prometheus that
 scrapes all three.
 
-One rule: each runs as it would in a cluster, as a process of its own; the webhook has an API server
-of its own, which a test can make slow.
+The webhook has an API server of its own, which a test can make slow.
 """
 
 import itertools

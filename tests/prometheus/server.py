@@ -1,7 +1,6 @@
 """A real Prometheus that scrapes every half second, and what it says.
 
-One rule: what is scraped is told it by a file, so that a test may add and take away targets while
-it runs.
+Its targets are in a file, so that a test may add and take away some.
 """
 
 import http.client

@@ -1,9 +1,9 @@
 """Programs of mpsd started by fork from an interpreter that has imported them, instead of a new
 Python each.
 
-The interpreter (`python -m tests.world.fork`) has one thread and runs nothing of a program itself.
-A program is its child and gets its own environment, streams and folder; /proc shows the
-interpreter's command line and environment for it until it executes another.
+The interpreter has one thread and runs nothing of a program itself. A program gets its own
+environment, streams and folder; /proc shows the interpreter's command line and environment for it
+until it executes another.
 """
 
 import atexit

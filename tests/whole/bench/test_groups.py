@@ -1,7 +1,7 @@
 """Each group of the benchmark measures what it says, on simulated GPUs, and leaves nothing behind.
 
-The figures are played by the simulator from what was measured on real ones, so the shares that come
-out are real claims about how programs are started and what is read of them, and none about a GPU.
+The simulator plays what was measured on real ones: the figures say how programs are started and
+read, and nothing of a GPU.
 """
 
 import os

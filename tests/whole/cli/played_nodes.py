@@ -1,9 +1,8 @@
-"""Nodes for tests of the verbs that drain and upgrade: kubelets, control pods and agents, played in
-one thread.
+"""Kubelets, control pods and agents of nodes that are drained and upgraded, played in one thread.
 
-As on a real node: a pod that ends leaves the API and gives its grant back; a cordoned domain drains
-and is drained once nobody holds anything of it; a new control pod starts its domains anew; and the
-MPSNode says so a moment later.
+As on a real node: a pod that ends leaves the API and gives its grant back; a cordoned domain is
+drained once nobody holds anything of it; a new control pod starts its domains anew; and the MPSNode
+says so a moment later.
 """
 
 import copy

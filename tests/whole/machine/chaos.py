@@ -1,11 +1,10 @@
 """What may befall a node, in an order left to chance, and who must not notice.
 
-One rule: nothing is waited for after a deed, so that the next one may come in the midst of what
-follows from it.
+Nothing is waited for after a deed, so that the next one may come in the midst of what follows from
+it.
 
-`make soak MPSD_SOAK=N` plays N steps, from the seed MPSD_SOAK_SEED on. A seed is one sequence: a
-failing one is repeated by MPSD_SOAK=20 MPSD_SOAK_SEED=<its number>, as far as time allows to repeat
-anything.
+`make soak MPSD_SOAK=N` plays N steps, from the seed MPSD_SOAK_SEED on. A failing sequence is
+repeated by MPSD_SOAK=20 MPSD_SOAK_SEED=<its number>, as far as time allows to repeat anything.
 """
 
 import os
@@ -54,10 +53,7 @@ def seeds(steps: int) -> range:
 
 
 class Chaos(ABC):
-    """Control, agent and daemons of a machine, and what is done to them.
-
-    doomed: the GPUs whose domains deadly things befall. control, agent: those that run now.
-    """
+    """doomed: the GPUs whose domains deadly things befall. control, agent: those that run now."""
 
     def __init__(
         self,
@@ -215,8 +211,8 @@ class Chaos(ABC):
         return next((name for name in sorted(found) if _ordinals(gpu) <= _ordinals(name)), gpu)
 
     def daemons_left(self) -> str:
-        """What is wrong with the number of control daemons, in words; a question to one of them has
-        no -f, and the simulated servers, which are their children, have the same command line."""
+        """In words. A question to a daemon has no -f, and the simulated servers, its children,
+        have its command line."""
         found = {
             pid for pid, line in self.machine.processes_left().items() if f"{CONTROL} -f" in line
         }

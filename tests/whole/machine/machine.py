@@ -1,8 +1,7 @@
 """A machine with simulated GPUs on which the real programs run: `mpsd up`, `control`, `agent`,
 `run`.
 
-One rule: nobody waits by sleeping; what is waited for is asked until it is so or the deadline says
-it never was. When the machine is stopped nothing of it may be left: no process, no socket, no
+Nobody waits by sleeping. When it is stopped nothing of it may be left: no process, no socket, no
 record.
 """
 

@@ -1,5 +1,5 @@
-"""Files that a process of mpsd cannot open any more, or programs that it cannot start: it ends
-nobody, loses nothing, and goes on once it can."""
+"""A process of mpsd that can open no file and start no program ends nobody, loses nothing, and
+goes on once it can."""
 
 import resource
 import threading

@@ -1,8 +1,7 @@
-"""Whatever happens in whatever order: in the end every domain serves, and the ledger holds exactly
-the living programs.
+"""In the end every domain serves, and the ledger holds exactly the living programs, whatever
+happens in whatever order.
 
-On a machine of its own, where programs wait for their grants; tests/whole/node/test_soak.py is
-about pods.
+Of programs that wait for their grants; tests/whole/node/test_soak.py is about pods.
 """
 
 import os

@@ -1,7 +1,6 @@
-"""Programs that take more than they were given are ended, soon and alone, on the simulator.
+"""Programs that take more than they were given are ended, soon and alone.
 
-One machine for all of them, on which processes may run beside MPS, with a neighbour who keeps to
-its grant.
+On one machine, where processes may run beside MPS, with a neighbour who keeps to its grant.
 """
 
 import os

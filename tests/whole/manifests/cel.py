@@ -1,8 +1,7 @@
 """Evaluates the CEL in admission policies with Google's own runtime, as an API server would.
 
-What Kubernetes adds to CEL is here only as far as the manifests use it: the objects of an apply
-configuration are read as plain maps. Types of fields are not known here; what has the wrong type
-fails when it is evaluated.
+What Kubernetes adds to CEL is here only as far as the manifests use it. Types of fields are not
+known: what has the wrong type fails when it is evaluated.
 """
 
 import re
@@ -34,8 +33,8 @@ def _compiled(expression: str) -> Any:
 
 
 def evaluate(expression: str, **given: object) -> Any:
-    """The value as plain Python. Raises whatever the runtime says is wrong. What an API server
-    would ask its authorizer is answered by `request.isAuthorized`."""
+    """As plain Python. Raises whatever the runtime says is wrong. `request.isAuthorized` answers
+    what an API server would ask its authorizer."""
     value = (
         _compiled(_AUTHORIZER.sub("request.isAuthorized", expression))
         .eval(data=given)

@@ -1,8 +1,8 @@
 """A cluster of one node on this machine: the simulated API server and kubelet, and mpsd's own
 programs beside them.
 
-One rule: mpsd is run as on a node, by its command line; a test changes the cluster only as a user
-of it would, through the API, or as accidents do, by signals and lost files.
+mpsd is run by its command line; a test changes the cluster only as a user would, through the API,
+or as accidents do, by signals and lost files.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Resource claims on a node: whatever is killed or lost, a claim has one grant, and what has ended
 leaves nothing.
 
-The test is the scheduler, which allocates claims, and the kubelet that has them prepared.
+The test is the scheduler, and the kubelet that has claims prepared.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
-"""NVIDIA's GPU operator upgrades the driver of a node that has pods on its GPUs: the operator's
-label plays the states.
+"""NVIDIA's GPU operator upgrades the driver of a node that has pods on its GPUs: its label plays
+the states.
 
-Control and agent run where the node affinity of their DaemonSets lets them, as the DaemonSet
-controller has it.
+Control and agent run where the node affinity of their DaemonSets lets them.
 """
 
 import signal

@@ -1,8 +1,8 @@
 """A deleted pod's clients are ended by the agent, in time and with care, and kubelet's signals find
 nobody.
 
-The simulated kubelet signals as soon as it hears of a deletion, which of a real one takes its
-runtime some time: where it must not be the first, it hears of it once the agent has acted.
+The simulated kubelet signals as soon as it hears of a deletion, for which a real one's runtime
+takes some time: where it must not be the first, it hears of it once the agent has acted.
 """
 
 import json

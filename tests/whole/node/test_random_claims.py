@@ -199,8 +199,8 @@ class ClaimsChaos:
     # -- what must hold ---------------------------------------------------------------------------
 
     def given_twice(self) -> list[str]:
-        """Of each GPU that more is given of than it has: by the scheduler, in the journal, and in
-        the ledger; and files of claims that the journal does not have."""
+        """Of each GPU that more is given of than it has, by whom; and files of claims that the
+        journal does not have."""
         before = self._journal()
         files = self.files()
         journal = self._journal()
@@ -247,8 +247,8 @@ class ClaimsChaos:
         return {path.stem.removeprefix(start) for path in self._cluster.cdi.glob(f"{start}*.json")}
 
     def trouble(self) -> str:
-        """What is not yet as it must be once nothing more happens: pods that have a node run and
-        hold their claims, and nothing else is held."""
+        """What is not yet as it must be in the end: pods that have a node run and hold their
+        claims, and nothing else is held."""
         pods = {one["metadata"]["uid"]: one for one in self._cluster.pods()}
         held = {
             one["metadata"]["uid"]: one["status"]["reservedFor"]

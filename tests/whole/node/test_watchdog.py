@@ -1,8 +1,7 @@
 """Whatever a pod does to have more of a GPU than it was given, it is ended for it, soon, alone, and
 told why.
 
-One node for all of them, on which processes may run beside MPS, with a neighbour who keeps to its
-grant.
+On one node, where processes may run beside MPS, with a neighbour who keeps to its grant.
 """
 
 import json
