@@ -11,7 +11,6 @@ keeps the versions and how the tests ended, for the table in docs/install.md.
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -102,11 +101,6 @@ def pods(cluster: Cluster, mpsd: Installation) -> Iterator[Pods]:
 
     At its end everything that they held has been given back.
     """
-    name = f"e2e-{uuid4().hex[:8]}"
-    cluster.do("create", "namespace", name)
-    cluster.wait_until_it_takes_pods(name)
-    try:
+    with cluster.namespace() as name:
         yield Pods(cluster, name, mpsd.image)
-    finally:
-        cluster.do("delete", "namespace", name, "--wait=false")
     eventually(mpsd.is_ledger_at_zero, "no grant is left", within_s=60.0)

@@ -17,6 +17,7 @@ from tests.manifests.rendering import called
 
 SYSTEM = "mpsd-system"
 CONTROL, AGENT, SCHEDULER = "mps-control-daemon", "mpsd-agent", "mpsd-scheduler"
+IN_AGENT = ("exec", f"daemonset/{AGENT}", "-n", SYSTEM, "--")
 CONFIGURATIONS = ("validatingwebhookconfiguration", "mutatingwebhookconfiguration")
 MEMORY, PERCENT, COUNT = (
     "aliyun.com/gpu-mem",
@@ -212,9 +213,7 @@ class Installation:
         return json.loads(self.status_text("-o", "json"))
 
     def status_text(self, *options: str) -> str:
-        return self.cluster.do(
-            "exec", f"daemonset/{AGENT}", "-n", SYSTEM, "--", "mpsd", "status", *options
-        ).out
+        return self.cluster.do(*IN_AGENT, "mpsd", "status", *options).out
 
     def logs(self, name: str) -> str:
         names = [pod["metadata"]["name"] for pod in self.pods(name)]

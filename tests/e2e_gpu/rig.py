@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
+import psutil
+
 from tests.e2e.machine import mps_processes
 from tests.e2e.waiting import eventually
 from tests.e2e_gpu import image
@@ -419,31 +421,23 @@ def _loopback_address(address: str) -> None:
 
 
 def _shims(state: Path) -> list[int]:
-    address = f"{state}/containerd.sock".encode()
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            if b"containerd-shim-runc-v2" in words[0] and address in words:
-                found.append(int(process.name))
+    address, found = f"{state}/containerd.sock", []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()
+            if words and "containerd-shim-runc-v2" in words[0] and address in words:
+                found.append(process.pid)
     return found
 
 
 def _kill(pids: Sequence[int]) -> None:
     """Until they are gone, for 10 s at most."""
+    killed = []
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and any(_is_alive(pid) for pid in pids):
-        time.sleep(0.05)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+        with contextlib.suppress(psutil.NoSuchProcess):
+            killed.append(psutil.Process(pid))
+            killed[-1].kill()
+    psutil.wait_procs(killed, timeout=10)
 
 
 def _mounts_below(*folders: Path) -> list[str]:
