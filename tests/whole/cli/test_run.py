@@ -89,7 +89,8 @@ def test_a_command_whose_name_and_arguments_are_no_unicode_runs_and_is_shown(
 ) -> None:
     strange = tmp_path / os.fsdecode(b"caf\xe9")
     strange.symlink_to("/bin/sh")
-    runs = machine.run("--gpu-mem 1", str(strange), "-c", "sleep 60", os.fsdecode(b"\xff\xfe"))
+    waits = "trap 'kill $!; exit' TERM; sleep 60 & wait"  # nothing of it outlives the test
+    runs = machine.run("--gpu-mem 1", str(strange), "-c", waits, os.fsdecode(b"\xff\xfe"))
     eventually(lambda: machine.node().grants, "it has its grant")
     (grant,) = machine.node().grants
     assert "caf\ufffd" in grant.command

@@ -36,7 +36,7 @@ from mpsd.simulator.card import CardView
 from mpsd.simulator.gpus import SimulatedGpu
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml
-from tests.world.fork import MPSD, started
+from tests.world.fork import MPSD, WAITS, started
 
 CONTROL = "nvidia-cuda-mps-control"
 # far above what anything takes, however busy the machine; only a failing test waits so long
@@ -171,6 +171,7 @@ class Machine:
         self._programs: list[Program] = []
         self._services: list[tuple[str, Service]] = []
         self._cards: list[CardView] = []
+        self.waits: Mapping[str, float] = {}  # of mpsd's programs: tests.world.fork
         self._limits.mkdir()
         self._write_facts(cards)
         self.set_policy()
@@ -195,6 +196,7 @@ class Machine:
             "MPSD_LIMITS": str(self._limits),
             "MPSD_SIMULATE": self._gpus,
             "MPSD_LOG_FORMAT": "json",
+            WAITS: json.dumps(self.waits),
         }
 
     def set_policy(self, **changes: Any) -> None:

@@ -13,11 +13,12 @@ AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 
 @pytest.fixture(scope="module")
 def running_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """The CLUSTER of the file, or one of this module, with its GPUS, by its POLICY beside the
-    machine's own."""
+    """The CLUSTER of the file, or a usual one, with its GPUS, by its POLICY beside the machine's
+    own, whose programs have its WAITS."""
     file = request.module
     made = getattr(file, "CLUSTER", Cluster)(getattr(file, "GPUS", "A30"))
     made.set_policy(**getattr(file, "POLICY", {}))
+    made.waits = getattr(file, "WAITS", {})
     yield from begun(made)
 
 

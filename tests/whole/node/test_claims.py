@@ -217,6 +217,7 @@ def _pod_with(
 
 
 CLUSTER = ClaimCluster
+WAITS = {"mpsd.kubelet.device_plugins._START_S": 3.0, "mpsd.kubelet.dra.driver._LOOK_S": 0.5}
 
 
 @pytest.fixture

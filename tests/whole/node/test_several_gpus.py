@@ -10,6 +10,7 @@ COUNT = "aliyun.com/gpu-count"
 
 
 GPUS = "A30×3"
+WAITS = {"mpsd.mps.records._IDLE_S": 1.0}
 
 
 def pod_of_two(name: str = "two", gib: int = 12, **more: object) -> Object:
