@@ -149,7 +149,7 @@ class Claims:
         actions = ("alloc=12000", "hold")
         self.pods.create(pod_with(self.pods, "greedy", "greedy", *actions, before=LIFTED))
         assert self.pods.exit_code("greedy") == BY_MPSD
-        print(f"\n{self.pods.event('greedy', 'GPUMemoryExceeded')}")
+        assert self.pods.event("greedy", "GPUMemoryExceeded")
         self.end("greedy")
 
     def assert_a_fault_heals(self) -> None:

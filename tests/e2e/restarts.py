@@ -78,7 +78,7 @@ class Witness:
                 "neither of the two",
                 within_s=90.0,
             )
-            print(f"\nkubelet meanwhile: {eventually(is_held_back, 'held back', within_s=60.0)}")
+            eventually(is_held_back, "held back", within_s=60.0)
             never(lambda: self.runs_since(first), "it runs without a limit", for_s=3.0)
         finally:
             self.mpsd.put_where(_HERE)

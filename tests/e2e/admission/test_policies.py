@@ -120,10 +120,6 @@ def test_the_policies_admit_and_refuse_what_the_webhook_does(judges: Judges) -> 
     assert differ == []
     judged = [one for one in judges.asked if one.webhook.is_judged]
     refused = [one for one in judged if not one.webhook.is_admitted]
-    print(
-        f"\n{len(judges.asked)} cases, {len(judged)} that are sound to an API server,"
-        f" {len(refused)} of them refused"
-    )
     assert len(refused) > 250
     assert len(judged) - len(refused) > 250
     for one in refused:

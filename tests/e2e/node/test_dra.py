@@ -102,7 +102,7 @@ def test_a_claim_that_fits_nowhere_waits_and_gets_what_is_given_back(
         claims.start(name, 20)
     claims.create("third", 20)
     pods.create(pod_with(pods, "third", "third", "hold"))
-    print(f"\n{pods.event('third', 'FailedScheduling')}")
+    assert pods.event("third", "FailedScheduling")
     assert pods.phase("third") == "Pending"
     claims.end("first")
     pods.wait_until_holding("third")

@@ -31,7 +31,7 @@ def test_a_program_that_lifts_its_limit_is_ended_alone_and_its_pod_hears_why(
 ) -> None:
     pods.create(share("greedy", pods.by_shell(_GIB, LIFTED, "alloc=12000", "hold")))
     assert _exit_code(mpsd, pods, "greedy") == BY_MPSD
-    print(f"\n{pods.event('greedy', 'GPUMemoryExceeded')}")
+    assert pods.event("greedy", "GPUMemoryExceeded")
     pods.assert_holds(neighbour)
 
 
@@ -48,7 +48,7 @@ def test_a_fault_whose_victims_linger_heals_by_itself(mpsd: Installation, pods: 
     pods.create(share("faulty", container(mpsd.image, 20, "alloc=100", "fault", "linger")))
     eventually(lambda: any("bad" in line for line in pods.said("faulty")), "a fault", within_s=60.0)
     eventually(lambda: pods.phase("faulty") == "Failed", "its process ended", within_s=30.0)
-    print(f"\n{pods.event('faulty', 'MPSFault')}")
+    assert pods.event("faulty", "MPSFault")
     pods.delete("faulty")
     pods.create(
         share("next", container(mpsd.image, 20, "alloc=100", "hold"), restartPolicy="OnFailure")

@@ -65,10 +65,6 @@ def test_rolling_the_agent_while_pods_come(
         name: {event["reason"]: event["message"] for event in pods.events(name)}
         for name in names - found.keys()
     }
-    print(
-        f"\n{len(failed)} of {len(names)} pods failed that came while the agent was rolled,"
-        f" evicted: {evicted}"
-    )
     assert len(failed) <= 1, failed
     assert all("LimitsMismatch" in events for events in evicted.values()), evicted
     witness.has_noticed_nothing()

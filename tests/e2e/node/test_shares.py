@@ -17,8 +17,7 @@ def test_a_container_that_asks_for_more_than_any_gpu_holds_is_refused_in_plain_w
     status = pods.get("huge")["status"]
     assert status["reason"] == "UnexpectedAdmissionError"
     assert MEMORY in status["message"]
-    print(f"\n{status['message']}")
-    told = eventually(
+    eventually(
         lambda: [
             event
             for event in pods.events("huge")
@@ -26,7 +25,6 @@ def test_a_container_that_asks_for_more_than_any_gpu_holds_is_refused_in_plain_w
         ],
         "an event that says why",
     )
-    print("\n".join(f"{event['reason']}: {event['message']}" for event in told))
 
 
 def test_the_published_sample_runs_under_its_limit(mpsd: Installation, pods: Pods) -> None:
@@ -60,7 +58,6 @@ def test_the_published_sample_runs_under_its_limit(mpsd: Installation, pods: Pod
         )
 
     eventually(is_on_mps, "its process among the clients of MPS")
-    print(f"\n{mpsd.status_text()}")
 
 
 def test_pods_share_a_gpu_at_the_same_time(mpsd: Installation, pods: Pods) -> None:

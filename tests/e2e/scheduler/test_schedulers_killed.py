@@ -6,7 +6,6 @@ it made anew. No pod may fail in any other way.
 """
 
 import json
-import time
 from dataclasses import dataclass, field
 
 from tests.e2e.cluster import Cluster, Object
@@ -33,7 +32,6 @@ class WatchedJob:
     running: int = 0
     too_much: list[Object] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    _began: float = field(default_factory=time.monotonic)
 
     def start(self, *actions: str) -> None:
         pod = shared(self.pods, self.name, self.gib, *actions)
@@ -48,7 +46,6 @@ class WatchedJob:
         self.pods.create(
             {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
         )
-        self._began = time.monotonic()
 
     def wait_until_running(self, pods: int) -> None:
         def are_running() -> bool:
@@ -57,12 +54,10 @@ class WatchedJob:
 
         eventually(are_running, f"{pods} pods of {self.name} running")
 
-    def wait_until_over(self) -> float:
-        """Gives the seconds since the start."""
+    def wait_until_over(self) -> None:
         eventually(
             lambda: self.look().get("succeeded") == self.times, f"{self.name} over", within_s=240.0
         )
-        return time.monotonic() - self._began
 
     def look(self) -> Object:
         pods = self._listed()
@@ -107,10 +102,6 @@ def test_schedulers_killed_in_the_middle_give_nothing_away_twice(
     job.wait_until_running(2)
     before = [pod["metadata"]["name"] for pod in mpsd.pods("scheduler")]
     cluster.do("delete", "pod", "-n", SYSTEM, "--grace-period=0", "--force", *before)
-    took_s = job.wait_until_over()
+    job.wait_until_over()
     job.assert_none_failed()
     assert not set(before) & {pod["metadata"]["name"] for pod in mpsd.pods("scheduler")}
-    print(
-        f"\nboth replicas killed in the middle: {job.times} pods done after {took_s:.1f} s,"
-        f" {len(job.failed)} made anew"
-    )
