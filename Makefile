@@ -33,9 +33,9 @@ units: $(READY)
 	$(TESTS) $(patsubst %,--ignore=%,$(WHOLE) $(CONTRACT) $(HOST) $(SEE))
 
 # Every role as it runs, on whole simulated machines, nodes and clusters; what GPUs do, on simulated ones; mpsd bench; and
-# what takes longest of the rest.
+# what takes longest of the rest. Files come in the order of tests/whole/conftest.py.
 check-node: $(READY)
-	$(TESTS) $(WHOLE) $(CONTRACT) $(SOAK:%=--ignore=%)
+	$(TESTS) --no-loadscope-reorder $(WHOLE) $(CONTRACT) $(SOAK:%=--ignore=%)
 
 # Containers without Kubernetes, by Debian's runc, containerd, dockerd and podman: as root. What of them is not there is
 # fetched and unpacked where Debian's apt is; else its tests are skipped, and say so.

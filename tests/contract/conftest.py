@@ -1,17 +1,13 @@
-"""Fixtures of the contract tests: a world, a daemon in it, and the journal.
-
-One rule: a class shares one world and one daemon; what a single test starts besides ends with that
-test.
-"""
+"""A class shares one world and one daemon; what a single test starts besides ends with that
+test."""
 
 import os
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.contract.journal import Journal
-from tests.contract.platforms import NotReady, Platform, Real, Simulated
+from tests.contract.platforms import SIMULATED, NotReady, Platform, Real, Simulated
 from tests.contract.world import Daemon, World, open_folder
 
 _JOURNAL = pytest.StashKey[Journal]()
@@ -43,7 +39,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """How many of the neighbours went with a client, by what it computed and how it ended."""
     rows: dict[str, list[str]] = {}
     for report in (*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")):
         for name, value in report.user_properties:
@@ -57,21 +52,29 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def real(request: pytest.FixtureRequest) -> Real:
+def real() -> Real:
+    return on_real()
+
+
+def on_real(*, instances: bool = False) -> Real:
     try:
-        return Real()
+        return Real(instances=instances)
     except NotReady as reason:
         pytest.exit(f"--gpu: {reason}", returncode=1)
 
 
 @pytest.fixture(scope="class")
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    real = request.getfixturevalue("real") if request.config.getoption("--gpu") else None
+    """Simulated: the CARDS of the file, under its DRIVER."""
+    file, config = request.module, request.config
+    platform: Platform | None = None
+    if config.getoption("--gpu"):
+        platform = request.getfixturevalue("real")
     folder = open_folder()
-    yield from world_on(real or Simulated(folder / "node"), folder, request.config)
-
-
-def world_on(platform: Platform, folder: Path, config: pytest.Config) -> Iterator[World]:
+    if platform is None:
+        platform = Simulated(folder / "node", getattr(file, "CARDS", SIMULATED))
+        if driver := getattr(file, "DRIVER", ""):
+            (folder / "node" / "driver").write_text(driver)
     config.stash[_PLATFORM] = platform
     opened = World(platform, folder, _journal(config))
     yield opened
@@ -93,7 +96,6 @@ def _clients_end_with_their_test(world: World) -> Iterator[None]:
 
 @pytest.fixture
 def other_user() -> int:
-    """A user who is not root and owns nothing here."""
     if os.getuid() != 0:
         pytest.skip("needs root, to be another user")
     return 65534

@@ -1,8 +1,5 @@
-"""The card at hand, and what mpsd.core says a client on it must see.
-
-One rule: what is expected is computed from mpsd's own facts and reading of the limits, never typed
-a second time, so the same tests hold on any GPU, and a figure that is wrong in mpsd fails here.
-"""
+"""The card at hand, and what a client on it must see: by mpsd's own facts and reading of the
+limits, so that the same tests hold on any GPU, and a wrong figure in mpsd fails here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +32,6 @@ def facts() -> GpuFacts:
 
 
 def near(mib: int, within: int = NEAR_MIB) -> Any:
-    """Equal to what the driver may make of this many MiB."""
     return pytest.approx(mib, abs=within)
 
 
@@ -75,11 +71,8 @@ class Gpu:
         server_mib: int | None = None,
         server_percent: int = 100,
     ) -> Seen | OutOfMemory:
-        """What a client sees under these values of its environment and limits of its server.
-
-        None is a variable or limit that is not set. `visible` is what the process sees when that is
-        not this one GPU, and `ordinal` is this GPU's place in it.
-        """
+        """None: a variable or limit that is not set. visible: what the process sees where that
+        is not this one GPU; ordinal: this GPU's place in it."""
         sms = self.capability.sms_given(
             min(int(thread_percent_as_read(percent)), server_percent), self.sms
         )

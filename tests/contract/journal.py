@@ -1,7 +1,6 @@
-"""What the tests asked and heard, for `--record FILE`: kept with its date, driver and GPU it can be
-read years later.
+"""What the tests asked and heard, for `--record FILE`.
 
-One rule: nothing of the machine goes in but the GPU, the driver and what they said.
+Of the machine nothing goes in but the GPU and the driver.
 """
 
 import json
@@ -19,8 +18,6 @@ Event = dict[str, Any]
 
 
 class Journal:
-    """Events by test, in the order they came."""
-
     def __init__(self) -> None:
         self._tests: dict[str, dict[str, Any]] = {}
         self._events: list[Event] = []
@@ -32,8 +29,7 @@ class Journal:
         self._tests[test] = {"outcome": "not run", "events": self._events}
 
     def end(self, outcome: str, seen: Sequence[tuple[str, object]]) -> None:
-        """What the clients of this test said is fixed when the test is over. seen: what it counted
-        or noted."""
+        """seen: what the test counted or noted."""
         for event, client in self._clients:
             event["lines"] = list(client.lines)
         self._clients = [(event, client) for event, client in self._clients if client.running]
@@ -43,7 +39,6 @@ class Journal:
             test["seen"] = [{name: value} for name, value in seen]
 
     def hide(self, path: str) -> None:
-        """Keeps a path of this machine out of the record."""
         self._hidden[path] = "…"
 
     def note_answer(self, answer: Answer, directory: str, uid: int) -> None:

@@ -1,8 +1,6 @@
-"""The two things the contract tests run on: the simulator, and the GPUs and the driver of this
-machine.
+"""What the contract tests run on: the simulator, or this machine's GPUs and driver.
 
-One rule: this file is the only one that knows which of the two it is. Nothing here changes a card's
-settings.
+This file alone knows which of the two it is. Nothing here changes a card's settings.
 """
 
 import json
@@ -38,7 +36,7 @@ class NoInstances(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How a program is started as some user: its argv, and what else subprocess has to be told."""
+    """argv: as some user. options: what else subprocess has to be told."""
 
     argv: tuple[str, ...]
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -99,7 +97,7 @@ class Real:
     def __init__(self, *, instances: bool = False) -> None:
         if shutil.which(CONTROL) is None:
             raise NotReady(f"{CONTROL} is not on PATH")
-        import pynvml  # the simulator does without
+        import pynvml
 
         self.nvml: Any = pynvml
         # No cache of compiled kernels: nothing is to be left behind.
@@ -197,8 +195,7 @@ class Real:
         )
         if answer.returncode:
             raise NotReady(f"CUDA does not work on {uuid}: {answer.stdout}{answer.stderr}")
-        first: dict[str, Any] = json.loads(answer.stdout.splitlines()[0])
-        return first
+        return json.loads(answer.stdout.splitlines()[0])
 
 
 def _text(answer: bytes | str) -> str:

@@ -1,7 +1,6 @@
 """What a control command answered, and a CUDA client that is talked to while it runs.
 
-One rule: nothing here waits without a deadline, and what was heard goes into every failure's
-message.
+Nothing here waits without a deadline.
 """
 
 import json
@@ -36,8 +35,6 @@ def eventually(
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What `nvidia-cuda-mps-control` said to one command."""
-
     command: str
     exit_code: int | None  # None: there was no answer by the deadline
     stdout: str
@@ -49,7 +46,6 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """Standard output of a command that was answered with exit code 0."""
         assert self.exit_code == 0, f"{self.command!r} was not answered: {self}"
         return self.stdout.strip()
 
@@ -59,8 +55,6 @@ class Answer:
 
 
 class Client:
-    """A running CUDA client: its lines as they come, and ways to move and end it."""
-
     def __init__(self, argv: Sequence[str], environment: Mapping[str, str], errors: Path) -> None:
         self._errors = errors
         self._heard: list[Line] = []
@@ -102,7 +96,7 @@ class Client:
             return tuple(self._heard)
 
     def next_line(self, key: str, within_s: float = SOON_S) -> Line:
-        """The next line that has this key, skipping others. Every line is handed out once."""
+        """The next line that has this key; every line is handed out once."""
         deadline = time.monotonic() + within_s
         with self._changed:
             while True:
@@ -117,7 +111,6 @@ class Client:
                 self._changed.wait(left)
 
     def line(self, key: str) -> Line:
-        """The first line with this key among those already heard."""
         found = next((line for line in self.lines if key in line), None)
         assert found is not None, f"no {key!r} yet: {self}"
         return found
@@ -144,13 +137,11 @@ class Client:
         return self._process.poll() is None
 
     def go_on(self) -> None:
-        """Lets a client that is in `step` go to its next action."""
         assert self._process.stdin is not None
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
 
     def end_input(self) -> None:
-        """Lets a client go through all its steps."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -158,14 +149,13 @@ class Client:
         self._process.terminate()
 
     def kill(self) -> None:
-        """SIGKILL, also for one that is stopped or already gone."""
         self._process.kill()
 
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
     def exit_code(self, within_s: float = SOON_S) -> int:
-        """The exit code, once the process has ended and all it said was heard."""
+        """Once all it said was heard."""
         try:
             code = self._process.wait(within_s)
         except subprocess.TimeoutExpired:
@@ -186,7 +176,6 @@ class Client:
             stream.close()
 
     def saw(self, expected: Seen | OutOfMemory) -> bool:
-        """Whether its first line is what a client must see; a difference fails with both."""
         first = self.lines[0] if self.lines else {}
         match expected:
             case OutOfMemory():
@@ -198,7 +187,6 @@ class Client:
         return True
 
     def broke(self, error: str) -> bool:
-        """Whether it ended because its context broke with this error."""
         assert self.exit_code() == 4, f"expected {error}: {self}"
         assert self.line("broke")["broke"] == error, str(self)
         return True

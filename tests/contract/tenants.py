@@ -1,9 +1,5 @@
-"""How a pod has the client directory: mounted read-only, with namespaces and shared memory of its
-own.
-
-One rule: what is inside is what runs there; the directory itself and whoever looks from outside do
-not notice.
-"""
+"""A pod's view of the client directory: mounted read-only, with namespaces and shared memory of
+its own."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,15 +18,13 @@ exec "$@"
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyMount:
-    """A directory as one container sees it, at another place. Takes root to make, whoever the
-    program runs as."""
+    """A directory as one container sees it, at another place. Takes root to make."""
 
     source: Path
     target: Path
 
     @property
     def name(self) -> str:
-        """For the journal."""
         return f"{self.source.name} mounted read-only"
 
     def inside(self, program: Program) -> Program:

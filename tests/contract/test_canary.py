@@ -1,5 +1,4 @@
-"""The canary's client on its own: what the driver tells it under each of the canary's limits, and
-what follows from it.
+"""The canary's client under each of the canary's limits.
 
 On the simulator `sim-cuda` stands in for it, as in mpsd; with --gpu it is mpsd's own.
 """
@@ -33,7 +32,6 @@ def program(request: pytest.FixtureRequest) -> Sequence[str]:
 
 @pytest.fixture(scope="class")
 def under_server_limit(world: World) -> Daemon:
-    """A daemon that was told the canary's limit before it had a server."""
     daemon = world.daemon()
     daemon.command(f"set_default_device_pinned_mem_limit 0 {SERVER_LIMIT.limit_mib}M")
     daemon.start_server()
@@ -41,8 +39,6 @@ def under_server_limit(world: World) -> Daemon:
 
 
 class TestTheCanary:
-    """One daemon, its trials in their order."""
-
     def test_a_driver_that_obeys_passes(
         self, world: World, under_server_limit: Daemon, program: Sequence[str]
     ) -> None:

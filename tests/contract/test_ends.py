@@ -1,8 +1,8 @@
-"""How a client ends, and whether its neighbours on the GPU go with it: by what it computes at that
-moment.
+"""How a client ends, by what it computes at that moment, and whether its neighbours on the GPU go
+with it.
 
-One rule: what a cell expects is what was counted on H200s (driver 580.159.04), the same for
-simulator and card. A neighbour has short kernels and synchronises.
+A cell expects what was counted on H200s (driver 580.159.04). A neighbour has short kernels and
+synchronises.
 """
 
 import signal
@@ -30,8 +30,6 @@ ANSWERED_S = 2.0  # by whoever is asked to terminate a client, 2 of 12 times not
 
 
 class Fate(Enum):
-    """What becomes of the neighbour, in how many of the tries."""
-
     LIVES = "lives"
     MAY_DIE = "may die"
     OFTEN_DIES = "often dies"
@@ -51,15 +49,12 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A client that computes beside a neighbour, and what they compute."""
-
     world: World
     daemon: Daemon
     neighbour: Client
     kernels: str
 
     def victim(self, *actions: str) -> Client:
-        """It computes by now."""
         client = self.daemon.client(self.kernels, *actions)
         wait_until_it_computes(client)
         return client
@@ -112,7 +107,6 @@ def sigterm_by_default(trial: Trial) -> Client:
 
 
 def sigterm_that_is_handled(trial: Trial) -> Client:
-    """It leaves its loop and synchronises."""
     victim = trial.victim("work")
     victim.terminate()
     assert victim.exit_code() == 0
@@ -137,9 +131,6 @@ def stop_while_its_context_is_made(trial: Trial) -> Client:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One of the table: what the client computes, how it ends, and what becomes of the
-    neighbour."""
-
     kernels: str
     name: str
     end: End
@@ -186,7 +177,7 @@ def tries(request: pytest.FixtureRequest) -> int:
 
 
 def wait_until_it_computes(client: Client) -> None:
-    """Skips the test where the client finds no cuBLAS, which takes a while to be read."""
+    """Skips the test where the client finds no cuBLAS."""
     eventually(lambda: client.has("launches") or not client.running, within_s=STARTED_S)
     if client.has("fail") and client.line("fail")["fail"] == "gemm":
         pytest.skip(f"gemm: {client.line('fail')['err']}")
@@ -204,12 +195,10 @@ def computing(daemon: Daemon, *kernels: str) -> Client:
 
 
 def of_the_server(log: str) -> list[str]:
-    """Its lines in the daemon's log."""
     return [line for line in log.splitlines() if " Server " in line]
 
 
 def was_struck(neighbour: Client, daemon: Daemon) -> bool:
-    """Whether it ended by now, which is for one reason only, or computes on."""
     since = time.time() + STRUCK_BY_S
     eventually(lambda: not neighbour.running or neighbour.lines[-1].get("at", 0.0) > since)
     if neighbour.running:

@@ -16,7 +16,6 @@ BACK_S = 0.3  # 50 to 66 ms on an H200
 
 @pytest.fixture(scope="class")
 def neighbour(daemon: Daemon) -> Client:
-    """One who keeps to his limit and computes."""
     client = daemon.client("alloc=512", "work", environment=LIMIT)
     client.next_line("launches")
     return client

@@ -1,9 +1,9 @@
-"""A memory limit of a cgroup holds its processes together, in the moment of an allocation, whatever
+"""A cgroup's memory limit holds its processes together, in the moment of an allocation, whatever
 they set.
 
-Everything here follows from NVIDIA's documentation ("MPS v3 Memory Partitioning", releases 615 and
-620; nvml.h): no driver that has these limits has been tested yet. On real GPUs these tests run
-where NVML has the functions, as root and on cgroup v2; elsewhere they are skipped, with the reason.
+From NVIDIA's documentation ("MPS v3 Memory Partitioning", releases 615 and 620; nvml.h): no driver
+that has these limits has been tested yet. On real GPUs it runs where NVML has the functions, as
+root and on cgroup v2.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,12 +16,11 @@ import pytest
 from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
 from mpsd.platform.containers import ProgramCgroups, let_count, v2_tree
 from mpsd.platform.nvml import Nvml
-from tests.contract.conftest import world_on
-from tests.contract.platforms import NotReady, Real, Simulated
 from tests.contract.processes import Client, eventually
 from tests.contract.results import OUT_OF_MEMORY, SUCCESS
-from tests.contract.world import Daemon, World, open_folder
+from tests.contract.world import Daemon, World
 
+DRIVER = "615.71.09"
 LIMIT_MIB, TAKEN_MIB = 2048, 4096
 LIFTED = {MEMORY_LIMIT: "garbage"}
 
@@ -29,26 +28,7 @@ MakeCgroup = Callable[..., Path]
 
 
 @pytest.fixture(scope="class")
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """One GPU under driver 615 or newer."""
-    folder = open_folder()
-    try:
-        platform = Real() if request.config.getoption("--gpu") else Simulated(folder / "node")
-    except NotReady as reason:
-        pytest.exit(f"--gpu: {reason}", returncode=1)
-    if isinstance(platform, Simulated):
-        (folder / "node" / "driver").write_text("615.71.09")
-    opened = world_on(platform, folder, request.config)
-    made = next(opened)
-    try:
-        yield made
-    finally:
-        next(opened, None)
-
-
-@pytest.fixture(scope="class")
 def tree(world: World) -> Path:
-    """Where cgroup v2 is mounted."""
     found = v2_tree(Path("/sys/fs/cgroup"))
     if found is None or ProgramCgroups().why_not:
         pytest.skip(ProgramCgroups().why_not or "cgroup v2 is not mounted")
@@ -62,7 +42,6 @@ def tree(world: World) -> Path:
 
 @pytest.fixture
 def made(tree: Path, world: World) -> Iterator[MakeCgroup]:
-    """Makes a cgroup below another or at the top, with this limit in MiB or none."""
     folders: list[Path] = []
 
     def make(name: str, limit_mib: int | None = None, above: Path | None = None) -> Path:

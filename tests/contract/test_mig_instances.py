@@ -1,38 +1,28 @@
-"""A MIG instance is a GPU of its own, with a daemon of its own, and its limits hold as a whole
-GPU's do.
+"""A MIG instance is a GPU with a daemon of its own, and its limits hold as a whole GPU's do.
 
-Everything here follows from NVIDIA's documentation (the MIG user guide, nvml.h, cuda.h): no GPU
-with MIG on has been tested yet. On real GPUs these tests run where somebody has switched MIG on and
-made two instances of one GPU; where nobody has, they are skipped and say so. They change no setting
-of a card.
+From NVIDIA's documentation (the MIG user guide, nvml.h, cuda.h): no GPU with MIG on has been tested
+yet. On real GPUs it runs where somebody has made two instances of one GPU.
 """
-
-from collections.abc import Iterator
 
 import pytest
 
 from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, MEMORY_LIMIT, THREAD_PERCENT
-from tests.contract.conftest import world_on
+from tests.contract.conftest import on_real
 from tests.contract.gpus import NVML_NEAR_MIB, OutOfMemory, near
-from tests.contract.platforms import NoInstances, NotReady, Real, Simulated
+from tests.contract.platforms import NoInstances, Real
 from tests.contract.processes import eventually
 from tests.contract.results import ILLEGAL_ADDRESS, SUCCESS, TOO_MANY_CLIENTS
-from tests.contract.world import Daemon, World, open_folder
+from tests.contract.world import Daemon, World
+
+CARDS = "A100:1g.10gb×2"  # the smallest
 
 
 @pytest.fixture(scope="class")
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    """Two MIG instances of one GPU; simulated, the smallest ones of an A100."""
-    folder = open_folder()
+def real() -> Real:
     try:
-        on_gpu = request.config.getoption("--gpu")
-        platform = Real(instances=True) if on_gpu else Simulated(folder / "node", "A100:1g.10gb×2")
+        return on_real(instances=True)
     except NoInstances as reason:
-        folder.rmdir()
         pytest.skip(str(reason))
-    except NotReady as reason:
-        pytest.exit(f"--gpu: {reason}", returncode=1)
-    yield from world_on(platform, folder, request.config)
 
 
 class TestAnInstance:

@@ -24,7 +24,6 @@ def measured(clients: list[Client]) -> list[Line]:
 def times(
     daemon: Daemon, first: Environment, second: Environment, work: str = "arithmetic"
 ) -> float:
-    """How many times as much the first does as the second, beside each other."""
     action = (f"prepare={work}", "step", f"measure={SECONDS}")
     one, two = measured(
         [daemon.ready_client(*action, environment=each) for each in (first, second)]
@@ -62,7 +61,6 @@ class TestTheDefault:
 
 
 def test_requests_beside_a_client_below_normal_hardly_wait(daemon: Daemon) -> None:
-    """A program that serves requests, and one that fills the GPU."""
     waits_ms = {}
     for name, priority in ("normal", NORMAL), ("below", BELOW):
         batch = daemon.ready_client("prepare=arithmetic", "step", "measure=3", environment=priority)

@@ -36,7 +36,6 @@ def limit_the_next_server(daemon: Daemon, key: str) -> None:
 
 @pytest.fixture(scope="class", params=["set on the running server", "defaults", "defaults by UUID"])
 def limited(request: pytest.FixtureRequest, world: World) -> Iterator[Daemon]:
-    """A daemon whose server is limited to 3 GiB and 30 %."""
     daemon = world.daemon()
     if request.param == "set on the running server":
         limit_the_server(daemon)
@@ -49,8 +48,6 @@ def limited(request: pytest.FixtureRequest, world: World) -> Iterator[Daemon]:
 
 
 class TestLimitsOfAServer:
-    """What holds however the server got its limits."""
-
     @pytest.mark.parametrize("value", CAPPED)
     def test_the_smaller_memory_limit_wins(
         self, limited: Daemon, world: World, value: str | None
@@ -103,7 +100,7 @@ class TestLimitsInTheDaemonsOwnEnvironment:
 
 @pytest.fixture
 def server(daemon: Daemon) -> int:
-    """A server without limits, whatever the test before did."""
+    """Without limits, whatever the test before did."""
     server = daemon.start_server()
     daemon.command(f"set_device_pinned_mem_limit {server} 0 0")
     daemon.command(f"set_active_thread_percentage {server} 100")
@@ -167,9 +164,6 @@ def limited_server(daemon: Daemon) -> Daemon:
 
 
 class TestThePartitioningFlag:
-    """CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING under a server of 3 GiB and 30
-    %."""
-
     @pytest.mark.parametrize("percent", [None, "20"])
     def test_0_changes_nothing(
         self, limited_server: Daemon, world: World, percent: str | None

@@ -14,7 +14,6 @@ from tests.contract.platforms import ROOT
 
 
 def _complaint(*words: str) -> str:
-    """What it says of arguments that make no sense."""
     answer = subprocess.run(
         [sys.executable, "-I", "-S", cuda_client.__file__, *words],
         cwd=ROOT,

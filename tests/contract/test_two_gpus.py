@@ -26,7 +26,7 @@ def daemon(world: World) -> Daemon:
 
 @pytest.fixture
 def server(daemon: Daemon) -> int:
-    """A server without limits, whatever the test before did."""
+    """Without limits, whatever the test before did."""
     server = daemon.start_server()
     daemon.command("\n".join(f"set_device_pinned_mem_limit {server} {key} 0" for key in (0, 1)))
     return server

@@ -1,8 +1,8 @@
 """How busy each process keeps the SMs, as NVML's samples say it: of MPS clients it names their
 server.
 
-One rule: a sample comes when the driver takes one, so what must be seen is waited for, and what
-must not be is looked for while something else is seen.
+A sample comes when the driver takes one: what must not be seen is looked for while something else
+is.
 """
 
 import signal

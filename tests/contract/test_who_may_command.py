@@ -1,7 +1,6 @@
 """Who may command the daemon: by user, and by which of its two sockets the command comes.
 
-One rule: every row is tried on a live server with two clients, one of root and one of another user,
-and says what it did to the server, to both clients, and to the next one.
+Every row is tried on a live server with two clients, one of root and one of another user.
 """
 
 import os
@@ -80,7 +79,6 @@ class Shared:
 
     @cached_property
     def at_first(self) -> str:
-        """The settings before anybody tried to change them."""
         return self.settings()
 
     @cached_property
@@ -88,12 +86,10 @@ class Shared:
         return {command: self.ask(command, 0, self.daemon.pipe).text for command in READS}
 
     def ask(self, command: str, uid: int, directory: Directory) -> Answer:
-        """The command, with this server's and these clients' pids in it."""
         text = command.format(server=self.server, roots=self.roots.pid, others=self.others.pid)
         return self.daemon.command(text, directory=directory, uid=uid)
 
     def settings(self) -> str:
-        """All that a command could have changed."""
         commands = [
             command
             for command in READS
@@ -124,7 +120,6 @@ def part(daemon: Daemon) -> Path:
 
 @pytest.fixture(scope="class")
 def shared(daemon: Daemon, part: Path) -> Shared:
-    """For commands that do no harm."""
     roots, others = _stepping(daemon, 0), _stepping(daemon, OTHER_UID)
     shared = Shared(daemon, daemon.server, part, roots, others)
     assert shared.at_first
@@ -133,7 +128,6 @@ def shared(daemon: Daemon, part: Path) -> Shared:
 
 @pytest.fixture
 def own(world: World) -> Iterator[Shared]:
-    """A daemon and clients of this test alone."""
     daemon = world.daemon()
     roots, others = _stepping(daemon, 0), _stepping(daemon, OTHER_UID)
     yield Shared(daemon, daemon.server, daemon.directory_with("control"), roots, others)

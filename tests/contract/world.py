@@ -1,7 +1,6 @@
 """Control daemons and CUDA clients in a folder of their own, on the simulator or on a real GPU.
 
-One rule: whatever a test does to them, when the world is closed nothing of it is left: no process,
-no file, nothing on the card, and no setting of a card was changed.
+One rule: when the world is closed nothing of it is left, and no setting of a card was changed.
 """
 
 import os
@@ -30,9 +29,6 @@ Directory = Path | ReadOnlyMount
 
 
 class Daemon:
-    """One `nvidia-cuda-mps-control` in the foreground, its pipe directory, and the clients that
-    connect to it."""
-
     def __init__(
         self, world: "World", process: "subprocess.Popen[bytes]", pipe: Path, output: Path
     ) -> None:
@@ -53,7 +49,6 @@ class Daemon:
 
     @property
     def server(self) -> int:
-        """The pid of its one server."""
         (pid,) = self.command("get_server_list").pids
         return pid
 
@@ -69,7 +64,6 @@ class Daemon:
         uid: int | None = None,
         deadline_s: float = SOON_S,
     ) -> Answer:
-        """Asks the daemon, through its own pipe directory or another, as this user or another."""
         return self._world.command(
             text, directory=directory or self.pipe, uid=uid, deadline_s=deadline_s
         )
@@ -79,7 +73,6 @@ class Daemon:
         return self.output.stat().st_size
 
     def log_since(self, size: int) -> str:
-        """What it and its server have logged since the log was so large."""
         with self.output.open("rb") as log:
             log.seek(size)
             return log.read().decode(errors="replace")
@@ -105,8 +98,7 @@ class Daemon:
     def ready_client(
         self, *actions: str, environment: Environment | None = None, uid: int | None = None
     ) -> Client:
-        """A client that goes through its actions up to the first `hold` or `step`; that must be one
-        of them."""
+        """Once it is at its first `hold` or `step`."""
         client = self.client(*actions, environment=environment, uid=uid)
         client.next_line("ready")
         return client
@@ -119,12 +111,10 @@ class Daemon:
         uid: int | None = None,
         directory: Directory | None = None,
     ) -> bool:
-        """Whether a client that goes to its end sees this."""
         client = self.client(*actions, environment=environment, uid=uid, directory=directory)
         return client.finished().saw(expected)
 
     def start_server(self) -> int:
-        """Has it start its server, and gives the server's pid."""
         self.command(f"start_server -uid {os.getuid()}")
         eventually(lambda: self.command("get_server_list").pids)
         server = self.server
@@ -132,8 +122,7 @@ class Daemon:
         return server
 
     def directory_with(self, *sockets: str) -> Path:
-        """A directory that anybody may enter and that holds hard links to these sockets of the
-        daemon only."""
+        """Anybody may enter it; it holds hard links to these sockets alone."""
         self._directories += 1
         directory = self.pipe.parent / f"{self.pipe.name}-part{self._directories}"
         directory.mkdir(mode=0o755)
@@ -142,7 +131,7 @@ class Daemon:
         return directory
 
     def mounted(self, directory: Path) -> ReadOnlyMount:
-        """The directory as a pod has it."""
+        """As a pod has it."""
         target = directory.with_name(f"{directory.name}-mount")
         target.mkdir(mode=0o755, exist_ok=True)
         return ReadOnlyMount(directory, target)
@@ -151,7 +140,7 @@ class Daemon:
         self.process.send_signal(number)
 
     def stop(self) -> None:
-        """Ends its clients, which it would wait for, then it and its server, however they are."""
+        """Its clients first, which it would wait for."""
         for client in self._clients:
             client.close()
         for pid in [self.pid, *self._world.processes_of(self.pipe)] if self.running else []:
@@ -166,8 +155,6 @@ class Daemon:
 
 
 class World:
-    """A folder, the GPUs, and every daemon and client that was started in it."""
-
     def __init__(self, platform: Platform, folder: Path, journal: Journal) -> None:
         self._platform = platform
         self._folder = folder
@@ -199,8 +186,7 @@ class World:
         gpus: Sequence[Gpu] | None = None,
         pipe: Path | None = None,
     ) -> Daemon:
-        """A daemon for the first GPU or for these, that answers; in a fresh pipe directory or in
-        this one."""
+        """gpus: the first, where none is named. pipe: a fresh directory, where none is named."""
         pipe = pipe or self._fresh("pipe")
         pipe.mkdir(mode=0o755, exist_ok=True)
         output = self._fresh("output")
@@ -225,14 +211,12 @@ class World:
         return self._ask("get_server_list", daemon.pipe, os.getuid(), SOON_S).exit_code == 0
 
     def start_in(self, pipe: Path, flags: Sequence[str]) -> Answer:
-        """What a start of another daemon in this pipe directory says, and how it ends."""
         argv = [*self._platform.control(os.getuid()).argv, *flags]
         return self._run(" ".join(flags), argv, self._environment(pipe, None, None), "", SOON_S, {})
 
     def command(
         self, text: str, *, directory: Directory, uid: int | None = None, deadline_s: float = SOON_S
     ) -> Answer:
-        """One command to whatever daemon listens in this directory."""
         uid = os.getuid() if uid is None else uid
         answer = self._ask(text, directory, uid, deadline_s)
         self._journal.note_answer(answer, directory.name, uid)
@@ -244,7 +228,6 @@ class World:
         return self._run(text, program.argv, environment, text + "\n", deadline_s, program.options)
 
     def run(self, program: Program) -> Answer:
-        """Any other program, to its end."""
         environment = self._environment(self.nowhere, None, None)
         return self._run(program.argv[0], program.argv, environment, "", SOON_S, program.options)
 
@@ -281,8 +264,7 @@ class World:
         gpus: Sequence[Gpu] | None = None,
         cgroup: Path | None = None,
     ) -> Client:
-        """A CUDA client that connects through this directory; without one it finds no daemon.
-        cgroup: the folder of the one that it is in from its start."""
+        """Without a directory it finds no daemon. cgroup: the one that it is in from its start."""
         uid = os.getuid() if uid is None else uid
         directory = directory or self.nowhere
         program, pipe = _seen_from(directory, self._platform.client(uid))
@@ -301,11 +283,11 @@ class World:
         return client
 
     def mib_on_mps(self, gpu: Gpu) -> dict[int, int]:
-        """What NVML says of this GPU's MPS clients: MiB by pid."""
+        """Of MPS clients, by pid."""
         return self._mib_by_pid("nvmlDeviceGetMPSComputeRunningProcesses", gpu)
 
     def mib_on(self, gpu: Gpu) -> dict[int, int]:
-        """What NVML says of every compute process on this GPU: MiB by pid."""
+        """Of every compute process, by pid."""
         return self._mib_by_pid("nvmlDeviceGetComputeRunningProcesses", gpu)
 
     def mib_drawing(self, gpu: Gpu) -> dict[int, int]:
@@ -313,8 +295,7 @@ class World:
         return self._mib_by_pid("nvmlDeviceGetGraphicsRunningProcesses", gpu)
 
     def sm_percents(self, gpu: Gpu, since_us: int) -> dict[int, int]:
-        """What NVML says of how busy each process has kept this GPU's SMs since then; none where it
-        finds nobody."""
+        """By pid; none where NVML finds nobody."""
         nvml = self._platform.nvml
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(
@@ -325,12 +306,11 @@ class World:
         return {sample.pid: sample.smUtil for sample in samples if sample.timeStamp > since_us}
 
     def busy_percent(self, gpu: Gpu) -> int:
-        """What NVML says of how much of the last time a kernel ran on this GPU."""
+        """How much of the last time a kernel ran on this GPU."""
         nvml = self._platform.nvml
         return int(nvml.nvmlDeviceGetUtilizationRates(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)).gpu)
 
     def used_mib(self, gpu: Gpu) -> int:
-        """What NVML says is used of this GPU's memory, by whomever."""
         nvml = self._platform.nvml
         return (
             int(nvml.nvmlDeviceGetMemoryInfo(nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)).used)
@@ -346,7 +326,6 @@ class World:
         }
 
     def environment_in(self, directory: Path, changes: Environment) -> dict[str, str]:
-        """What a program is started with that finds this pipe directory, with these changes."""
         return self._environment(directory, changes, None)
 
     def _environment(
@@ -366,8 +345,7 @@ class World:
         return self._folder / f"{name}{self._started}"
 
     def processes_of(self, folder: Path) -> list[int]:
-        """Every live process with something of this folder in its environment, whoever its parent
-        is."""
+        """Whoever their parent is."""
         return [
             int(path.parent.name)
             for path in Path("/proc").glob("[0-9]*/environ")
@@ -375,8 +353,7 @@ class World:
         ]
 
     def end_clients(self, since: int = 0) -> None:
-        """Ends the clients that were started after the first `since`, and waits until the cards are
-        rid of them."""
+        """Those after the first `since`, until the cards are rid of them."""
         ended = self._clients[since:]
         del self._clients[since:]
         for client in ended:
@@ -402,16 +379,13 @@ class World:
 
 
 def _seen_from(directory: Directory, program: Program) -> tuple[Program, Path]:
-    """The program, inside a container where the directory is in one, and where the directory is for
-    it."""
     if isinstance(directory, ReadOnlyMount):
         return directory.inside(program), directory.target
     return program, directory
 
 
 def child_of(pid: int) -> int:
-    """The only child of a process, once it has one: the container's first process, as the host sees
-    it."""
+    """The only one, once there is one: a container's first process, as the host sees it."""
     children: list[int] = []
 
     def found() -> bool:
@@ -431,7 +405,7 @@ def _parent(stat: Path) -> int | None:
 
 
 def open_folder() -> Path:
-    """A folder that any user may enter, with a name short enough for the sockets in it."""
+    """Any user may enter it; short, for the sockets in it."""
     folder = Path(tempfile.mkdtemp(prefix="mps-", dir="/tmp"))
     folder.chmod(0o755)
     return folder

@@ -40,7 +40,6 @@ def settings() -> list[Row]:
 
 
 def verbs_of(program: Program) -> list[Row]:
-    """Every verb of a program, with its line."""
     return [(f"`{program.name} {name}`", verb.line) for name, verb in program.verbs.items()]
 
 

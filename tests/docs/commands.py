@@ -1,7 +1,5 @@
-"""The commands that a page tells its reader to type, and whether mpsd has them.
-
-One rule: mpsd's own command line says what exists; nothing is listed here twice.
-"""
+"""The commands that a page tells its reader to type, and whether mpsd's own command line has
+them."""
 
 import io
 import re
@@ -70,8 +68,8 @@ def simple_commands(line: str) -> Iterator[list[str]]:
 
 
 def problem_of(words: Sequence[str]) -> str:
-    """What is wrong with a command that mpsd, make or Python would be given; empty where nothing
-    is, or for others."""
+    """Of one that mpsd, make or Python would be given; empty where nothing is wrong, or for
+    others."""
     match words:
         case ["mpsd", *rest]:
             return _problem_with_verb(MPSD, rest)

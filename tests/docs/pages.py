@@ -1,8 +1,5 @@
-"""The pages that people read: their headings, links, and blocks of code.
-
-One rule: what a page says is read by a Markdown parser, and an anchor is what GitHub makes of a
-heading.
-"""
+"""The pages that people read: headings, links and blocks of code, by a Markdown parser; an
+anchor is what GitHub makes of a heading."""
 
 import re
 from collections import Counter
@@ -45,7 +42,7 @@ class Page:
 
     @cached_property
     def headings(self) -> tuple[str, ...]:
-        """In the order of the page, without marks."""
+        """Without marks."""
         tokens = self._tokens
         return tuple(
             _plain(tokens[at + 1])
@@ -66,7 +63,6 @@ class Page:
 
     @cached_property
     def links(self) -> tuple[str, ...]:
-        """Of links and images, as they are written."""
         pieces = (child for token in self._tokens for child in token.children or ())
         found = (piece.attrs.get("href") or piece.attrs.get("src") for piece in pieces)
         return tuple(unquote(str(link)) for link in found if link)
@@ -111,7 +107,6 @@ def page(name: str) -> Page:
 
 @cache
 def at(path: Path) -> Page:
-    """Read and parsed once."""
     return Page(path)
 
 

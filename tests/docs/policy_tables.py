@@ -80,7 +80,6 @@ def _shipped() -> Any:
 
 
 def _fields(schema: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Every field that holds a value, by its path."""
 
     def below(node: Mapping[str, Any], path: str) -> Iterator[tuple[str, str]]:
         found = _resolved(node, schema)
@@ -103,7 +102,6 @@ def _resolved(node: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str
 
 
 def _kind(node: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """A JSON schema in words."""
     node = _resolved(node, schema)
     if "const" in node:
         return f"`{node['const']}`"

@@ -1,7 +1,4 @@
-"""Every table of the documentation that is printed from code. `make docs` writes them all.
-
-One rule: a fact that code knows is written once, in code.
-"""
+"""Every table of the documentation that is printed from code. `make docs` writes them all."""
 
 from collections.abc import Iterable
 from functools import partial
@@ -47,7 +44,6 @@ def _transitions() -> list[Row]:
 
 
 def _alerts() -> list[Row]:
-    """The alerts of each severity, with how long each must last."""
     of_severity: dict[str, list[str]] = {}
     for one in ALERTS:
         name = f"[{one['alert']}](#{one['alert'].lower()})"
@@ -132,7 +128,6 @@ TABLES = (
 
 
 def main() -> None:
-    """Writes each table into its page."""
     for table in TABLES:
         path = ROOT / table.page
         text = path.read_text()

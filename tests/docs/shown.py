@@ -1,8 +1,5 @@
-"""The output that pages claim: which of it is tried, and what the rest needs.
-
-One rule: a block with `$` before its commands claims their output, so each such command is run here
-or has a row that says why not.
-"""
+"""The output that pages claim: each command after a `$` is run here, or has a row that says why
+not."""
 
 import re
 import subprocess

@@ -1,8 +1,8 @@
-"""What mkdocs must be told of pages that are written for GitHub: a hook of mkdocs.yml, for `make
-docs-site`.
+"""A hook of mkdocs.yml for `make docs-site`: what mkdocs must be told of pages that are written for
+GitHub.
 
-GitHub reads CommonMark. Python-Markdown needs a blank line before a list, a table and after a
-comment, and four spaces where CommonMark needs two or three.
+Python-Markdown needs a blank line before a list, a table and after a comment, and four spaces where
+CommonMark needs two or three.
 """
 
 import re
@@ -68,7 +68,6 @@ def _lines(markdown: str) -> Iterator[str]:
 
 
 def _begins_a_block(line: str, before: str) -> bool:
-    """Whether a blank line must come between the two."""
     if not before.strip():
         return False
     if before.startswith("<!--"):

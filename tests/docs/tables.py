@@ -1,7 +1,7 @@
 """Tables of a page whose facts are printed from code, and whose words are people's.
 
-One rule: a table stands between two marks of its name; its first columns are the code's, what
-people wrote behind them in a row is kept by the row's first column.
+A table stands between two marks of its name; what people wrote behind the code's columns is kept by
+the row's first one.
 """
 
 import re
@@ -34,7 +34,7 @@ class Table:
         return f"{before}{start}\n" + "\n".join(lines) + f"\n{end}{after}"
 
     def wordless(self, text: str) -> list[str]:
-        """The rows that somebody has yet to say something about, in each column for words."""
+        """That somebody has yet to say something about."""
         _before, (_start, inside, _end), _after = self._parts(text)
         words = _words_by_key(inside, len(self.words))
         return [

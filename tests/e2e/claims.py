@@ -12,7 +12,7 @@ from typing import Any
 from mpsd.model.quantity import whole
 from tests.e2e.cluster import Cluster, Object
 from tests.e2e.installation import AGENT, MEMORY, SYSTEM, Installation
-from tests.e2e.shares import Pods, share
+from tests.e2e.shares import BY_MPSD, LIFTED, Pods, share
 from tests.e2e.waiting import eventually
 from tests.manifests.rendering import called
 
@@ -43,8 +43,7 @@ def claim(name: str, gib: int, threads: int = 0, parameters: Object | None = Non
 def pod_with(
     pods: Pods, name: str, claim: str, *actions: str, before: str = "", **spec: Any
 ) -> Object:
-    """A pod whose one container has this claim and asks for nothing else. before: what its shell
-    does first."""
+    """before: what its shell does first."""
     main = pods.by_shell(0, before, *actions) if before else pods.asks(0, *actions)
     main |= {"resources": {"claims": [{"name": "gpu"}]}}
     return share(name, main, resourceClaims=[{"name": "gpu", "resourceClaimName": claim}], **spec)
@@ -52,8 +51,7 @@ def pod_with(
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """Those of one namespace, and the node that serves them. cdi: where its container runtime
-    looks."""
+    """cdi: where the container runtime of the node looks."""
 
     mpsd: Installation
     pods: Pods
@@ -67,25 +65,14 @@ class Claims:
     def start(
         self, name: str, gib: int, *actions: str, threads: int = 0, **spec: Any
     ) -> list[Object]:
-        """A claim, and a pod of its name that has it; what its program said once it holds its
-        context."""
+        """What the program said once it holds its context."""
         self.create(name, gib, threads)
         self.pods.create(pod_with(self.pods, name, name, *actions, "hold", **spec))
         return self.pods.wait_until_holding(name)
 
     def end(self, *names: str) -> None:
-        """The pods and then their claims, until nothing is left of them."""
-        self.mpsd.cluster.do(
-            "delete",
-            "pods",
-            "-n",
-            self.pods.namespace,
-            "--wait=false",
-            "--ignore-not-found",
-            *names,
-        )
-        gone = ("get", "pods", "-n", self.pods.namespace, "--ignore-not-found", *names)
-        eventually(lambda: not self.mpsd.cluster.do(*gone).out, f"{names} gone", within_s=60.0)
+        self.pods.delete("--ignore-not-found", *names)
+        self.pods.until_gone(*names)
         claims = ("resourceclaims", "-n", self.pods.namespace, "--ignore-not-found", *names)
         self.mpsd.cluster.do("delete", "--wait=false", *claims)
         # Kubernetes' controller lets go of each, and may hear late of it after an API server that
@@ -97,7 +84,6 @@ class Claims:
         )
 
     def files(self) -> set[str]:
-        """The uids of the claims that the container runtime knows."""
         start, end = f"{_DRIVER}-claim-", ".json"
         return {path.name[len(start) : -len(end)] for path in self.cdi.glob(f"{start}*{end}")}
 
@@ -111,7 +97,7 @@ class Claims:
         }
 
     def allocated(self) -> dict[str, dict[str, int]]:
-        """The same of what the scheduler has allocated."""
+        """MiB of each GPU by the uid of each claim, as the scheduler has allocated them."""
         found: dict[str, dict[str, int]] = {}
         for claim in self.mpsd.cluster.get("resourceclaims", "-n", self.pods.namespace)["items"]:
             devices = claim.get("status", {}).get("allocation", {}).get("devices", {})
@@ -121,10 +107,9 @@ class Claims:
         return found
 
     def uid(self, name: str) -> str:
-        uid: str = self.mpsd.cluster.get("resourceclaim", name, "-n", self.pods.namespace)[
-            "metadata"
-        ]["uid"]
-        return uid
+        return self.mpsd.cluster.get("resourceclaim", name, "-n", self.pods.namespace)["metadata"][
+            "uid"
+        ]
 
     def health(self, name: str) -> set[tuple[str, str]]:
         """Of each GPU that this pod's status names, by its CDI device."""
@@ -136,8 +121,7 @@ class Claims:
         }
 
     def until_in_fault(self, name: str) -> None:
-        """Until the GPU of this pod, whose claim has its name, is tainted for a fault and named in
-        its status."""
+        """Tainted, and named in the status of this pod, whose claim has its name."""
         tainted, sick = set[str](), set[str]()
 
         def look() -> bool:
@@ -159,14 +143,34 @@ class Claims:
             within_s=60.0,
         )
 
+    def assert_greed_is_ended(self) -> None:
+        """A program that lifts its limit, and its pod hears why."""
+        self.create("greedy", 2)
+        actions = ("alloc=12000", "hold")
+        self.pods.create(pod_with(self.pods, "greedy", "greedy", *actions, before=LIFTED))
+        assert self.pods.exit_code("greedy") == BY_MPSD
+        assert self.pods.event("greedy", "GPUMemoryExceeded")
+        self.end("greedy")
+
+    def assert_a_fault_heals(self) -> None:
+        self.create("faulty", 4)
+        actions = ("alloc=100", "fault", "linger")
+        self.pods.create(pod_with(self.pods, "faulty", "faulty", *actions))
+        self.until_in_fault("faulty")
+        self.start("next", 20, "alloc=100")
+        self.end("faulty", "next")
+
+    def until_nothing_is_left(self) -> None:
+        eventually(
+            lambda: not self.files() and not self.grants(), "nothing of claims", within_s=60.0
+        )
+
     def grants(self) -> list[Object]:
-        found: list[Object] = self.mpsd.told().get("grants", [])
-        return found
+        return self.mpsd.told().get("grants", [])
 
 
 def most_of_one_gpu(held: dict[str, dict[str, int]]) -> int:
-    """MiB of the GPU of which the most is given, by any of `Claims.journal` and
-    `Claims.allocated`."""
+    """MiB."""
     sums: Counter[str] = Counter()
     for parts in held.values():
         sums.update(parts)
@@ -210,9 +214,8 @@ def claims_instead_of_plugins(mpsd: Installation, pods: Pods, cdi: Path) -> Iter
 def policy_with(
     cluster: Cluster, was: str, now: str, workload: str, is_in_force: Callable[[bool], object]
 ) -> Iterator[None]:
-    """The policy with these words in place of others. workload: what is started again, so that it
-    reads it at once. is_in_force: whether it goes by the new policy (True), or by the old one
-    again."""
+    """workload: what is started again, so that it reads it at once. is_in_force: whether it goes
+    by the new policy (True), or by the old one again."""
     name = ("configmap", "mpsd-limits", "-n", SYSTEM)
     before: str = cluster.get(*name)["data"]["policy.yaml"]
 
@@ -235,7 +238,6 @@ def policy_with(
 
 @contextmanager
 def claims_for_requests(cluster: Cluster, pods: Pods) -> Iterator[None]:
-    """By the policy."""
 
     def gets_claim() -> bool:
         create = ("create", "--dry-run=server", "-o", "json", "-n", pods.namespace, "-f", "-")

@@ -27,7 +27,6 @@ def kubectl_program() -> str:
 
 
 def listed(things: Sequence[Object]) -> Object:
-    """One object for kubectl."""
     return {"apiVersion": "v1", "kind": "List", "items": list(things)}
 
 
@@ -67,7 +66,6 @@ class Cluster:
         return Said(done.returncode, done.stdout, done.stderr)
 
     def do(self, *arguments: str, given: Object | str | None = None) -> Said:
-        """What must succeed."""
         said = self.kubectl(*arguments, given=given)
         assert said.ok, f"kubectl {' '.join(arguments)}: {said.err or said.out}"
         return said
@@ -76,20 +74,15 @@ class Cluster:
         return self.kubectl("apply", "-n", namespace, "-f", "-", *options, given=thing)
 
     def apply_all(self, things: Sequence[Object]) -> None:
-        """As `kubectl apply -f -` of what `helm template` prints."""
         self.do("apply", "-f", "-", given=listed(things))
 
     def get(self, *arguments: str) -> Object:
-        found: Object = json.loads(self.do("get", *arguments, "-o", "json").out)
-        return found
+        return json.loads(self.do("get", *arguments, "-o", "json").out)
 
     @property
     def version(self) -> str:
         """Of Kubernetes: v1.36.2."""
-        version: str = json.loads(self.do("version", "-o", "json").out)["serverVersion"][
-            "gitVersion"
-        ]
-        return version
+        return json.loads(self.do("version", "-o", "json").out)["serverVersion"]["gitVersion"]
 
     @property
     def minor(self) -> int:
@@ -121,7 +114,6 @@ class Cluster:
     def namespace(
         self, *, exempt: bool = False, labels: Mapping[str, str] = _NONE
     ) -> Iterator[str]:
-        """A namespace of its own, which begins to go away at the end."""
         name = f"e2e-{uuid4().hex[:8]}"
         metadata = {
             "name": name,

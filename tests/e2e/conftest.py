@@ -1,19 +1,16 @@
 """End-to-end tests: `make e2e` on a machine of one's own, `pytest tests/e2e --kubeconfig FILE` on
 any cluster.
 
-tests/e2e/admission runs the webhook beside the cluster: on a cluster that is not on this machine
-the API server must reach this machine (`--webhook-host ADDRESS`). tests/e2e/node installs
-everything as pods of the image that `--image NAME:TAG` names, on a node labelled
-ack.node.gpu.schedule=mps. Its GPUs are simulated, whatever there is: never point it at a node in
-use. tests/e2e/scheduler does the same with the kube-scheduler that `--kube-scheduler NAME:TAG`
-names. `--record tests/e2e/records` keeps the versions and how the tests ended, for the table in
-docs/install.md.
+admission: the webhook runs beside the cluster, whose API server must reach this machine
+(`--webhook-host ADDRESS`). node: everything as pods of `--image NAME:TAG`, on a node labelled
+ack.node.gpu.schedule=mps; its GPUs are simulated, whatever there is: never point it at a node in
+use. scheduler: with the kube-scheduler of `--kube-scheduler NAME:TAG`. `--record tests/e2e/records`
+keeps the versions and how the tests ended, for the table in docs/install.md.
 """
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
@@ -104,11 +101,6 @@ def pods(cluster: Cluster, mpsd: Installation) -> Iterator[Pods]:
 
     At its end everything that they held has been given back.
     """
-    name = f"e2e-{uuid4().hex[:8]}"
-    cluster.do("create", "namespace", name)
-    cluster.wait_until_it_takes_pods(name)
-    try:
+    with cluster.namespace() as name:
         yield Pods(cluster, name, mpsd.image)
-    finally:
-        cluster.do("delete", "namespace", name, "--wait=false")
     eventually(mpsd.is_ledger_at_zero, "no grant is left", within_s=60.0)

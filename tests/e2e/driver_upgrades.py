@@ -75,7 +75,6 @@ class Operator:
                 lambda named=named: all(one in self.condition() for one in named),
                 f"{left} are waited for",
             )
-            print(f"\n{self.condition()}")
             assert self.mpsd.pods("control"), "it stays for the pods that are left"
             for one in left:
                 pods.assert_holds(one)
@@ -101,7 +100,6 @@ class Operator:
 
 @contextmanager
 def operator_of(mpsd: Installation, driver: str) -> Iterator[Operator]:
-    """Whatever it has begun is over at the end."""
     operator = Operator(mpsd, driver)
     try:
         yield operator

@@ -41,7 +41,6 @@ class Helm:
             config.test(NAME, timeout=timeout)
 
     def revisions(self) -> list[str]:
-        """The status of each."""
         with self._config() as config:
             return [one["status"] for one in config.history(NAME)]
 
@@ -52,5 +51,4 @@ class Helm:
         with self._config() as config:
             arguments = (config._raw(), _native.HANDLE(0), _native.HANDLE(0), str(chart), NAME)
             answer = _native.call_string(what, *arguments, json.dumps(values), json.dumps(options))
-        found: Object = json.loads(answer)
-        return found
+        return json.loads(answer)

@@ -17,6 +17,7 @@ from tests.manifests.rendering import called
 
 SYSTEM = "mpsd-system"
 CONTROL, AGENT, SCHEDULER = "mps-control-daemon", "mpsd-agent", "mpsd-scheduler"
+IN_AGENT = ("exec", f"daemonset/{AGENT}", "-n", SYSTEM, "--")
 CONFIGURATIONS = ("validatingwebhookconfiguration", "mutatingwebhookconfiguration")
 MEMORY, PERCENT, COUNT = (
     "aliyun.com/gpu-mem",
@@ -78,13 +79,11 @@ class Installation:
         return self.images.mpsd
 
     def objects(self, more: Object = _NOTHING) -> list[Object]:
-        """What `helm template` makes for the cluster. more: values beside those of the
-        installation."""
+        """more: values beside those of the installation."""
         given = merged(merged(self.values, more), {"createNamespace": True})
         return deepcopy([*rendered_by_helm(given, self.cluster.version)])
 
     def apply(self, more: Object = _NOTHING) -> None:
-        """As a person does, in one command."""
         self.cluster.apply_all(self.objects(more))
 
     def apply_without(self, more: Object) -> None:
@@ -140,8 +139,7 @@ class Installation:
         self.wait_until_offered()
 
     def allocatable(self) -> dict[str, str]:
-        found: dict[str, str] = self.cluster.get("node", self.node)["status"]["allocatable"]
-        return found
+        return self.cluster.get("node", self.node)["status"]["allocatable"]
 
     def wait_until_offered(self) -> None:
         wanted = {MEMORY: str(GPUS * UNITS), PERCENT: str(100 * GPUS), COUNT: str(GPUS)}
@@ -156,6 +154,12 @@ class Installation:
         names = [pod["metadata"]["name"] for pod in self.pods("agent")]
         assert len(names) == 1, names
         return str(names[0])
+
+    def kill_agent(self) -> str:
+        """Without any grace, so that the next one may start while it still ends. Its name."""
+        agent = self.agent()
+        self.cluster.do("delete", "pod", agent, "-n", SYSTEM, "--grace-period=0", "--force")
+        return agent
 
     def wait_for_another_agent(self, agent: str) -> None:
         eventually(
@@ -185,12 +189,11 @@ class Installation:
         eventually(is_back, "control started again", within_s=60.0)
 
     def told(self) -> Object:
-        """What the node tells of itself: the status of its MPSNode."""
-        status: Object = self.cluster.get("mpsnode", self.node).get("status", {})
-        return status
+        """The status of its MPSNode."""
+        return self.cluster.get("mpsnode", self.node).get("status", {})
 
     def granted_mib(self, namespace: str) -> dict[str, int]:
-        """What each pod has on each of its GPUs, by its name."""
+        """By pod, on each of its GPUs."""
         named = {
             tuple(grant["pod"].split("/")): grant["memoryMiB"]
             for grant in self.told().get("grants", ())
@@ -207,16 +210,12 @@ class Installation:
 
     def status(self) -> Object:
         """What `mpsd status` says on the node, which is never late."""
-        status: Object = json.loads(self.status_text("-o", "json"))
-        return status
+        return json.loads(self.status_text("-o", "json"))
 
     def status_text(self, *options: str) -> str:
-        return self.cluster.do(
-            "exec", f"daemonset/{AGENT}", "-n", SYSTEM, "--", "mpsd", "status", *options
-        ).out
+        return self.cluster.do(*IN_AGENT, "mpsd", "status", *options).out
 
     def logs(self, name: str) -> str:
-        """Of all pods of a component, as in `pods`."""
         names = [pod["metadata"]["name"] for pod in self.pods(name)]
         return "".join(self.cluster.do("logs", "-n", SYSTEM, each).out for each in names)
 
@@ -231,7 +230,7 @@ class Installation:
             )
 
     def restart_kubelet(self, machine: Machine) -> None:
-        """It is killed; then waits until both resources are registered with the new one."""
+        """Until both resources are registered with the new one."""
 
         def registered() -> int:
             return self.logs("agent").count('"registered"')
@@ -242,7 +241,6 @@ class Installation:
         eventually(lambda: registered() >= before + 2, "both resources again")
 
     def as_it_stands(self) -> str:
-        """What an operator would look at where it does not become ready."""
         looks = [
             ("get", "pods", "-o", "wide"),
             ("get", "events"),
@@ -254,7 +252,7 @@ class Installation:
         return "\n\n".join(f"{one.out}{one.err}" for one in said)
 
     def put_where(self, node_labels: dict[str, str]) -> None:
-        """Moves both DaemonSets, by their node selector."""
+        """By their node selector."""
         patch = json.dumps(
             [{"op": "replace", "path": "/spec/template/spec/nodeSelector", "value": node_labels}]
         )
@@ -268,8 +266,7 @@ Installed = TypeVar("Installed", bound=Installation)
 def labelled_node(cluster: Cluster) -> str:
     nodes = cluster.get("nodes", "-l", "ack.node.gpu.schedule=mps")["items"]
     assert len(nodes) == 1, "one node must have the label ack.node.gpu.schedule=mps"
-    name: str = nodes[0]["metadata"]["name"]
-    return name
+    return nodes[0]["metadata"]["name"]
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import re
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,20 +18,14 @@ _BETWEEN_S = 0.02  # a load, not an attack: some forty pods a second from two th
 
 @dataclass(slots=True)
 class Load:
-    """What was asked and what failed. slowest_s: of those that did not."""
-
     asked: int = 0
     failed: list[str] = field(default_factory=list)
-    slowest_s: float = 0.0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def note(self, trouble: str, took_s: float) -> None:
+    def note(self, trouble: str) -> None:
         with self._lock:
             self.asked += 1
-            if trouble:
-                self.failed.append(trouble)
-            else:
-                self.slowest_s = max(self.slowest_s, took_s)
+            self.failed += [trouble] if trouble else []
 
 
 @contextmanager
@@ -76,7 +69,6 @@ def _work(port: int, namespace: str, load: Load, over: threading.Event) -> None:
     number = 0
     while not over.wait(_BETWEEN_S):
         number += 1
-        began = time.monotonic()
         try:
             connection.request("POST", path, msgspec.json.encode(pod(f"load-{number}")), headers)
             answer = connection.getresponse()
@@ -84,7 +76,7 @@ def _work(port: int, namespace: str, load: Load, over: threading.Event) -> None:
         except OSError as error:
             connection.close()
             trouble = repr(error)
-        load.note(trouble, time.monotonic() - began)
+        load.note(trouble)
     connection.close()
 
 

@@ -4,9 +4,11 @@ can do."""
 import os
 import shutil
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 _UP = Path(__file__).parent / "kube" / "up.sh"
@@ -58,14 +60,12 @@ def this_machine() -> Machine:
 
 def mps_processes() -> list[int]:
     """The control daemons below /run/mpsd, which outlive their container, and their servers."""
-    names = (b"nvidia-cuda-mps-control", b"nvidia-cuda-mps-server")
+    names = ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
     found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            environment = (process / "environ").read_bytes()
-        except OSError:
-            continue  # gone, or the kernel's
-        if any(word.endswith(names) for word in words) and b"=/run/mpsd/" in environment:
-            found.append(int(process.name))
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # gone
+            folders = process.environ().values()
+            is_ours = any(folder.startswith("/run/mpsd/") for folder in folders)
+            if is_ours and any(word.endswith(names) for word in process.cmdline()):
+                found.append(process.pid)
     return found

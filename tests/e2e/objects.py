@@ -14,7 +14,6 @@ GPU = {"limits": {"aliyun.com/gpu-mem": "1"}}
 
 
 def pod(name: str, *, gpu: bool = False, **spec: Any) -> Object:
-    """A pod of one container; with a GPU it is one that no rule refuses."""
     container: Object = {"name": "main", "image": "local/busybox:1", "imagePullPolicy": "Never"}
     fields: Object = {"terminationGracePeriodSeconds": 0, "containers": [container]}
     if gpu:

@@ -16,13 +16,14 @@ from tests.e2e.waiting import eventually
 # CUDA's own context on an A30 and the last piece that was refused: a program can hold its grant
 # less this.
 CONTEXT_MIB = 300
+LIFTED = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"  # in the container, where no webhook looks
+BY_MPSD = 137  # by SIGKILL
 CLIENT = ("python", "-P", "-m", "mpsd.simulator.cuda_client")
 
 
 def container(
     image: str, gib: int, *actions: str, name: str = "main", client: Sequence[str] = CLIENT
 ) -> Object:
-    """A container that asks for so many GiB, and does this on the GPU."""
     return {
         "name": name,
         "image": image,
@@ -33,7 +34,6 @@ def container(
 
 
 def share(name: str, *containers: Object, **spec: Any) -> Object:
-    """A pod of nobody, that every rule of admission lets pass."""
     fields: Object = {
         "hostIPC": True,
         "restartPolicy": "Never",
@@ -58,13 +58,11 @@ class Pods:
             self.cluster.do("create", "-n", self.namespace, "-f", "-", given=pod)
 
     def start(self, name: str, gib: int, *actions: str, **spec: Any) -> None:
-        """A pod of one container; returns when its program has done these actions and holds its
-        context."""
+        """Once its program has done these actions and holds its context."""
         self.create(share(name, self.asks(gib, *actions, "hold"), **spec))
         self.wait_until_holding(name)
 
     def asks(self, gib: int, *actions: str) -> Object:
-        """A container for `share`."""
         return container(self.image, gib, *actions, client=self.client)
 
     def by_shell(self, gib: int, before: str, *actions: str) -> Object:
@@ -73,7 +71,6 @@ class Pods:
         return self.asks(gib) | {"command": ["sh", "-c", line]}
 
     def event(self, name: str, reason: str) -> str:
-        """The message of an event of this reason, which the pod has sooner or later."""
         found = eventually(
             lambda: [event["message"] for event in self.events(name) if event["reason"] == reason],
             f"{reason} of {name}",
@@ -86,7 +83,6 @@ class Pods:
         assert not any("broke" in line for line in self.said(name))
 
     def exit_code(self, name: str, *, within_s: float = 120.0) -> int:
-        """Of its one container, once that has ended."""
 
         def ended() -> Any:
             return self.status(name).get("state", {}).get("terminated")
@@ -97,11 +93,10 @@ class Pods:
         return self.cluster.get("pod", name, "-n", self.namespace)
 
     def phase(self, name: str) -> str:
-        found: str = self.get(name)["status"].get("phase", "")
-        return found
+        return self.get(name)["status"].get("phase", "")
 
     def said(self, name: str, container: str = "main") -> list[Object]:
-        """The lines of its program; none before it runs."""
+        """None before it runs."""
         logs = self.cluster.kubectl("logs", name, "-n", self.namespace, "-c", container)
         return (
             [json.loads(line) for line in logs.out.splitlines() if line.startswith("{")]
@@ -127,7 +122,6 @@ class Pods:
             ) from None
 
     def why(self, name: str) -> str:
-        """Whatever kubelet says about why it is not running."""
         status = self.get(name)["status"]
         states = [each.get("state", {}) for each in status.get("containerStatuses", ())]
         return json.dumps([status.get("reason"), status.get("message"), states])
@@ -143,32 +137,38 @@ class Pods:
         ).out
 
     def environment(self, name: str, container: str = "main") -> dict[str, str]:
-        """As a process of its container has it."""
         lines = self.run_in(name, "env", container=container).splitlines()
         return {key: value for key, _equals, value in (line.partition("=") for line in lines)}
 
     def delete(self, *names: str) -> None:
         self.cluster.do("delete", "pod", "-n", self.namespace, "--wait=false", *names)
 
+    def until_gone(self, *names: str) -> None:
+        there = ("get", "pods", "-n", self.namespace, "--ignore-not-found", *names)
+        eventually(lambda: not self.cluster.do(*there).out, f"{names} gone", within_s=60.0)
+
     def events(self, name: str) -> list[Object]:
         selector = f"involvedObject.name={name}"
-        found: list[Object] = self.cluster.get(
-            "events", "-n", self.namespace, "--field-selector", selector
-        )["items"]
-        return found
+        return self.cluster.get("events", "-n", self.namespace, "--field-selector", selector)[
+            "items"
+        ]
 
 
 def refused_at(said: Sequence[Object]) -> int:
     """The MiB that the program could allocate before CUDA said no."""
     (line,) = [line for line in said if "alloc_MiB" in line]
     assert "CUDA_ERROR_OUT_OF_MEMORY" in line["rc"], line
-    found: int = line["alloc_MiB"]
-    return found
+    return line["alloc_MiB"]
 
 
-def sample(image: str) -> Object:
-    """The published Job with its image and its program replaced, and nothing else."""
+def sample(pods: Pods) -> str:
+    """The name of the published Job's pod, whose image and program alone are other ones."""
     job: Object = yaml.safe_load(SAMPLE)
     (main,) = job["spec"]["template"]["spec"]["containers"]
-    main |= {"image": image, "command": [*CLIENT, "alloc=9000", "hold"], "workingDir": "/"}
-    return job
+    command = [*pods.client, "alloc=9000", "hold"]
+    main |= {"image": pods.image, "command": command, "workingDir": "/"}
+    cluster, there = pods.cluster, ("-n", pods.namespace)
+    cluster.do("apply", *there, "-f", "-", given=job)
+    of_job = ("pods", *there, "-l", "app=mps-sample")
+    (found,) = eventually(lambda: cluster.get(*of_job)["items"], "the Job's pod")
+    return found["metadata"]["name"]

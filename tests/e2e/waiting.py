@@ -25,7 +25,6 @@ def eventually(look: Callable[[], T], what: str, *, within_s: float = 30.0) -> T
 
 
 def never(look: Callable[[], bool], what: str, *, for_s: float) -> None:
-    """That something does not come true for a while."""
     deadline = time.monotonic() + for_s
     while time.monotonic() < deadline:
         assert not look(), what

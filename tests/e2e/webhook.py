@@ -32,8 +32,6 @@ _LIVES = ("--serving-life", "15s", "--authority-life", "45s", "--settle", "2s", 
 
 @dataclass(slots=True)
 class Replica:
-    """One process."""
-
     process: subprocess.Popen[bytes]
     backend: Backend
     log: Path
@@ -77,7 +75,6 @@ class Webhook:
         self.cluster.apply_all(self.objects())
 
     def start(self) -> Replica:
-        """One more replica, when it is ready."""
         self._started += 1
         port, probes = free_port(), free_port()
         log = self.folder / f"replica{self._started}.log"
@@ -150,7 +147,6 @@ class Webhook:
 
 @contextmanager
 def running_webhook(cluster: Cluster, folder: Path, host: str) -> Iterator[Webhook]:
-    """The manifests applied, two replicas registered; afterwards everything is taken away again."""
     webhook = Webhook(cluster, folder)
     with ExitStack() as undo:
         port = undo.enter_context(balancing(host, webhook.backends))

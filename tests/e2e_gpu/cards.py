@@ -18,7 +18,7 @@ _SETTINGS = (
 )
 
 
-def _smi(*options: str) -> str:
+def nvidia_smi(*options: str) -> str:
     smi = shutil.which("nvidia-smi")
     if not smi:
         return ""
@@ -27,8 +27,8 @@ def _smi(*options: str) -> str:
 
 
 def cards_here() -> str:
-    """The settings of each, a line each; empty where there is none."""
-    return _smi(f"--query-gpu={','.join(_SETTINGS)}", "--format=csv,noheader")
+    """A line each; empty where there is none."""
+    return nvidia_smi(f"--query-gpu={','.join(_SETTINGS)}", "--format=csv,noheader")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,21 +6,18 @@ a run of all tests it is skipped.
 """
 
 import os
-import shutil
-import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.installation import Images
+from tests.e2e.installation import IN_AGENT, Images
 from tests.e2e.machine import Machine, this_machine
 from tests.e2e.shares import CLIENT, Pods
 from tests.e2e.waiting import eventually
 from tests.e2e_gpu import image
-from tests.e2e_gpu.cards import Cards, cards_here
+from tests.e2e_gpu.cards import Cards, cards_here, nvidia_smi
 from tests.e2e_gpu.installation import REAL, SIMULATE, GpuInstallation, on_gpus
 from tests.e2e_gpu.record import GpuRunRecord
 from tests.e2e_gpu.rig import Rig, missing_programs, started
@@ -53,7 +50,7 @@ def _is_asked_for(config: pytest.Config) -> bool:
 
 
 def _why_not(config: pytest.Config) -> str:
-    """What keeps these tests from running; empty where nothing does."""
+    """Empty where nothing keeps these tests from running."""
     if config.getoption("--kubeconfig"):
         return (
             ""
@@ -146,22 +143,15 @@ def mpsd(
 
 @pytest.fixture(scope="module")
 def pods(request: pytest.FixtureRequest, cluster: Cluster, mpsd: GpuInstallation) -> Iterator[Pods]:
-    """A namespace for the tests of a file. At its end everything that they held has been given
-    back."""
-    name = f"e2e-{uuid4().hex[:8]}"
-    cluster.do("create", "namespace", name)
-    cluster.wait_until_it_takes_pods(name)
-    try:
+    """At its end everything that they held has been given back."""
+    with cluster.namespace() as name:
         yield Pods(cluster, name, mpsd.image, CLIENT if SIMULATE else REAL)
-    finally:
-        cluster.do("delete", "namespace", name, "--wait=false")
     if request.session.exitstatus != pytest.ExitCode.INTERRUPTED:
         eventually(mpsd.is_ledger_at_zero, "no grant is left", within_s=60.0)
 
 
 @pytest.fixture
 def machine(rig: Rig | None) -> Machine:
-    """What only root on the node can do."""
     return this_machine()
 
 
@@ -183,26 +173,10 @@ def pytest_runtest_makereport(
 
 
 def as_it_stands(installation: GpuInstallation, pods: Pods | None) -> str:
-    """What one would look at; what cannot be had says so itself."""
     cluster = installation.cluster
-    looks = [("get", "pods", "-A", "-o", "wide"), ("get", "mps", "-o", "wide")]
+    looks = [("get", "mps", "-o", "wide"), (*IN_AGENT, "mpsd", "status")]
     if pods:
-        looks.append(("get", "events", "-n", pods.namespace))
+        looks.append(("get", "pods,events", "-n", pods.namespace, "-o", "wide"))
     said = [f"{one.out}{one.err}" for one in (cluster.kubectl(*look) for look in looks)]
-    status = cluster.kubectl(
-        "exec", "daemonset/mpsd-agent", "-n", "mpsd-system", "--", "mpsd", "status"
-    )
-    logs = [
-        cluster.kubectl(
-            "logs", "-n", "mpsd-system", "-l", f"app.kubernetes.io/name=mpsd-{name}", "--tail=25"
-        ).out
-        for name in ("control", "agent")
-    ]
-    smi = shutil.which("nvidia-smi")
-    seen = (
-        subprocess.run([smi], capture_output=True, text=True, timeout=30, check=False).stdout
-        if smi
-        else ""
-    )
-    dump = "\n\n".join([*said, status.out + status.err, *logs, seen])
+    dump = "\n\n".join([installation.as_it_stands(), *said, nvidia_smi()])
     return "\n".join(line[:_WIDEST] for line in dump.splitlines())

@@ -12,7 +12,7 @@ _IMAGE = os.environ.get("MPSD_E2E_FRAMEWORKS_IMAGE", "")
 
 
 def runs_python(container: Object, program: str) -> Object:
-    """Has the container run this text, with the frameworks; what its pod's spec needs for that."""
+    """What its pod's spec needs for that."""
     container["command"] = [PYTHON, "-c", program]
     if _IMAGE:
         container["image"] = _IMAGE

@@ -1,9 +1,8 @@
 """Images made of this machine's own files, where none can be built or pulled: mpsd's, and that of a
 pod's sandbox.
 
-mpsd's has what images/Dockerfile puts there (its venv in /opt/mpsd, tini, whatever it imports), on
-a base of this machine's Python, its shared libraries but for the driver's, and a few of its
-programs.
+With what images/Dockerfile puts there, on this machine's Python, its shared libraries but for the
+driver's, and a few of its programs.
 """
 
 import importlib.metadata

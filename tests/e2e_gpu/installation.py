@@ -45,8 +45,7 @@ class GpuInstallation(Installation):
 
     def gpus(self) -> list[Object]:
         """As `mpsd status` has them: `uuid`, `memoryMiB`, `sms` and more."""
-        found: list[Object] = self.status()["gpus"]
-        return found
+        return self.status()["gpus"]
 
     def wait_until_offered(self) -> None:
         def is_offered() -> bool:
@@ -62,7 +61,6 @@ class GpuInstallation(Installation):
         return dict(found)
 
     def clients_of(self, pod: str) -> int:
-        """How many of its processes mpsd sees on the GPU."""
         return sum(
             grant["clients"]
             for grant in self.status()["grants"]

@@ -72,7 +72,6 @@ class GpuRunRecord:
 
 
 def gpu_rows(folder: Path = RECORDS) -> list[tuple[str, ...]]:
-    """A row for each record of such a run."""
     found = [
         json.loads(file.read_text())
         for file in sorted(folder.glob("*-e2e-gpu-*.json"), reverse=True)

@@ -1,9 +1,8 @@
-"""A Kubernetes of this machine's own with its GPUs: control plane, containerd, NVIDIA's container
-runtime, one kubelet.
+"""A Kubernetes of this machine's own with its GPUs: control plane and kubelet of
+tests/e2e/kube/up.sh, containerd, NVIDIA's container runtime.
 
-The control plane and kubelet are those of tests/e2e/kube/up.sh. What of the machine is not as on a
-node of a cluster (README.md) is seen here, not told. Whatever ends the tests, `stop` leaves no
-process, mount or cgroup of it behind.
+What is not as on a node of a cluster (README.md) is seen here. Whatever ends the tests, `stop`
+leaves no process, mount or cgroup of it behind.
 """
 
 import contextlib
@@ -21,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
+
+import psutil
 
 from tests.e2e.machine import mps_processes
 from tests.e2e.waiting import eventually
@@ -80,7 +81,6 @@ class Rig:
         return self.state / "kubeconfig"
 
     def start(self) -> None:
-        """Until the node is ready. Says what it waits for."""
         began = time.monotonic()
 
         def say(what: str) -> None:
@@ -148,7 +148,6 @@ class Rig:
         return 16443 + int(os.environ.get("E2E_PORTS", "0"))
 
     def logs(self) -> str:
-        """The last lines of each of its processes."""
         found = []
         for log in sorted(self.state.glob("*.log")):
             lines = log.read_text(errors="replace").splitlines()[-12:]
@@ -293,7 +292,6 @@ state = "{self.state}/containerd/state"
         (self.state / "kubelet.yaml").write_text(json.dumps(fields))
 
     def stop(self) -> None:
-        """All of it, as far as it goes; what resists is named."""
         with contextlib.suppress(subprocess.TimeoutExpired, OSError, AssertionError):
             self._up("kubelet", "stop")
             for task in self._ctr("tasks", "ls", "-q").stdout.split():
@@ -327,7 +325,6 @@ state = "{self.state}/containerd/state"
             shutil.rmtree(folder, ignore_errors=True)
 
     def left_behind(self) -> list[str]:
-        """Processes of it that are still there, and folders."""
         processes = [f"process {pid}" for pid in (*_shims(self.state), *mps_processes())]
         return processes + [
             str(path) for path in (_KUBELET, _RUN, self.state, _CGROUPS / "mpsd") if path.exists()
@@ -335,7 +332,6 @@ state = "{self.state}/containerd/state"
 
 
 def missing_programs(programs: Path, *, simulated: bool) -> list[str]:
-    """What a rig cannot do without."""
     of_kubernetes = ("kube-apiserver", "kube-scheduler", "kube-controller-manager", "kubelet")
     missing = [
         f"{programs}/{name}" for name in of_kubernetes if not os.access(programs / name, os.X_OK)
@@ -374,7 +370,6 @@ def started(programs: Path, *, simulated: bool) -> Iterator[Rig]:
 
 
 def _wait_for(lock: IO[str]) -> None:
-    """Until nobody else has a node on this machine."""
     print(f"rig: one node a machine: {_LOCK}", flush=True)
 
     def is_ours() -> bool:
@@ -426,31 +421,23 @@ def _loopback_address(address: str) -> None:
 
 
 def _shims(state: Path) -> list[int]:
-    address = f"{state}/containerd.sock".encode()
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (process / "cmdline").read_bytes().split(b"\0")
-            if b"containerd-shim-runc-v2" in words[0] and address in words:
-                found.append(int(process.name))
+    address, found = f"{state}/containerd.sock", []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words = process.cmdline()
+            if words and "containerd-shim-runc-v2" in words[0] and address in words:
+                found.append(process.pid)
     return found
 
 
 def _kill(pids: Sequence[int]) -> None:
     """Until they are gone, for 10 s at most."""
+    killed = []
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and any(_is_alive(pid) for pid in pids):
-        time.sleep(0.05)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+        with contextlib.suppress(psutil.NoSuchProcess):
+            killed.append(psutil.Process(pid))
+            killed[-1].kill()
+    psutil.wait_procs(killed, timeout=10)
 
 
 def _mounts_below(*folders: Path) -> list[str]:

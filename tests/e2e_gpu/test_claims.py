@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.e2e.claims import Claims, claims_instead_of_plugins, pod_with
+from tests.e2e.claims import Claims, claims_instead_of_plugins
 from tests.e2e.cluster import Cluster
 from tests.e2e.machine import this_machine
 from tests.e2e.shares import Pods, refused_at
@@ -27,11 +27,7 @@ def claims(cluster: Cluster, mpsd: GpuInstallation, pods: Pods) -> Iterator[Clai
 @pytest.fixture(autouse=True)
 def nothing_left(claims: Claims) -> Iterator[None]:
     yield
-    eventually(
-        lambda: not claims.files() and not claims.grants(),
-        "nothing left of the claims",
-        within_s=60.0,
-    )
+    claims.until_nothing_is_left()
 
 
 def test_two_pods_in_two_namespaces_share_a_gpu_and_each_holds_to_its_claim(
@@ -60,21 +56,12 @@ def test_two_pods_in_two_namespaces_share_a_gpu_and_each_holds_to_its_claim(
 
 
 def test_a_program_that_takes_more_than_its_claim_is_ended_and_its_pod_hears_why(
-    pods: Pods, claims: Claims
+    claims: Claims,
 ) -> None:
-    claims.create("greedy", 2)
-    lifted = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"
-    pods.create(pod_with(pods, "greedy", "greedy", "alloc=12000", "hold", before=lifted))
-    assert pods.exit_code("greedy") == 137
-    print(f"\n{pods.event('greedy', 'GPUMemoryExceeded')}")
-    claims.end("greedy")
+    claims.assert_greed_is_ended()
 
 
 def test_a_fault_taints_the_gpu_and_shows_in_the_status_of_its_pods_until_it_is_healed(
-    pods: Pods, claims: Claims
+    claims: Claims,
 ) -> None:
-    claims.create("faulty", 4)
-    pods.create(pod_with(pods, "faulty", "faulty", "alloc=100", "fault", "linger"))
-    claims.until_in_fault("faulty")
-    assert claims.start("next", 20, "alloc=100")
-    claims.end("faulty", "next")
+    claims.assert_a_fault_heals()

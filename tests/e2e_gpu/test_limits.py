@@ -3,12 +3,11 @@
 from collections.abc import Callable
 
 import pytest
-import yaml
 
-from tests.e2e.cluster import Cluster, Object
+from tests.e2e.cluster import Object
 from tests.e2e.installation import PERCENT
-from tests.e2e.objects import SAMPLE
 from tests.e2e.shares import Pods, refused_at, share
+from tests.e2e.shares import sample as published
 from tests.e2e.waiting import eventually
 from tests.e2e_gpu.installation import CONTEXT_MIB, GpuInstallation
 
@@ -19,28 +18,13 @@ Record = Callable[[str, object], None]
 
 
 @pytest.fixture(scope="module")
-def sample(cluster: Cluster, mpsd: GpuInstallation, pods: Pods) -> str:
-    """The name of the published Job's pod: its image and its program are replaced, and nothing
-    else."""
-    job: Object = yaml.safe_load(SAMPLE)
-    (main,) = job["spec"]["template"]["spec"]["containers"]
-    main |= {
-        "image": mpsd.image,
-        "command": [*pods.client, "alloc=9000", "hold"],
-        "workingDir": "/",
-    }
-    cluster.do("apply", "-n", pods.namespace, "-f", "-", given=job)
-    (found,) = eventually(
-        lambda: cluster.get("pods", "-n", pods.namespace, "-l", "app=mps-sample")["items"],
-        "the Job's pod",
-    )
-    name: str = found["metadata"]["name"]
-    return name
+def sample(pods: Pods) -> str:
+    """The name of the published Job's pod."""
+    return published(pods)
 
 
 @pytest.fixture(scope="module")
 def shares(mpsd: GpuInstallation, pods: Pods, sample: str) -> dict[str, list[Object]]:
-    """What the program of each said, once all of them hold what they got."""
     largest = max(gpu["memoryMiB"] for gpu in mpsd.gpus()) // 1024 - 8
     asked = {name: (gib, percent) for name, (gib, percent) in _SHARES.items() if gib <= largest - 8}
     for name, (gib, percent) in asked.items():

@@ -44,7 +44,6 @@ signal.signal(signal.SIGTERM, lambda *_: program.send_signal(signal.SIGTERM))
 code = program.wait()
 sys.exit(code if code >= 0 else 128 - code)
 """
-# How a program is started: what stands before it.
 _STARTS = {
     "pid1": (),
     "tini": ("/opt/mpsd/init/tini", "-s", "--"),
@@ -54,7 +53,6 @@ _PRODUCTS_ELSEWHERE = "products: MPSD_E2E_FRAMEWORKS names no Python with PyTorc
 
 
 def _container(pods: Pods, kernels: str, start: str) -> tuple[Object, Object]:
-    """With what its pod's spec needs beside it."""
     asks, spec = pods.asks(_GIB, *_KERNELS), {}
     asks["env"] = [{"name": "HOME", "value": "/tmp"}]
     if kernels == "products" and SIMULATE:
@@ -111,7 +109,6 @@ class Round:
     names: list[str] = field(default_factory=list)
 
     def begin(self, kind: Callable[[str, str, Object], Object]) -> None:
-        """kind: of the objects that the pods are of."""
         for kernels in _kinds():
             for start in _STARTS:
                 asks, spec = _container(self.pods, kernels, start)

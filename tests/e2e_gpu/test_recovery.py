@@ -6,13 +6,13 @@ import signal
 
 import pytest
 
-from tests.e2e.cluster import Cluster, Object
+from tests.e2e.cluster import Object
 from tests.e2e.machine import Machine
+from tests.e2e.restarts import Witness
 from tests.e2e.shares import Pods, refused_at, share
-from tests.e2e.waiting import eventually, never
+from tests.e2e.waiting import eventually
 from tests.e2e_gpu.installation import CONTEXT_MIB, GpuInstallation
 
-_NOWHERE, _HERE = {"mpsd.io/e2e": "nowhere"}, {"ack.node.gpu.schedule": "mps"}
 _GIB = 5
 
 
@@ -65,40 +65,11 @@ def test_a_killed_daemon_ends_its_programs_and_the_next_one_waits_at_the_gate_an
 
 
 def test_after_a_reboot_no_container_starts_before_its_domain_serves(
-    cluster: Cluster, mpsd: GpuInstallation, pods: Pods, machine: Machine
+    mpsd: GpuInstallation, pods: Pods, machine: Machine
 ) -> None:
-    """Neither control nor agent is there when kubelet comes up, and kubelet has the pod's devices
-    in its checkpoint."""
-    pods.start("before", _GIB, "alloc=1000", restartPolicy="Always")
-    first = pods.status("before")["containerID"]
-    machine.kubelet("kill")
-    mpsd.put_where(_NOWHERE)
-
-    def runs() -> bool:
-        status = pods.status("before")
-        return "running" in status.get("state", {}) and status["containerID"] != first
-
-    try:
-        machine.reboot()
-        machine.kubelet("start")
-        eventually(
-            lambda: not mpsd.pods("control") and not mpsd.pods("agent"),
-            "neither of the two",
-            within_s=90.0,
-        )
-
-        def is_held_back() -> str:
-            assert not runs(), "it runs without MPS and without a limit"
-            ended = pods.get("before")["status"].get("message", "")
-            return str(
-                ended
-                or pods.status("before").get("state", {}).get("waiting", {}).get("message", "")
-            )
-
-        print(f"\nkubelet meanwhile: {eventually(is_held_back, 'held back', within_s=60.0)}")
-        never(runs, "it runs without MPS and without a limit", for_s=2.0)
-    finally:
-        mpsd.put_where(_HERE)
+    before = Witness(mpsd, pods, _GIB)
+    before.begin("alloc=1000")
+    before.is_held_back_after_a_reboot(machine)
     mpsd.wait_until_offered()
     pods.create(share("after-reboot", pods.asks(_GIB, "alloc=9000", "hold")))
     _assert_has_its_share(pods.wait_until_holding("after-reboot"))

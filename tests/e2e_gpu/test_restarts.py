@@ -1,51 +1,28 @@
-"""Everything that may be restarted is, while a program holds memory on a real GPU: the same one
-through all of it."""
+"""What a program that holds memory on a real GPU does not notice: every restart."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import Cluster
-from tests.e2e.installation import AGENT, SYSTEM
 from tests.e2e.machine import Machine, mps_processes
+from tests.e2e.restarts import Witness
 from tests.e2e.shares import Pods
-from tests.e2e.waiting import eventually
 from tests.e2e_gpu.installation import GpuInstallation
 
-_WITNESS, _GIB = "witness", 5
+
+@pytest.fixture(scope="module")
+def witness(mpsd: GpuInstallation, pods: Pods) -> Witness:
+    made = Witness(mpsd, pods)
+    made.begin("alloc=4000")
+    return made
 
 
-@pytest.fixture(scope="module", autouse=True)
-def witness(pods: Pods) -> None:
-    """Its kubelet would start it again."""
-    pods.start(_WITNESS, _GIB, "alloc=4000", restartPolicy="Always")
+def test_the_agent_rolled_costs_no_program_anything(witness: Witness) -> None:
+    witness.sees_the_agent_rolled()
 
 
-def _assert_noticed_nothing(pods: Pods, mpsd: GpuInstallation) -> None:
-    pods.assert_holds(_WITNESS)
-    assert pods.status(_WITNESS)["restartCount"] == 0
-    eventually(lambda: mpsd.granted_mib(pods.namespace).get(_WITNESS) == _GIB * 1024, "its grant")
-
-
-def test_the_agent_rolled_costs_no_program_anything(
-    cluster: Cluster, mpsd: GpuInstallation, pods: Pods
-) -> None:
-    agent = mpsd.agent()
-    cluster.do("rollout", "restart", f"daemonset/{AGENT}", "-n", SYSTEM)
-    mpsd.wait_for_another_agent(agent)
-    pods.start("after-roll", 2)
-    _assert_noticed_nothing(pods, mpsd)
-
-
-def test_the_control_container_killed_costs_no_program_anything(
-    mpsd: GpuInstallation, pods: Pods
-) -> None:
-    """Its daemons are in no cgroup of the container, and the next one adopts them."""
-    daemons = mpsd.daemons()
-    mpsd.kill_control()
-    pods.start("after-control", 2)
-    assert mpsd.daemons() == daemons
-    _assert_noticed_nothing(pods, mpsd)
+def test_the_control_container_killed_costs_no_program_anything(witness: Witness) -> None:
+    witness.sees_control_killed()
 
 
 def test_daemons_and_servers_are_in_cgroups_of_their_own(
@@ -63,11 +40,5 @@ def test_daemons_and_servers_are_in_cgroups_of_their_own(
     assert {*found.values()} == wanted
 
 
-def test_kubelet_restarted_costs_no_program_anything(
-    mpsd: GpuInstallation, pods: Pods, machine: Machine
-) -> None:
-    agent = mpsd.agent()
-    mpsd.restart_kubelet(machine)
-    pods.start("after-kubelet", 2)
-    _assert_noticed_nothing(pods, mpsd)
-    assert mpsd.agent() == agent
+def test_kubelet_restarted_costs_no_program_anything(machine: Machine, witness: Witness) -> None:
+    witness.sees_kubelet_restarted(machine)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.e2e.cluster import Cluster
-from tests.e2e.installation import CONTROL, SYSTEM
+from tests.e2e.installation import CONTROL, IN_AGENT, SYSTEM
 from tests.e2e.machine import Machine
 from tests.e2e.plugins import kubectl_mps
 from tests.e2e.shares import Pods
@@ -31,9 +31,7 @@ def test_top_shows_what_each_program_uses(
     cluster: Cluster, mpsd: GpuInstallation, pods: Pods, seen: str
 ) -> None:
     def top() -> str:
-        said = cluster.do(
-            "exec", "daemonset/mpsd-agent", "-n", SYSTEM, "--", "mpsd", "top", "--once"
-        ).out
+        said = cluster.do(*IN_AGENT, "mpsd", "top", "--once").out
         assert seen in said
         return said
 

@@ -10,13 +10,11 @@ import pytest
 from mpsd.bench import cuda_client
 from tests.e2e.cluster import Cluster
 from tests.e2e.machine import Machine
-from tests.e2e.shares import Pods, share
+from tests.e2e.shares import BY_MPSD, LIFTED, Pods, share
 from tests.e2e.waiting import eventually
 from tests.e2e_gpu.installation import SIMULATE, GpuInstallation
 
 _GIB, _TAKEN_MIB = 2, 4000
-_BY_MPSD = 137  # by SIGKILL
-_LIFTED = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"  # in the container, where no webhook looks
 _PARTITIONING = "export CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING=1"
 # Double-forked, in a session of its own, with no more environment than it needs to reach MPS.
 _DETACHED = """
@@ -41,8 +39,8 @@ def neighbour(pods: Pods) -> str:
 
 
 def test_who_lifts_his_limit_and_takes_more_is_ended(pods: Pods, neighbour: str) -> None:
-    pods.create(share("greedy", pods.by_shell(_GIB, _LIFTED, f"alloc={_TAKEN_MIB}", "hold")))
-    assert pods.exit_code("greedy", within_s=60.0) == _BY_MPSD
+    pods.create(share("greedy", pods.by_shell(_GIB, LIFTED, f"alloc={_TAKEN_MIB}", "hold")))
+    assert pods.exit_code("greedy", within_s=60.0) == BY_MPSD
     print(f"\n{pods.event('greedy', 'GPUMemoryExceeded')}")
     pods.assert_holds(neighbour)
 
@@ -55,7 +53,7 @@ def test_who_leaves_mps_is_ended(pods: Pods, neighbour: str) -> None:
             pods.by_shell(_GIB, "export CUDA_MPS_PIPE_DIRECTORY=/nowhere", "alloc=100", "hold"),
         )
     )
-    assert pods.exit_code("outside", within_s=60.0) == _BY_MPSD
+    assert pods.exit_code("outside", within_s=60.0) == BY_MPSD
     print(f"\n{pods.event('outside', 'GPUOutsideMPS')}")
     pods.assert_holds(neighbour)
 
@@ -73,7 +71,7 @@ def test_a_detached_child_with_a_clean_environment_is_ended_and_its_parent_is_no
 
 
 def test_who_lifts_his_limit_and_takes_no_more_is_reported(pods: Pods) -> None:
-    pods.create(share("lifted", pods.by_shell(_GIB, _LIFTED, "alloc=100", "hold")))
+    pods.create(share("lifted", pods.by_shell(_GIB, LIFTED, "alloc=100", "hold")))
     pods.wait_until_holding("lifted")
     print(f"\n{pods.event('lifted', 'GPULimitLifted')}")
     pods.assert_holds("lifted")
@@ -106,7 +104,7 @@ def test_a_pod_without_a_grant_is_ended(
         asks = stranger.asks(1, "alloc=100", "hold") | {"resources": {}}
         asks["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
         stranger.create(share("stranger", asks))
-        assert stranger.exit_code("stranger", within_s=60.0) == _BY_MPSD
+        assert stranger.exit_code("stranger", within_s=60.0) == BY_MPSD
         print(f"\n{stranger.event('stranger', 'GPUWithoutGrant')}")
     pods.assert_holds(neighbour)
 

@@ -22,8 +22,6 @@ _DEADLINE_S = 60.0
 
 @dataclass(frozen=True)
 class World:
-    """A cluster, and names in it that nobody else uses."""
-
     namespace: str
     node: str
     is_real: bool
@@ -90,7 +88,6 @@ async def ready_for_pods(kube: Kube, world: World) -> bool:
 
 
 async def eventually(look: Callable[[], Awaitable[Any]], what: str) -> Any:
-    """What `look` gives once it is true."""
     try:
         async with asyncio.timeout(_DEADLINE_S):
             while not (found := await look()):  # noqa: ASYNC110 - what is waited for is behind an API
@@ -140,7 +137,7 @@ def config_map(name: str, **data: str) -> Object:
 
 
 async def define(kube: Kube, definition: Object) -> None:
-    """Makes a kind known, unless it is, and waits until it is served."""
+    """Unless it is known; waits until it is served."""
     with suppress(Conflict):
         await kube.create(CRDS, definition)
     resource = Resource(

@@ -43,7 +43,6 @@ def _capacity(value: str, default: str, least: str = "", most: str = "", step: s
 
 
 def gpu(name: str, gib: int = 22, **more: Any) -> Object:
-    """As mpsd offers one."""
     return {
         "name": name,
         "allowMultipleAllocations": True,
@@ -103,7 +102,7 @@ class Claims:
         return self.world.namespace
 
     async def start(self, name: str, claim: str = "", **entry: str) -> Object:
-        """A pod that has the claim, once it is bound or was refused; it as it is then."""
+        """Once it is bound or was refused; as it is then."""
         made = pod(name)
         made["spec"] |= {
             "schedulerName": "default-scheduler",
@@ -121,15 +120,13 @@ class Claims:
             )
             return found if refused or found["spec"].get("nodeName") else None
 
-        found: Object = await eventually(decided, f"{name} is bound or refused")
-        return found
+        return await eventually(decided, f"{name} is bound or refused")
 
     async def gotten(self, name: str) -> Gotten:
         """Empty where the claim is not allocated."""
         return _gotten(results_of(await self.kube.get(CLAIMS, name, self.space)))
 
     async def try_one(self, name: str, *requests: Object, **devices: Any) -> Gotten:
-        """What a claim gets for a pod of its name."""
         await self.claim(name, *requests, **devices)
         await self.start(name)
         return await self.gotten(name)
@@ -368,7 +365,6 @@ def _random_request(random: Random) -> Object:
 
 
 async def _as_simulated(claims: Claims, name: str) -> Gotten:
-    """What the simulated scheduler would give."""
     kube, used = claims.kube, ConsumedCapacity()
     for claim in await kube.list(CLAIMS, claims.space):
         for result in results_of(claim):

@@ -17,7 +17,7 @@ _DEADLINE_S = 20.0
 
 
 async def next_change(changes: AsyncIterator[WatchEvent]) -> tuple[ChangeKind, str]:
-    """The next one that is no bookmark, with the name of its object."""
+    """That is no bookmark, with the name of its object."""
     async with asyncio.timeout(_DEADLINE_S):
         async for change in changes:
             if change.kind is not ChangeKind.BOOKMARK:

@@ -23,8 +23,7 @@ def values(**more: Any) -> Object:
 
 
 def merged(values: Object, others: Object) -> Object:
-    """As Helm merges the second file of values into the first: maps by their fields, all else
-    whole."""
+    """As Helm does: maps by their fields, all else whole."""
     together = dict(values)
     for name, value in others.items():
         both = isinstance(value, dict) and isinstance(together.get(name), dict)
@@ -33,7 +32,6 @@ def merged(values: Object, others: Object) -> Object:
 
 
 def rendered_by_helm(given: Object, kubernetes: str = KUBERNETES) -> tuple[Object, ...]:
-    """The objects of `text_by_helm`."""
     return _rendered(json.dumps(given, sort_keys=True), kubernetes)
 
 
@@ -69,8 +67,7 @@ def text_by_helm(given: Object, kubernetes: str = KUBERNETES) -> str:
             json.dumps(given),
         )
         answer = _native.call_string("helm_install", *arguments, json.dumps(options))
-    text: str = json.loads(answer)["manifest"]
-    return text
+    return json.loads(answer)["manifest"]
 
 
 @cache

@@ -1,8 +1,7 @@
 """Makes those files of manifests/ that say what others say: `python -m tests.manifests.made`.
 
-The chart reads limits/ from copies, its schema of the policy is that of mpsd's own reader, and
-install.yaml is what the chart renders for ACK's published form. A test holds each to what would be
-made now.
+Copies of limits/, the policy's schema by mpsd's own reader, and install.yaml, which is ACK's
+published form. A test holds each to what would be made now.
 """
 
 import json
@@ -28,7 +27,7 @@ _NOTES = {"title", "description"}
 
 
 def made() -> Iterator[tuple[Path, str]]:
-    """Each file and its text, which of the last one is made from the others as they lie there."""
+    """The last one is made from the others as they lie there."""
     for name in ("policy.yaml", "gpus.yaml"):
         yield CHART / "files" / name, (shipped_folder() / name).read_text()
     yield CHART / "values.schema.json", _schema()
@@ -59,8 +58,7 @@ def _schema() -> str:
 
 
 def _plain(schema: Any) -> Any:
-    """Without titles and docstrings, which are for who reads the code, and with no field required:
-    what is absent is as shipped."""
+    """Without titles, docstrings and required fields: what is absent is as shipped."""
     if isinstance(schema, list):
         return [_plain(one) for one in schema]
     if not isinstance(schema, dict):

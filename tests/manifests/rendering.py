@@ -25,8 +25,7 @@ ALL = (PLAIN, OLD, "@29", "scheduler@20", "scheduler@24", *VALUES)
 
 
 def values_of(names: str) -> Object:
-    """Those of values files, one after the other with a plus between them, as for `helm
-    template`."""
+    """names: of values files, with a plus between them, the later over the earlier."""
     given = values(createNamespace=True)
     for name in filter(None, names.split("+")):
         given = merged(given, yaml.safe_load((MANIFESTS / f"values/{name}.yaml").read_text()))
@@ -35,7 +34,6 @@ def values_of(names: str) -> Object:
 
 @cache
 def rendered(place: str) -> tuple[Object, ...]:
-    """What `helm template` makes."""
     names, _at, minor = place.partition("@")
     return rendered_by_helm(values_of(names), f"v1.{minor or LATEST}.2")
 
@@ -54,8 +52,29 @@ def named(place: str, kind: str, name: str) -> Object:
     return found
 
 
+def workload(place: str, name: str) -> Object:
+    """The spec of a DaemonSet or Deployment."""
+    kinds = ("DaemonSet", "Deployment")
+    (found,) = [
+        thing
+        for thing in rendered(place)
+        if thing["kind"] in kinds and thing["metadata"]["name"] == name
+    ]
+    return found["spec"]
+
+
+def pod_of(place: str, name: str) -> Object:
+    return workload(place, name)["template"]["spec"]
+
+
+def container_of(place: str, name: str, container: str = "") -> Object:
+    """The only one, or the one of this name."""
+    found = pod_of(place, name)["containers"]
+    (one,) = [one for one in found if container in {"", one["name"]}]
+    return one
+
+
 def policy_of(place: str) -> Policy:
-    """That of the limits in the manifests, as mpsd reads it."""
     data = named(place, "ConfigMap", "mpsd-limits")["data"]
     return read_policy(yaml.safe_load(data["policy.yaml"]), "policy.yaml")
 

@@ -6,7 +6,6 @@ from tests.manifests.rendering import PLAIN, VALUES, Object, of_kind
 
 
 def rights_table() -> list[tuple[str, str]]:
-    """A row for each rule of each account, and the values files that have it."""
     places: dict[str, list[str]] = {}
     everywhere = [PLAIN, *VALUES]
     for place in everywhere:

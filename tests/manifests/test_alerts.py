@@ -25,7 +25,7 @@ SHOWN = [pytest.param(panel, id=panel["title"]) for panel in PANELS if panel["ty
 
 
 def closed_values(name: str, label: str) -> type[StrEnum] | list[str] | None:
-    """The values that this label of this metric can have; None where they are open."""
+    """None where they are open."""
     if label == JOB:
         return [job_of(exporter) for exporter in Exporter]
     if (name, label) == ("mpsd_plugin_calls_total", "outcome"):
@@ -34,7 +34,6 @@ def closed_values(name: str, label: str) -> type[StrEnum] | list[str] | None:
 
 
 def faults_of_selector(function: str, name: str, matchers: str, window: str) -> Iterator[str]:
-    """What the table of metrics knows nothing of in one selector of a query."""
     metric = SERIES.get(name)
     if metric is None and name not in {"up", *RECORDED}:
         yield f"no metric {name}"
@@ -76,12 +75,10 @@ def labels_of(name: str) -> set[str]:
 
 
 def labels_in(query: str) -> set[str]:
-    """The labels of everything that the query names."""
     return set().union(*(labels_of(name) for _function, name, *_rest in SELECTOR.findall(query)))
 
 
 def faults_of(query: str) -> list[str]:
-    """Each thing in the query that the table of metrics does not have."""
     found = [fault for one in SELECTOR.findall(query) for fault in faults_of_selector(*one)]
     grouped = {
         label.strip() for _word, labels in GROUPED.findall(query) for label in labels.split(",")

@@ -20,13 +20,11 @@ INSTALL = page("docs/install.md")
 
 
 def block(words: str, of: Page = INSTALL) -> str:
-    """The one block of code that contains these words."""
     (found,) = (fence.text for fence in of.fences if words in fence.text)
     return found
 
 
 def clusters() -> dict[str, list[str]]:
-    """The values files of each row of the table of clusters."""
     _before, table = INSTALL.text.split("| cluster | [values files](#values) |", 1)
     rows = re.findall(r"^\| ([^|]+) \| ([^|]*`[^|]*) \|", table.split("\n\n", 1)[0], re.MULTILINE)
     return {name: re.findall(r"`([\w.-]+)`", names) for name, names in rows}
@@ -40,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(folder: Path, lines: str) -> str:
-    """What these lines print, without those for programs that are not here."""
+    """Without those for programs that are not here."""
     here = [
         line for line in lines.splitlines() if not line.startswith(("IMAGE=", "docker ", "mpsd "))
     ]
@@ -58,8 +56,7 @@ def values(folder: Path, names: Sequence[str] = ()) -> Object:
         files = " ".join(f"mpsd/manifests/values/{name}.yaml" for name in names)
         lines = re.sub(r"mpsd/manifests/values/\{.*\}\.yaml", files, lines)
     run(folder, lines)
-    read: Object = yaml.safe_load((folder / "my-mpsd/values.yaml").read_text())
-    return read
+    return yaml.safe_load((folder / "my-mpsd/values.yaml").read_text())
 
 
 def pods(things: Sequence[Object]) -> list[Object]:
@@ -80,8 +77,7 @@ def policy(given: Object) -> Object:
         for one in rendered_by_helm(given, KUBERNETES)
         if one["metadata"]["name"] == "mpsd-limits"
     )
-    read: Object = yaml.safe_load(found["data"]["policy.yaml"])
-    return read
+    return yaml.safe_load(found["data"]["policy.yaml"])
 
 
 def test_the_pages_values_name_the_readers_image_runtime_class_and_cdi(folder: Path) -> None:

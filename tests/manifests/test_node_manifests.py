@@ -9,66 +9,49 @@ from mpsd.model.pod import read_pod
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.platform.settings import settings
 from mpsd.status.rules.mpsnode import UPGRADE_LABEL
-from tests.manifests.rendering import ALL, Object, named, of_kind, policy_of
+from tests.manifests.rendering import ALL, container_of, named, of_kind, pod_of, policy_of, workload
 
 _CONTROL, _AGENT = "mps-control-daemon", "mpsd-agent"
 
 
-def _daemon_set(place: str, name: str) -> Object:
-    (found,) = [thing for thing in of_kind(place, "DaemonSet") if thing["metadata"]["name"] == name]
-    spec: Object = found["spec"]
-    return spec
-
-
-def _pod(place: str, name: str) -> Object:
-    pod: Object = _daemon_set(place, name)["template"]["spec"]
-    return pod
-
-
-def _container(place: str, name: str) -> Object:
-    (container,) = _pod(place, name)["containers"]
-    found: Object = container
-    return found
-
-
 def _environment(place: str, name: str) -> dict[str, str]:
-    return {entry["name"]: entry.get("value", "") for entry in _container(place, name)["env"]}
+    return {entry["name"]: entry.get("value", "") for entry in container_of(place, name)["env"]}
 
 
 @pytest.mark.parametrize("place", ALL)
 def test_the_control_daemon_is_as_the_published_guide_says(place: str) -> None:
     """Its label, its privileges, its priority: what existing tools and queries look for."""
-    pod = _pod(place, _CONTROL)
-    labels = _daemon_set(place, _CONTROL)["template"]["metadata"]["labels"]
+    pod = pod_of(place, _CONTROL)
+    labels = workload(place, _CONTROL)["template"]["metadata"]["labels"]
     assert labels["app.aliyun.com/name"] == "mps-control-daemon"
     assert (pod["hostIPC"], pod["hostPID"]) == (True, True)
     assert pod["priorityClassName"] == "system-node-critical"
-    assert _container(place, _CONTROL)["securityContext"]["privileged"] is True
+    assert container_of(place, _CONTROL)["securityContext"]["privileged"] is True
     assert len(pod["nodeSelector"]) == 1
     assert "mps" in pod["nodeSelector"].values()
 
 
 @pytest.mark.parametrize("place", ALL)
 def test_nothing_restarts_the_daemons_by_itself(place: str) -> None:
-    container = _container(place, _CONTROL)
+    container = container_of(place, _CONTROL)
     assert not {"livenessProbe", "startupProbe", "lifecycle"} & container.keys()
     assert "limits" not in container["resources"], "a limit of memory is a way to be killed"
-    assert _daemon_set(place, _CONTROL)["updateStrategy"] == {"type": "OnDelete"}
-    (toleration,) = _pod(place, _CONTROL)["tolerations"]
+    assert workload(place, _CONTROL)["updateStrategy"] == {"type": "OnDelete"}
+    (toleration,) = pod_of(place, _CONTROL)["tolerations"]
     assert toleration == {"operator": "Exists"}, "no taint evicts it, NoExecute neither"
 
 
 @pytest.mark.parametrize("place", ALL)
 def test_kubelet_waits_longer_for_the_daemons_than_they_for_their_clients(place: str) -> None:
     assert (
-        _pod(place, _CONTROL)["terminationGracePeriodSeconds"]
+        pod_of(place, _CONTROL)["terminationGracePeriodSeconds"]
         >= policy_of(place).graces.drain_s + 30
     )
 
 
 @pytest.mark.parametrize("place", ALL)
 def test_an_agent_is_wherever_a_control_daemon_is(place: str) -> None:
-    control, agent = _pod(place, _CONTROL), _pod(place, _AGENT)
+    control, agent = pod_of(place, _CONTROL), pod_of(place, _AGENT)
     for key in ("nodeSelector", "tolerations", "priorityClassName", "runtimeClassName"):
         assert control.get(key) == agent.get(key), key
 
@@ -88,7 +71,7 @@ def test_an_upgrade_of_the_driver_removes_them_from_an_unused_node_alone_and_the
             )
             node = read_kubernetes_node({"metadata": {"name": "node1", "labels": labels}})
             specs = [
-                read_pod(FieldReader(), {"spec": _pod(place, name)}).spec
+                read_pod(FieldReader(), {"spec": pod_of(place, name)}).spec
                 for name in (_CONTROL, _AGENT)
             ]
             stay = [any(map(node.meets, spec.wishes.terms)) for spec in specs]
@@ -97,7 +80,7 @@ def test_an_upgrade_of_the_driver_removes_them_from_an_unused_node_alone_and_the
 
 @pytest.mark.parametrize("place", ALL)
 def test_the_agent_has_no_more_privileges_than_those_that_it_gives_a_reason_for(place: str) -> None:
-    pod, security = _pod(place, _AGENT), _container(place, _AGENT)["securityContext"]
+    pod, security = pod_of(place, _AGENT), container_of(place, _AGENT)["securityContext"]
     assert not any(pod.get(key) for key in ("hostNetwork", "hostIPC"))
     assert "privileged" not in security
     assert security["allowPrivilegeEscalation"] is False
@@ -115,7 +98,7 @@ def test_the_agent_has_no_more_privileges_than_those_that_it_gives_a_reason_for(
 
 @pytest.mark.parametrize("place", ALL)
 def test_the_control_daemon_sees_of_the_host_its_folder_and_the_cgroups(place: str) -> None:
-    pod = _pod(place, _CONTROL)
+    pod = pod_of(place, _CONTROL)
     paths = {volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
     assert paths == {"/run/mpsd", "/sys/fs/cgroup"}
     assert pod["automountServiceAccountToken"] is False, "it never talks to the API"
@@ -127,7 +110,9 @@ def test_the_control_daemon_sees_of_the_host_its_folder_and_the_cgroups(place: s
 def test_run_mpsd_is_one_mount_at_the_path_of_the_host(place: str, name: str) -> None:
     """Of one mount, as a hard link needs; at the host's path, as kubelet is told of what is in
     it."""
-    mounts = [mount for mount in _container(place, name)["volumeMounts"] if mount["name"] == "run"]
+    mounts = [
+        mount for mount in container_of(place, name)["volumeMounts"] if mount["name"] == "run"
+    ]
     assert mounts == [{"name": "run", "mountPath": "/run/mpsd"}]
     assert _environment(place, name)["MPSD_RUN_DIR"] == "/run/mpsd"
 
@@ -135,14 +120,14 @@ def test_run_mpsd_is_one_mount_at_the_path_of_the_host(place: str, name: str) ->
 @pytest.mark.parametrize("place", ALL)
 def test_the_daemons_are_moved_out_of_the_container_that_would_end_them(place: str) -> None:
     chosen = settings(environment=_environment(place, _CONTROL))
-    container = _container(place, _CONTROL)
+    container = container_of(place, _CONTROL)
     (cgroups,) = [
         word.partition("=")[2] for word in container["args"] if word.startswith("--daemon-cgroup=")
     ]
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     paths = {
         volume["name"]: volume.get("hostPath", {}).get("path")
-        for volume in _pod(place, _CONTROL)["volumes"]
+        for volume in pod_of(place, _CONTROL)["volumes"]
     }
     assert paths[mounts[cgroups]] == "/sys/fs/cgroup"
     assert str(chosen.limits_directory) in mounts
@@ -150,7 +135,7 @@ def test_the_daemons_are_moved_out_of_the_container_that_would_end_them(place: s
 
 @pytest.mark.parametrize("place", ALL)
 def test_the_agents_settings_are_its_own(place: str) -> None:
-    container = _container(place, _AGENT)
+    container = container_of(place, _AGENT)
     chosen = kubelet_settings({}, {**_environment(place, _AGENT), "MPSD_NODE_NAME": "node1"})
     assert chosen
     mounted = [mount["mountPath"] for mount in container["volumeMounts"]]

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from mpsd.model.metrics import Exporter
-from tests.manifests.rendering import Object, named, of_kind, only
+from tests.manifests.rendering import named, of_kind, only, workload
 from tests.prometheus.shipped import BOARD, DOCS, GROUPS, INSTANCE, JOB, job_of
 
 WITH = "prometheus+scheduler"
@@ -29,15 +29,10 @@ def test_every_role_is_scraped_on_a_port_that_its_pods_have(exporter: Exporter) 
     relabelled = {one["targetLabel"]: one for one in endpoint["relabelings"]}
     assert relabelled[JOB]["replacement"] == job_of(exporter)
     assert relabelled[INSTANCE]["sourceLabels"]
-    (workload,) = [thing for thing in _workloads() if thing["metadata"]["name"] == job_of(exporter)]
-    template = workload["spec"]["template"]
+    template = workload(WITH, job_of(exporter))["template"]
     assert monitor["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
     ports = {port["name"] for one in template["spec"]["containers"] for port in one["ports"]}
     assert endpoint["port"] in ports
-
-
-def _workloads() -> list[Object]:
-    return [*of_kind(WITH, "DaemonSet"), *of_kind(WITH, "Deployment")]
 
 
 def test_labels_of_a_share_are_not_overwritten_by_those_of_the_agent() -> None:

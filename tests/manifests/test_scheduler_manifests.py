@@ -8,11 +8,12 @@ import yaml
 
 from mpsd.scheduler.settings import SchedulerSettings, scheduler_settings
 from tests.manifests.rendering import (
-    Object,
     assert_confined,
     called,
+    container_of,
     named,
     of_kind,
+    pod_of,
     policy_of,
     rendered,
 )
@@ -23,35 +24,23 @@ _EXTENDER = "scheduler-extender"
 _VERSIONS = {_SECOND[0]: "v1", _SECOND[1]: "v1beta1", _SECOND[2]: "v1beta2"}
 
 
-def _pod(place: str) -> Object:
-    kind = "DaemonSet" if place == _EXTENDER else "Deployment"
-    pod: Object = named(place, kind, _NAME)["spec"]["template"]["spec"]
-    return pod
-
-
-def _container(place: str, name: str = "scheduler") -> Object:
-    (found,) = [container for container in _pod(place)["containers"] if container["name"] == name]
-    container: Object = found
-    return container
-
-
 def _settings(place: str) -> SchedulerSettings:
     """As its container starts it."""
-    environment = {entry["name"]: entry["value"] for entry in _container(place)["env"]}
+    environment = {
+        entry["name"]: entry["value"] for entry in container_of(place, _NAME, "scheduler")["env"]
+    }
     return scheduler_settings({}, environment | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
 
 
 def _configuration(place: str) -> dict[str, Any]:
-    read: dict[str, Any] = yaml.safe_load(
+    return yaml.safe_load(
         named(place, "ConfigMap", "mpsd-kube-scheduler")["data"]["kube-scheduler.yaml"]
     )
-    return read
 
 
 def _extender(place: str) -> dict[str, Any]:
     (found,) = _configuration(place)["extenders"]
-    extender: dict[str, Any] = found
-    return extender
+    return found
 
 
 @pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
@@ -130,7 +119,7 @@ def test_kube_scheduler_has_what_kubernetes_gives_every_one_and_mpsd_alone_has_n
 
 @pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
 def test_the_pods_may_do_little_and_gpu_pods_do_not_wait_behind_others_for_them(place: str) -> None:
-    pod = _pod(place)
+    pod = pod_of(place, _NAME)
     assert pod["priorityClassName"] == "system-cluster-critical"
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -138,13 +127,13 @@ def test_the_pods_may_do_little_and_gpu_pods_do_not_wait_behind_others_for_them(
     assert not any("hostPath" in volume for volume in pod["volumes"])
     for container in pod["containers"]:
         assert_confined(container)
-    assert _container(place)["resources"]["limits"] == {"memory": "512Mi"}
+    assert container_of(place, _NAME, "scheduler")["resources"]["limits"] == {"memory": "512Mi"}
     assert pod["terminationGracePeriodSeconds"] >= _settings(place).drain_s + 10
 
 
 @pytest.mark.parametrize("place", [*_SECOND, _EXTENDER])
 def test_ports_and_folders_are_the_programs_own(place: str) -> None:
-    container, settings = _container(place), _settings(place)
+    container, settings = container_of(place, _NAME, "scheduler"), _settings(place)
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports["metrics"] == settings.metrics_port
     home, others = settings.listen.addresses
@@ -157,11 +146,11 @@ def test_ports_and_folders_are_the_programs_own(place: str) -> None:
 
 
 def test_on_a_control_plane_node_nothing_listens_on_its_network_but_what_asks_for_a_token() -> None:
-    pod, settings = _pod(_EXTENDER), _settings(_EXTENDER)
+    pod, settings = pod_of(_EXTENDER, _NAME), _settings(_EXTENDER)
     assert pod["hostNetwork"] is True
     assert pod["nodeSelector"] == {"node-role.kubernetes.io/control-plane": ""}
     assert (settings.address, settings.metrics_address) == ("127.0.0.1", "127.0.0.1")
-    container = _container(_EXTENDER)
+    container = container_of(_EXTENDER, _NAME)
     hosts = {port["name"]: port.get("hostIP") for port in container["ports"]}
     assert hosts == {"extender": "127.0.0.1", "metrics": "127.0.0.1", "readers": None}
     _home, others = settings.listen.addresses

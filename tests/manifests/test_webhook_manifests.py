@@ -12,11 +12,13 @@ from tests.manifests.rendering import (
     PLAIN,
     Object,
     assert_confined,
+    container_of,
     named,
     of_kind,
     only,
     policy_of,
     rendered,
+    workload,
 )
 
 _WITH_WEBHOOK = [place for place in ALL if "policies" not in place]
@@ -29,17 +31,11 @@ def _settings() -> WebhookSettings:
     return webhook_settings({}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"})
 
 
-def _deployment(place: str) -> Object:
-    return named(place, "Deployment", "mpsd-webhook")
-
-
 def _limits(place: str) -> dict[str, str]:
-    data: dict[str, str] = named(place, "ConfigMap", "mpsd-limits")["data"]
-    return data
+    return named(place, "ConfigMap", "mpsd-limits")["data"]
 
 
 def _rules(place: str) -> Iterator[Object]:
-    """Those of the webhook."""
     for kind in ("Role", "ClusterRole"):
         for role in of_kind(place, kind):
             if role["metadata"]["name"] == "mpsd-webhook":
@@ -79,7 +75,7 @@ def test_with_cert_manager_the_manifests_say_fail_in_a_second_step_and_nothing_e
 
 @pytest.mark.parametrize("place", _WITH_WEBHOOK)
 def test_the_pods_may_do_little_and_outlive_a_drain(place: str) -> None:
-    deployment = _deployment(place)["spec"]
+    deployment = workload(place, "mpsd-webhook")
     assert deployment["replicas"] == 2
     pod = deployment["template"]["spec"]
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -96,7 +92,7 @@ def test_the_pods_may_do_little_and_outlive_a_drain(place: str) -> None:
 @pytest.mark.parametrize("place", _WITH_WEBHOOK)
 def test_ports_and_names_are_the_programs_own(place: str) -> None:
     settings = _settings()
-    (container,) = _deployment(place)["spec"]["template"]["spec"]["containers"]
+    container = container_of(place, "mpsd-webhook")
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"https": settings.port, "metrics": settings.metrics_port}
     service = only(place, "Service")
@@ -105,7 +101,7 @@ def test_ports_and_names_are_the_programs_own(place: str) -> None:
         settings.namespace,
     )
     assert service["spec"]["selector"].items() <= (
-        _deployment(place)["spec"]["template"]["metadata"]["labels"].items()
+        workload(place, "mpsd-webhook")["template"]["metadata"]["labels"].items()
     )
 
 

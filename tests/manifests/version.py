@@ -23,7 +23,6 @@ PLACES = {
 
 
 def with_version(place: str, version: str = mpsd.__version__) -> str:
-    """The text of a file with this version in it."""
     text, changed = re.subn(PLACES[place], rf"\g<1>{version}", (TOP / place).read_text())
     if not changed:
         raise ValueError(f"{place} says no version where {PLACES[place]} has it")

@@ -30,7 +30,6 @@ def beside(work: Callable[[], None], stop: threading.Event) -> Iterator[None]:
 
 @contextmanager
 def stopped(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """It has no processor meanwhile."""
     process.send_signal(signal.SIGSTOP)
     try:
         yield

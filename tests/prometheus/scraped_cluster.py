@@ -1,8 +1,7 @@
 """A simulated cluster of one node with its webhook and scheduler, and a real Prometheus that
 scrapes all three.
 
-One rule: each runs as it would in a cluster, as a process of its own; the webhook has an API server
-of its own, which a test can make slow.
+The webhook has an API server of its own, which a test can make slow.
 """
 
 import itertools
@@ -98,7 +97,6 @@ class World:
         return all(answer["allowed"] for answer in answers)
 
     def scrapes(self) -> Iterator[str]:
-        """What agent, webhook and scheduler answer a scrape now."""
         for port in (self.cluster.port, self.webhook.metrics_port, self.scheduler.metrics_port):
             with urllib.request.urlopen(
                 f"http://127.0.0.1:{port}/metrics", timeout=DEADLINE_S
@@ -114,7 +112,6 @@ class World:
 
     @contextmanager
     def churn(self) -> Iterator[None]:
-        """Pods come and go, reviews and requests with them."""
         stop = threading.Event()
 
         def come_and_go() -> None:

@@ -1,7 +1,6 @@
 """A real Prometheus that scrapes every half second, and what it says.
 
-One rule: what is scraped is told it by a file, so that a test may add and take away targets while
-it runs.
+Its targets are in a file, so that a test may add and take away some.
 """
 
 import http.client
@@ -41,14 +40,12 @@ _REMEDY = (
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of an instant query."""
-
     labels: Mapping[str, str]
     value: float
 
 
 def program(name: str) -> str:
-    """prometheus or promtool, of PATH; the test is skipped where there is none."""
+    """Of PATH; the test is skipped where it is not there."""
     return shutil.which(name) or pytest.skip(f"{name} is not here; {_REMEDY}")
 
 
@@ -113,7 +110,7 @@ class Prometheus:
     # -- what it says -----------------------------------------------------------------------------
 
     def query(self, text: str) -> list[Sample]:
-        """Of an instant query; AssertionError with its words where it is none."""
+        """AssertionError with its words where it is none."""
         found = self._ask("query", query=text)["result"]
         return [Sample(one["metric"], float(one["value"][1])) for one in found]
 
@@ -142,7 +139,6 @@ class Prometheus:
     # -- until ------------------------------------------------------------------------------------
 
     def until_up(self, targets: int) -> None:
-        """Until so many answer."""
         wait_until(
             lambda: self._answers(), DEADLINE_S, f"Prometheus answers: {self._folder / 'log'}", 0.05
         )
@@ -165,7 +161,6 @@ class Prometheus:
         return found
 
     def until_firing(self, name: str) -> Mapping[str, str]:
-        """Its labels."""
         try:
             wait_until(lambda: self.alerts(name), DEADLINE_S, f"{name} fires", 0.1)
         except TimeoutError as error:

@@ -32,7 +32,6 @@ _AN_HOUR = "30s"
 
 
 def job_of(exporter: Exporter) -> str:
-    """The value of `job` for this process."""
     return f"mpsd-{exporter.value}"
 
 
@@ -44,7 +43,6 @@ def measured(expression: str) -> str:
 
 
 def in_window(expression: str, window: str) -> str:
-    """With every range this long."""
     return _WINDOW.sub(f"[{window}]", expression)
 
 

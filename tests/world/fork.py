@@ -1,9 +1,9 @@
 """Programs of mpsd started by fork from an interpreter that has imported them, instead of a new
 Python each.
 
-The interpreter (`python -m tests.world.fork`) has one thread and runs nothing of a program itself.
-A program is its child and gets its own environment, streams and folder; /proc shows the
-interpreter's command line and environment for it until it executes another.
+The interpreter has one thread and runs nothing of a program itself. A program gets its own
+environment, streams and folder; /proc shows the interpreter's command line and environment for it
+until it executes another.
 """
 
 import atexit
@@ -33,6 +33,8 @@ _IMPORTED = (
     ),
     *_SIMULATED,
 )
+#: Variable of a program, JSON: by the names of mpsd's constants, the seconds that they are there.
+WAITS = "TESTS_WAITS"
 _MESSAGE_BYTES = 200_000
 _MOST_FILES = 1024  # that the interpreter has open
 _FIRST_ANSWER_S = 120.0  # it waits for the imports
@@ -194,7 +196,6 @@ def _tell_of_ends(lines: dict[int, socket.socket]) -> None:
 
 
 def _become(asked: Message, output: int, errors: int) -> NoReturn:
-    """Runs the program in this process, which is new, as a Python of its own would."""
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -204,6 +205,10 @@ def _become(asked: Message, output: int, errors: int) -> NoReturn:
     os.environ.clear()
     os.environ.update(asked["environment"])
     os.chdir(asked["folder"])
+    for constant, wait_s in json.loads(os.environ.get(WAITS, "{}")).items():
+        place, _dot, name = constant.rpartition(".")
+        assert hasattr(import_module(place), name), constant
+        setattr(import_module(place), name, wait_s)
     sys.argv[:] = asked["argv"]
     module, name = asked["entry"]
     sys.exit(getattr(import_module(module), name)())

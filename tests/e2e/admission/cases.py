@@ -19,6 +19,7 @@ from functools import cache
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
 from queue import SimpleQueue
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pytest
@@ -56,7 +57,7 @@ _noted: dict[str, Object] = {}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Notes what the rules read. Nothing has imported the reader by its name yet."""
+    """Nothing has imported the reader by its name yet."""
     if _FILE in os.environ:
         read = kubernetes_objects.read_object
 
@@ -80,32 +81,16 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 @cache
-def admission_cases(folder: Path) -> list[Object]:
-    """As an API server takes them, each once."""
-    noted = folder / "cases.json"
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        __name__,
-        str(_TESTS),
-        "-m",
-        "not hypothesis",
-        "-k",
-        "not deep",
-    ]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {_FILE: str(noted)}, check=False
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
-    found = (
-        _completed(one["thing"]) if one["is_sound"] else one["thing"]
-        for one in json.loads(noted.read_text())
-    )
+def admission_cases() -> list[Object]:
+    options = ("-q", "-p", "no:cacheprovider", "-p", __name__, "-m", "not hypothesis")
+    command = [sys.executable, "-m", "pytest", *options, "-k", "not deep", str(_TESTS)]
+    with NamedTemporaryFile() as noted:
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=os.environ | {_FILE: noted.name}
+        )
+        assert done.returncode == 0, done.stdout[-4000:]
+        cases = json.loads(Path(noted.name).read_text())
+    found = (_completed(one["thing"]) if one["is_sound"] else one["thing"] for one in cases)
     return [*{json.dumps(thing, sort_keys=True): thing for thing in found}.values()]
 
 
@@ -199,7 +184,7 @@ class Answer:
 
     @property
     def is_judged(self) -> bool:
-        """Whether the object was sound, so that admission was asked about it."""
+        """Whether admission was asked about it."""
         return self.is_admitted or "denied" in self.message
 
     @property
@@ -221,7 +206,6 @@ class Creator:
         return self.ask("POST", path, thing, user, dry=dry)
 
     def ask_for_all(self, cases: Sequence[Object]) -> list[Answer]:
-        """As `ask_for` of each, some at a time."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             return [*pool.map(self.ask_for, cases)]
 
@@ -255,7 +239,7 @@ class Creator:
     def ask(
         self, method: str, path: str, thing: Object, user: str = "", *, dry: bool = True
     ) -> Answer:
-        """user: whose name it is done in, with the rights of everybody."""
+        """user: in whose name, with the rights of everybody."""
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if user:
             headers |= {"Impersonate-User": user, "Impersonate-Group": "system:masters"}

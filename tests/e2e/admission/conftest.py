@@ -12,7 +12,6 @@ from tests.e2e.webhook import Webhook, running_webhook
 def webhook(
     cluster: Cluster, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Webhook]:
-    """Two replicas that serve, with the manifests applied as shipped."""
     host = pytestconfig.getoption("--webhook-host")
     with running_webhook(cluster, tmp_path_factory.mktemp("webhook"), host) as running:
         yield running
@@ -21,6 +20,5 @@ def webhook(
 
 @pytest.fixture
 def namespace(cluster: Cluster, webhook: Webhook) -> Iterator[str]:
-    """A namespace that the webhook looks after."""
     with cluster.namespace() as name:
         yield name

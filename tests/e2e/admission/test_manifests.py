@@ -27,7 +27,6 @@ _OF_THE_DRY_RUN = "Warning: failed to migrate kubectl.kubernetes.io/last-applied
 
 
 def _meant_for(minor: int) -> list[str]:
-    """The values files whose objects this version is promised to take."""
     return [f"{name}@{minor}" for name in (PLAIN, *VALUES) if SINCE.get(name, 0) <= minor]
 
 
@@ -90,7 +89,6 @@ def test_the_agent_is_not_confined_by_apparmor(cluster: Cluster, webhook: Webhoo
 
 @pytest.fixture
 def upgraded_node(cluster: Cluster) -> Iterator[str]:
-    """A Node of no machine, for pods of these tests alone."""
     name = f"e2e-{uuid4().hex[:8]}"
     metadata = {"name": name, "labels": {"mpsd.io/e2e": name}}
     amounts = {"cpu": "8", "memory": "64Gi", "pods": "110"}  # or no pod would be bound there

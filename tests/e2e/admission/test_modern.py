@@ -32,7 +32,6 @@ _RULE = re.compile(r"denied request: ([\w-]+): ")
 
 
 def _policy(place: str, name: str) -> Object:
-    """A policy and its binding, for kubectl."""
     kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
     return listed([named(place, kind, name) for kind in kinds])
 
@@ -68,13 +67,13 @@ def unheard(cel: Cluster, webhook: Webhook) -> Iterator[None]:
 
 
 def test_the_webhook_is_asked_about_what_could_break_a_rule_and_about_no_other_pod(
-    cel: Cluster, namespace: str, unheard: None, tmp_path: Path
+    cel: Cluster, namespace: str, unheard: None
 ) -> None:
     with creating(cel, namespace) as creator:
         eventually(lambda: creator.create(pod("plain")).is_admitted, "the conditions in force")
         assert creator.create(deployment("plain", pod("plain"))).is_admitted
         assert _CALLED in creator.create(deployment("asks", pod("asks", gpu=True))).message
-        cases = admission_cases(tmp_path)
+        cases = admission_cases()
         answers = [*zip(cases, creator.ask_for_all(cases), strict=True)]
     broken = [
         answer
@@ -84,7 +83,6 @@ def test_the_webhook_is_asked_about_what_could_break_a_rule_and_about_no_other_p
     assert len(broken) > 250
     assert [answer.thing for answer in broken if answer.is_admitted] == []
     spared = sum(answer.is_admitted for _case, answer in answers)
-    print(f"\n{len(broken)} cases that break a rule, each is asked about; {spared} others are not")
     assert spared > 20
 
 
@@ -158,18 +156,15 @@ def agents(cel: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
 Write = Callable[[Kube], Awaitable[object]]
 
 
+def _pod_patch(there: Agents, node: str, **metadata: Object) -> Write:
+    patch = {"metadata": metadata}
+    return lambda kube: kube.patch(
+        PODS, node, patch, PatchKind.STRATEGIC, there.namespace, "status"
+    )
+
+
 def _annotate(there: Agents, node: str) -> Write:
-    patch: Object = {"metadata": {"annotations": {"mpsd.io/gpu": "GPU-1"}}}
-    return lambda kube: kube.patch(
-        PODS, node, patch, PatchKind.STRATEGIC, there.namespace, "status"
-    )
-
-
-def _label(there: Agents, node: str) -> Write:
-    patch: Object = {"metadata": {"labels": {"app": "payments"}}}
-    return lambda kube: kube.patch(
-        PODS, node, patch, PatchKind.STRATEGIC, there.namespace, "status"
-    )
+    return _pod_patch(there, node, annotations={"mpsd.io/gpu": "GPU-1"})
 
 
 def _condition(there: Agents, node: str) -> Write:
@@ -220,19 +215,8 @@ def test_the_agents_token_writes_what_is_its_own_nodes_and_nothing_of_another(
 
 
 def test_of_a_pod_on_its_node_the_agents_token_writes_annotations_alone(agents: Agents) -> None:
-    assert agents.denied(_label(agents, agents.nodes[0])) == "own-annotations"
-
-
-@pytest.mark.parametrize("label", ["mpsd.io/share", "ack.node.gpu.schedule", "pool"])
-def test_of_its_node_the_agents_token_writes_no_label_but_its_own(
-    agents: Agents, label: str
-) -> None:
-    patch = {"metadata": {"labels": {label: "mps"}}}
-    own = agents.nodes[0]
-    denied = agents.denied(
-        lambda kube: kube.patch(NODES, own, patch, PatchKind.MERGE, subresource="status")
-    )
-    assert denied == "own-node"
+    write = _pod_patch(agents, agents.nodes[0], labels={"app": "payments"})
+    assert agents.denied(write) == "own-annotations"
 
 
 def test_the_agents_token_evicts_a_pod_by_its_uid_and_none_of_the_cluster_itself(
@@ -259,8 +243,7 @@ _TAINTS = [
 
 @pytest.fixture(scope="module")
 def startup_taint(agents: Agents) -> Iterator[None]:
-    """The policy and rights of agent.startupTaint: both Nodes have the taint, and one of somebody
-    else."""
+    """Both Nodes have the taint, and one of somebody else."""
     cluster, right = agents.cluster, f"e2e-{uuid4().hex[:8]}"
     policy = _policy("startup-taint", "mpsd-agent-taints")
     try:
@@ -301,21 +284,9 @@ def _remove_startup_taint(node: str) -> Write:
     return write
 
 
-_NOT_ITS_OWN: dict[str, Object] = {
-    "a label": {"metadata": {"labels": {"gpu": "free"}}},
-    "an annotation": {"metadata": {"annotations": {"note": "x"}}},
-    "a cordon": {"spec": {"unschedulable": True}},
-    "another's taint": {"spec": {"taints": _TAINTS[1:]}},
-    "a new taint": {"spec": {"taints": [*_TAINTS, {"key": "late", "effect": "NoExecute"}]}},
-    "its taint as another": {
-        "spec": {"taints": [_TAINTS[0], _TAINTS[1] | {"effect": "NoExecute"}]}
-    },
-    "a finalizer": {"metadata": {"finalizers": ["example.com/keep"]}},
-}
-
-
+# tests/whole/manifests/test_agent_policy.py has the others
 @pytest.mark.parametrize(
-    "patch", [pytest.param(patch, id=name) for name, patch in _NOT_ITS_OWN.items()]
+    "patch", [{"spec": {"unschedulable": True}}, {"spec": {"taints": _TAINTS[1:]}}], ids=str
 )
 def test_of_its_node_the_agents_token_writes_nothing_but_the_startup_taint(
     agents: Agents, startup_taint: None, patch: Object
@@ -337,8 +308,7 @@ def test_the_agents_token_removes_the_startup_taint_of_its_own_node_alone(
 
 @pytest.fixture
 def exemptions(cel: Cluster) -> Iterator[str]:
-    """The policy, and a user who may create and label namespaces; gives the name of both user and
-    role."""
+    """Gives the name of both user and role."""
     user = f"e2e-{uuid4().hex[:8]}"
     policy = _policy("hostile-tenants", "mpsd-exemptions")
     try:

@@ -26,7 +26,6 @@ def test_new_certificates_and_new_authorities_fail_no_request(
         before = load.asked
         eventually(lambda: load.asked > before + 50, "load after the last change")
     assert load.failed == []
-    print(f"\n{load.asked} pods while certificates changed, slowest {load.slowest_s:.3f} s")
 
 
 def test_without_the_webhook_gpu_pods_wait_and_exempt_namespaces_work(

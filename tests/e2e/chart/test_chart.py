@@ -79,8 +79,7 @@ def _is_serving(cluster: Cluster) -> list[bool]:
 
 def _placement(cluster: Cluster) -> str:
     text = cluster.get("configmap", "mpsd-limits", "-n", SYSTEM)["data"]["policy.yaml"]
-    placement: str = yaml.safe_load(text)["placement"]
-    return placement
+    return yaml.safe_load(text)["placement"]
 
 
 def test_what_kubectl_applied_becomes_helms_and_kubectls_again_and_no_pod_is_made_anew(

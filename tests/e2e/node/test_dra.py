@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator
 from itertools import count
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -23,14 +22,13 @@ from tests.e2e.claims import (
     slices,
 )
 from tests.e2e.cluster import Cluster
-from tests.e2e.installation import AGENT, GPUS, MEMORY, SYSTEM, UNITS, Installation
+from tests.e2e.installation import AGENT, GPUS, MEMORY, UNITS, Installation
 from tests.e2e.machine import Machine, this_machine
 from tests.e2e.shares import CONTEXT_MIB, Pods, refused_at, sample
 from tests.e2e.versions import needs
 from tests.e2e.waiting import eventually
 
 _RANDOM = 40  # claims
-_LIFTED = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"
 
 
 def _uuids(cluster: Cluster) -> list[str]:
@@ -48,6 +46,12 @@ def claims(cluster: Cluster, mpsd: Installation, pods: Pods) -> Iterator[Claims]
     cdi = this_machine().state / "cdi"
     with claims_instead_of_plugins(mpsd, pods, cdi):
         yield Claims(mpsd, pods, cdi)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(claims: Claims) -> Iterator[None]:
+    yield
+    claims.until_nothing_is_left()
 
 
 def test_two_pods_in_two_namespaces_share_a_gpu_and_each_holds_to_its_claim(
@@ -70,18 +74,14 @@ def test_two_pods_in_two_namespaces_share_a_gpu_and_each_holds_to_its_claim(
         assert claims.files() == {claims.uid("seven"), there.uid("four")}
         there.end("four")
     claims.end("seven")
-    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
 
 
 def test_the_published_sample_runs_unchanged_by_a_claim(
     cluster: Cluster, pods: Pods, claims: Claims
 ) -> None:
     with claims_for_requests(cluster, pods):
-        cluster.do("apply", "-n", pods.namespace, "-f", "-", given=sample(pods.image))
-        job = ("pods", "-n", pods.namespace, "-l", "app=mps-sample")
-        (found,) = eventually(lambda: cluster.get(*job)["items"], "the Job's pod")
-        name = found["metadata"]["name"]
-        assert MEMORY not in json.dumps(found["spec"])
+        name = sample(pods)
+        assert MEMORY not in json.dumps(pods.get(name)["spec"])
         said = pods.wait_until_holding(name, "mps-sample")
         assert 7168 - CONTEXT_MIB < refused_at(said) <= 7168
         assert pods.environment(name, "mps-sample")["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=7168M"
@@ -93,7 +93,6 @@ def test_the_published_sample_runs_unchanged_by_a_claim(
             lambda: not cluster.get("resourceclaims", "-n", pods.namespace)["items"],
             "its claim gone with it",
         )
-    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of it")
 
 
 def test_a_claim_that_fits_nowhere_waits_and_gets_what_is_given_back(
@@ -103,34 +102,17 @@ def test_a_claim_that_fits_nowhere_waits_and_gets_what_is_given_back(
         claims.start(name, 20)
     claims.create("third", 20)
     pods.create(pod_with(pods, "third", "third", "hold"))
-    (event,) = eventually(
-        lambda: [one for one in pods.events("third") if one["reason"] == "FailedScheduling"][:1],
-        "why it waits",
-    )
-    print(f"\n{event['message']}")
+    assert pods.event("third", "FailedScheduling")
     assert pods.phase("third") == "Pending"
     claims.end("first")
     pods.wait_until_holding("third")
     claims.end("second", "third")
-    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
 
 
 def test_a_program_that_takes_more_than_its_claim_is_ended_and_its_pod_hears_why(
-    pods: Pods, claims: Claims
+    claims: Claims,
 ) -> None:
-    claims.create("greedy", 2)
-    pods.create(pod_with(pods, "greedy", "greedy", "alloc=12000", "hold", before=_LIFTED))
-
-    def ended() -> Any:
-        return pods.status("greedy").get("state", {}).get("terminated")
-
-    assert eventually(ended, "greedy ended", within_s=90.0)["exitCode"] == 137
-    (event,) = eventually(
-        lambda: [one for one in pods.events("greedy") if one["reason"] == "GPUMemoryExceeded"][:1],
-        "why it was ended",
-    )
-    print(f"\n{event['message']}")
-    claims.end("greedy")
+    claims.assert_greed_is_ended()
 
 
 def test_pods_that_share_a_claim_hold_one_grant_together(pods: Pods, claims: Claims) -> None:
@@ -142,11 +124,9 @@ def test_pods_that_share_a_claim_hold_one_grant_together(pods: Pods, claims: Cla
     eventually(lambda: [grant["memoryMiB"] for grant in claims.grants()] == [6144], "one grant")
     assert claims.files() == {claims.uid("ours")}
     pods.delete("left")
-    gone = ("get", "pod", "-n", pods.namespace, "--ignore-not-found", "left")
-    eventually(lambda: not claims.mpsd.cluster.do(*gone).out, "left is gone", within_s=60.0)
+    pods.until_gone("left")
     assert [grant["memoryMiB"] for grant in claims.grants()] == [6144]
     claims.end("right", "ours")
-    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
 
 
 def test_a_cordoned_gpu_is_tainted_until_it_is_not(cluster: Cluster, claims: Claims) -> None:
@@ -180,15 +160,11 @@ def test_pods_are_deleted_from_a_gpu_in_a_state_that_the_policy_names(
         claims.start("beside", UNITS)
         _cordon(claims, first)
         try:
-            gone = ("get", "pod", "-n", pods.namespace, "--ignore-not-found", "evicted")
-            eventually(
-                lambda: not cluster.do(*gone).out, "Kubernetes has deleted it", within_s=60.0
-            )
+            pods.until_gone("evicted")
             assert pods.phase("beside") == "Running"
         finally:
             _cordon(claims)
         claims.end("evicted", "beside")
-    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
 
 
 @pytest.mark.timeout(600)
@@ -231,14 +207,7 @@ def test_a_claim_outlives_kubelet_and_agent(
     claims.start("witness", 5, "alloc=2000", restartPolicy="Always")
     before, files = claims.uid("witness"), claims.files()
     assert files == {before}
-    agent = claims.mpsd.pods("agent")[0]["metadata"]["name"]
-    cluster.do("delete", "pod", agent, "-n", SYSTEM, "--grace-period=0", "--force")
-
-    def is_another() -> bool:
-        (one,) = claims.mpsd.pods("agent")
-        return one["metadata"]["name"] != agent and claims.mpsd.is_ready("agent")
-
-    eventually(is_another, "another agent", within_s=90.0)
+    claims.mpsd.wait_for_another_agent(claims.mpsd.kill_agent())
     claims.start("after-agent", 2)
     machine.kubelet("kill")
     machine.kubelet("start")
@@ -259,7 +228,6 @@ def test_a_claim_outlives_kubelet_and_agent(
     )
     assert files < claims.files()
     claims.end("witness", "after-agent", "after-kubelet")
-    eventually(lambda: not claims.files() and not claims.grants(), "nothing left of them")
     eventually(lambda: len(devices(cluster)) == GPUS, "one slice with every GPU", within_s=60.0)
 
 
@@ -267,7 +235,7 @@ def test_a_claim_outlives_kubelet_and_agent(
 def test_random_claims_with_kubelet_agent_and_api_server_killed_in_between_leave_nothing(
     cluster: Cluster, pods: Pods, claims: Claims, machine: Machine
 ) -> None:
-    random, living, made = Random(0), set[str](), 0
+    random, living, ended, made = Random(0), set[str](), set[str](), 0
     for step in count():
         names = [f"random-{step}-{number}" for number in range(random.randint(1, 4))]
         for name in names:
@@ -278,8 +246,7 @@ def test_random_claims_with_kubelet_agent_and_api_server_killed_in_between_leave
                 machine.kubelet("kill")
                 machine.kubelet("start")
             case 3:
-                agent = claims.mpsd.pods("agent")[0]["metadata"]["name"]
-                cluster.do("delete", "pod", agent, "-n", SYSTEM, "--grace-period=0", "--force")
+                eventually(claims.mpsd.kill_agent, "an agent to kill")
             case 5:
                 machine.api("kill")
                 machine.kubelet("kill")
@@ -291,8 +258,9 @@ def test_random_claims_with_kubelet_agent_and_api_server_killed_in_between_leave
         made += len(names)
         if len(living) > 8 and made < _RANDOM:
             ending = random.sample(sorted(living), 5)
-            claims.end(*ending)
+            pods.delete(*ending)  # kubelet takes ten seconds over it, in which more comes
             living.difference_update(ending)
+            ended.update(ending)
         for held in (claims.journal(), claims.allocated()):
             assert most_of_one_gpu(held) <= UNITS * 1024, held
         if made >= _RANDOM:
@@ -300,6 +268,7 @@ def test_random_claims_with_kubelet_agent_and_api_server_killed_in_between_leave
     # kubelet waits up to two minutes between two tries of a socket that did not answer
     for name in sorted(living):
         pods.wait_until_holding(name, within_s=180.0)
+    claims.end(*ended)
     uids = {claims.uid(name) for name in living}
     eventually(lambda: claims.files() == uids, "a file for each claim")
     eventually(
@@ -309,18 +278,11 @@ def test_random_claims_with_kubelet_agent_and_api_server_killed_in_between_leave
     assert claims.journal().keys() == uids
     eventually(lambda: len(claims.grants()) == len(living), "a grant for each claim")
     claims.end(*living)
-    eventually(
-        lambda: not claims.files() and not claims.grants(), "nothing left of them", within_s=60.0
-    )
     eventually(lambda: not claims.journal(), "nothing of them in the journal", within_s=60.0)
     eventually(lambda: len(slices(cluster)) == 1, "one slice, as before")
 
 
 def test_a_fault_taints_the_gpu_and_shows_in_the_status_of_its_pods_until_it_is_healed(
-    pods: Pods, claims: Claims
+    claims: Claims,
 ) -> None:
-    claims.create("faulty", 4)
-    pods.create(pod_with(pods, "faulty", "faulty", "alloc=100", "fault", "linger"))
-    claims.until_in_fault("faulty")
-    claims.start("next", 20, "alloc=100")
-    claims.end("faulty", "next")
+    claims.assert_a_fault_heals()

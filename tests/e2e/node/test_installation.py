@@ -5,10 +5,7 @@ from tests.e2e.installation import (
     AGENT,
     CONFIGURATIONS,
     CONTROL,
-    COUNT,
     GPUS,
-    MEMORY,
-    PERCENT,
     SYSTEM,
     UNITS,
     Installation,
@@ -40,16 +37,6 @@ def test_what_runs_is_the_built_image_alone(cluster: Cluster, mpsd: Installation
         assert where.startswith("/opt/mpsd/"), "not a mount of the checkout"
 
 
-def test_the_node_offers_whole_units_of_each_gpu(mpsd: Installation) -> None:
-    """A GPU of 24 062 MiB is 23 units: the rest of a card is never promised."""
-    offered = mpsd.allocatable()
-    assert (offered[MEMORY], offered[PERCENT], offered[COUNT]) == (
-        str(GPUS * UNITS),
-        str(100 * GPUS),
-        str(GPUS),
-    )
-
-
 def test_kubectl_get_mps_is_the_first_look(cluster: Cluster, mpsd: Installation) -> None:
     eventually(
         lambda: mpsd.told().get("conditions", [{}])[0].get("status") == "True", "a node that serves"
@@ -58,7 +45,6 @@ def test_kubectl_get_mps_is_the_first_look(cluster: Cluster, mpsd: Installation)
     assert header.split()[:2] == ["NAME", "READY"]
     assert line.split()[:2] == [mpsd.node, "True"]
     assert f"0/{GPUS * UNITS}Gi" in line
-    print(f"\n{header}\n{line}")
 
 
 def test_the_webhook_is_asked_through_its_service_and_fails_closed(
@@ -86,10 +72,6 @@ def test_rolling_the_webhook_fails_no_request(
         eventually(lambda: load.asked > asked + 10, "load after the last replica")
     assert load.failed == []
     assert not before & {pod["metadata"]["name"] for pod in mpsd.pods("webhook")}
-    print(
-        f"\n{load.asked} pods while both pods of the webhook were replaced, slowest"
-        f" {load.slowest_s:.3f} s"
-    )
 
 
 def test_nobody_lacks_a_right_or_a_privilege(mpsd: Installation) -> None:

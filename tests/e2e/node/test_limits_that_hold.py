@@ -4,11 +4,9 @@ kubelet."""
 import pytest
 
 from tests.e2e.installation import Installation
-from tests.e2e.shares import Pods, container, share
+from tests.e2e.shares import BY_MPSD, LIFTED, Pods, container, share
 from tests.e2e.waiting import eventually
 
-# within the container, where no webhook looks
-_LIFTED = "export CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=0"
 _OUTSIDE = "export CUDA_MPS_PIPE_DIRECTORY=/nowhere"
 _GIB = 2
 
@@ -20,7 +18,6 @@ def neighbour(pods: Pods) -> str:
 
 
 def _exit_code(mpsd: Installation, pods: Pods, name: str) -> int:
-    """Of its one container, once that has ended."""
     try:
         return pods.exit_code(name)
     except AssertionError as error:
@@ -32,9 +29,9 @@ def _exit_code(mpsd: Installation, pods: Pods, name: str) -> int:
 def test_a_program_that_lifts_its_limit_is_ended_alone_and_its_pod_hears_why(
     mpsd: Installation, pods: Pods, neighbour: str
 ) -> None:
-    pods.create(share("greedy", pods.by_shell(_GIB, _LIFTED, "alloc=12000", "hold")))
-    assert _exit_code(mpsd, pods, "greedy") == 137
-    print(f"\n{pods.event('greedy', 'GPUMemoryExceeded')}")
+    pods.create(share("greedy", pods.by_shell(_GIB, LIFTED, "alloc=12000", "hold")))
+    assert _exit_code(mpsd, pods, "greedy") == BY_MPSD
+    assert pods.event("greedy", "GPUMemoryExceeded")
     pods.assert_holds(neighbour)
 
 
@@ -51,7 +48,7 @@ def test_a_fault_whose_victims_linger_heals_by_itself(mpsd: Installation, pods: 
     pods.create(share("faulty", container(mpsd.image, 20, "alloc=100", "fault", "linger")))
     eventually(lambda: any("bad" in line for line in pods.said("faulty")), "a fault", within_s=60.0)
     eventually(lambda: pods.phase("faulty") == "Failed", "its process ended", within_s=30.0)
-    print(f"\n{pods.event('faulty', 'MPSFault')}")
+    assert pods.event("faulty", "MPSFault")
     pods.delete("faulty")
     pods.create(
         share("next", container(mpsd.image, 20, "alloc=100", "hold"), restartPolicy="OnFailure")

@@ -1,5 +1,4 @@
-"""Everything that may be restarted is, while a program holds memory on a GPU: the same one through
-all of it."""
+"""What a program that holds memory on a GPU does not notice: every restart."""
 
 import threading
 from collections.abc import Iterator
@@ -10,43 +9,31 @@ import pytest
 from tests.e2e.cluster import Cluster, Object
 from tests.e2e.installation import AGENT, SYSTEM, Installation
 from tests.e2e.machine import Machine
+from tests.e2e.restarts import Witness
 from tests.e2e.shares import CONTEXT_MIB, Pods, container, refused_at, share
 from tests.e2e.versions import pods_outlive_reboot
-from tests.e2e.waiting import eventually, never
+from tests.e2e.waiting import eventually
 
-_NOWHERE, _HERE = {"mpsd.io/e2e": "nowhere"}, {"ack.node.gpu.schedule": "mps"}
-_WITNESS, _GIB = "witness", 5
+_GIB = 5
 
 
 @pytest.fixture(scope="module")
-def witness(pods: Pods) -> str:
-    """The name of a pod that holds a GPU before anything is restarted. Its kubelet would start it
-    again."""
-    pods.start(_WITNESS, _GIB, "alloc=9000", restartPolicy="Always")
-    return _WITNESS
-
-
-def _assert_noticed_nothing(pods: Pods, mpsd: Installation) -> None:
-    """The very same process, whose context never broke (`hold` ends where its context does), and
-    its grant."""
-    pods.assert_holds(_WITNESS)
-    assert pods.status(_WITNESS)["restartCount"] == 0
-    eventually(lambda: mpsd.granted_mib(pods.namespace).get(_WITNESS) == _GIB * 1024, "its grant")
+def witness(mpsd: Installation, pods: Pods) -> Witness:
+    made = Witness(mpsd, pods, _GIB)
+    made.begin("alloc=9000")
+    return made
 
 
 def test_the_agent_deleted_costs_no_program_anything(
-    cluster: Cluster, mpsd: Installation, pods: Pods, witness: str
+    mpsd: Installation, pods: Pods, witness: Witness
 ) -> None:
-    """Without any grace, so that the next one may start while it still ends."""
-    agent = mpsd.agent()
-    cluster.do("delete", "pod", agent, "-n", SYSTEM, "--grace-period=0", "--force")
-    mpsd.wait_for_another_agent(agent)
+    mpsd.wait_for_another_agent(mpsd.kill_agent())
     pods.start("after-delete", 2)
-    _assert_noticed_nothing(pods, mpsd)
+    witness.has_noticed_nothing()
 
 
 def test_rolling_the_agent_while_pods_come(
-    cluster: Cluster, mpsd: Installation, pods: Pods, witness: str
+    cluster: Cluster, mpsd: Installation, pods: Pods, witness: Witness
 ) -> None:
     """A pod that comes to a node without a plugin is refused for good, and its Job makes another:
     how many were?
@@ -78,13 +65,9 @@ def test_rolling_the_agent_while_pods_come(
         name: {event["reason"]: event["message"] for event in pods.events(name)}
         for name in names - found.keys()
     }
-    print(
-        f"\n{len(failed)} of {len(names)} pods failed that came while the agent was rolled,"
-        f" evicted: {evicted}"
-    )
     assert len(failed) <= 1, failed
     assert all("LimitsMismatch" in events for events in evicted.values()), evicted
-    _assert_noticed_nothing(pods, mpsd)
+    witness.has_noticed_nothing()
 
 
 @contextmanager
@@ -108,28 +91,17 @@ def _coming(pods: Pods) -> Iterator[set[str]]:
         working.join(timeout=30)
 
 
-def test_the_control_container_killed_costs_no_program_anything(
-    mpsd: Installation, pods: Pods, witness: str
+def test_the_control_container_killed_costs_no_program_anything(witness: Witness) -> None:
+    witness.sees_control_killed()
+
+
+def test_kubelet_restarted_costs_no_program_anything(machine: Machine, witness: Witness) -> None:
+    witness.sees_kubelet_restarted(machine)
+
+
+def test_a_container_that_is_started_again_has_its_limit_again(
+    pods: Pods, witness: Witness
 ) -> None:
-    """Its daemons are in no cgroup of the container, and the next one adopts them."""
-    daemons = mpsd.daemons()
-    mpsd.kill_control()
-    pods.start("after-control", 2)
-    assert mpsd.daemons() == daemons
-    _assert_noticed_nothing(pods, mpsd)
-
-
-def test_kubelet_restarted_costs_no_program_anything(
-    mpsd: Installation, pods: Pods, machine: Machine, witness: str
-) -> None:
-    agent = mpsd.agent()
-    mpsd.restart_kubelet(machine)
-    pods.start("after-kubelet", 2)
-    _assert_noticed_nothing(pods, mpsd)
-    assert mpsd.agent() == agent
-
-
-def test_a_container_that_is_started_again_has_its_limit_again(pods: Pods, witness: str) -> None:
     """kubelet starts it from its checkpoint and asks nobody for devices."""
     pods.start("again", 3, "alloc=9000", restartPolicy="Always")
     pods.run_in("again", "python", "-c", "import os; os.kill(1, 15)")
@@ -139,45 +111,16 @@ def test_a_container_that_is_started_again_has_its_limit_again(pods: Pods, witne
 
 
 def test_after_a_reboot_no_container_starts_before_its_domain_serves(
-    cluster: Cluster, mpsd: Installation, pods: Pods, machine: Machine, witness: str
+    cluster: Cluster, mpsd: Installation, pods: Pods, machine: Machine, witness: Witness
 ) -> None:
-    """Neither control nor agent is there when kubelet comes up, and kubelet has the pod's devices
-    in its checkpoint."""
-    first = pods.status(witness)["containerID"]
     outlives = pods_outlive_reboot(cluster)
-    machine.kubelet("kill")
-    mpsd.put_where(_NOWHERE)
-    try:
-        machine.reboot()
-        machine.kubelet("start")
-        eventually(
-            lambda: not mpsd.pods("control") and not mpsd.pods("agent"),
-            "neither of the two",
-            within_s=90.0,
-        )
-
-        def runs() -> bool:
-            status = pods.status(witness)
-            return "running" in status.get("state", {}) and status["containerID"] != first
-
-        def is_held_back() -> str:
-            assert not runs(), "it runs without MPS and without a limit"
-            ended = pods.get(witness)["status"].get("message", "")
-            return str(
-                ended or pods.status(witness).get("state", {}).get("waiting", {}).get("message", "")
-            )
-
-        print(f"\nkubelet meanwhile: {eventually(is_held_back, 'held back', within_s=60.0)}")
-        never(runs, "it runs without MPS and without a limit", for_s=3.0)
-    finally:
-        mpsd.put_where(_HERE)
-    if pods.phase(witness) != "Failed":
+    first, back = witness.is_held_back_after_a_reboot(machine), witness.name
+    if pods.phase(back) != "Failed":
         # kubelet tries again more and more seldom
-        eventually(runs, "the container", within_s=150.0)
-        back = witness
+        eventually(lambda: witness.runs_since(first), "the container", within_s=150.0)
     else:
         assert not outlives
-        assert pods.get(witness)["status"]["reason"] == "UnexpectedAdmissionError"
+        assert pods.get(back)["status"]["reason"] == "UnexpectedAdmissionError"
         mpsd.wait_until_offered()
         back = "another"  # as its controller makes one
         pods.start(back, _GIB, "alloc=9000")
@@ -185,6 +128,6 @@ def test_after_a_reboot_no_container_starts_before_its_domain_serves(
     assert _GIB * 1024 - CONTEXT_MIB < refused_at(said) <= _GIB * 1024
     eventually(lambda: mpsd.granted_mib(pods.namespace).get(back) == _GIB * 1024, "its grant")
     eventually(
-        lambda: {back} == {witness, back} & mpsd.granted_mib(pods.namespace).keys(),
+        lambda: {back} == {witness.name, back} & mpsd.granted_mib(pods.namespace).keys(),
         "nothing for one that ended",
     )

@@ -3,12 +3,9 @@
 The pods of all tests are there at once: 48 clients a GPU are room for six of eight each.
 """
 
-from tests.e2e.cluster import Cluster
 from tests.e2e.installation import MEMORY, PERCENT, UNITS, Installation
 from tests.e2e.shares import CONTEXT_MIB, Pods, container, refused_at, sample, share
 from tests.e2e.waiting import eventually
-
-_SAMPLE = "app=mps-sample"
 
 
 def test_a_container_that_asks_for_more_than_any_gpu_holds_is_refused_in_plain_words(
@@ -20,8 +17,7 @@ def test_a_container_that_asks_for_more_than_any_gpu_holds_is_refused_in_plain_w
     status = pods.get("huge")["status"]
     assert status["reason"] == "UnexpectedAdmissionError"
     assert MEMORY in status["message"]
-    print(f"\n{status['message']}")
-    told = eventually(
+    eventually(
         lambda: [
             event
             for event in pods.events("huge")
@@ -29,17 +25,10 @@ def test_a_container_that_asks_for_more_than_any_gpu_holds_is_refused_in_plain_w
         ],
         "an event that says why",
     )
-    print("\n".join(f"{event['reason']}: {event['message']}" for event in told))
 
 
-def test_the_published_sample_runs_under_its_limit(
-    cluster: Cluster, mpsd: Installation, pods: Pods
-) -> None:
-    cluster.do("apply", "-n", pods.namespace, "-f", "-", given=sample(mpsd.image))
-    (found,) = eventually(
-        lambda: cluster.get("pods", "-n", pods.namespace, "-l", _SAMPLE)["items"], "the Job's pod"
-    )
-    name = found["metadata"]["name"]
+def test_the_published_sample_runs_under_its_limit(mpsd: Installation, pods: Pods) -> None:
+    name = sample(pods)
     said = pods.wait_until_holding(name, "mps-sample")
     assert 7168 - CONTEXT_MIB < refused_at(said) <= 7168
 
@@ -69,7 +58,6 @@ def test_the_published_sample_runs_under_its_limit(
         )
 
     eventually(is_on_mps, "its process among the clients of MPS")
-    print(f"\n{mpsd.status_text()}")
 
 
 def test_pods_share_a_gpu_at_the_same_time(mpsd: Installation, pods: Pods) -> None:

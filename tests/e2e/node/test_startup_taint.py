@@ -18,7 +18,6 @@ _OURS, _OTHER = "mpsd.io/not-ready", "example.com/other"
 
 @pytest.fixture
 def removing(cluster: Cluster, mpsd: Installation) -> Iterator[Installation]:
-    """With the value on top of the installation."""
     needs(cluster, 30, "agent.startupTaint")
     agent = mpsd.agent()
     mpsd.apply(_REMOVING)

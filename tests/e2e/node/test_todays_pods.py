@@ -179,10 +179,9 @@ def test_a_static_pod_has_its_limit_and_is_known_by_its_name(
 
         def clients() -> int:
             grants = mpsd.told().get("grants", ())
-            found: int = sum(
+            return sum(
                 grant["clients"] for grant in grants if grant["pod"] == f"{pods.namespace}/{name}"
             )
-            return found
 
         eventually(lambda: clients() == 1, "its program counted for it")
     finally:

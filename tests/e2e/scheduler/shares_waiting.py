@@ -18,7 +18,6 @@ def shared(pods: Pods, name: str, gib: int, *actions: str, **spec: Any) -> Objec
 
 
 def said_of(pods: Pods, name: str, reason: str) -> list[str]:
-    """The messages of events with this reason."""
     return [
         str(event.get("message", "")) for event in pods.events(name) if event["reason"] == reason
     ]

@@ -1,8 +1,6 @@
 """A pod of 7 GiB, and a node with 4 + 3 GiB free: with mpsd's scheduler it waits and says why,
 without it fails."""
 
-import time
-
 from tests.e2e.cluster import Cluster
 from tests.e2e.installation import SCHEDULER, SYSTEM, UNITS, Installation
 from tests.e2e.scheduler.shares_waiting import GPU_ANNOTATION, placed, said_of, shared
@@ -49,8 +47,6 @@ def test_a_pod_that_fits_no_single_gpu_waits_and_says_why(
         lambda: any(wanted in said for said in said_of(pods, "seven", "FailedScheduling")), wanted
     )
     assert pods.phase("seven") == "Pending"
-    described = cluster.do("describe", "pod", "seven", "-n", pods.namespace).out
-    print(f"\n{described[described.index('Events:') :]}")
 
 
 def test_without_the_extender_such_a_pod_is_sent_to_the_node_and_fails_there(
@@ -60,8 +56,6 @@ def test_without_the_extender_such_a_pod_is_sent_to_the_node_and_fails_there(
     pods.create(share("unlucky", container(pods.image, _GIB, "hold")))
     eventually(lambda: pods.phase("unlucky") == "Failed", "kubelet's no")
     assert pods.get("unlucky")["status"]["reason"] == "UnexpectedAdmissionError"
-    listed = cluster.do("get", "pod", "unlucky", "-n", pods.namespace).out
-    print(f"\n{listed}{pods.get('unlucky')['status']['message']}")
 
 
 def test_it_runs_when_a_pod_ends_on_the_gpu_that_was_written_on_it(
@@ -69,15 +63,12 @@ def test_it_runs_when_a_pod_ends_on_the_gpu_that_was_written_on_it(
 ) -> None:
     freed = _gpus(mpsd, pods)["leaves-4"]
     pods.delete("leaves-4")
-    began = time.monotonic()
     pods.wait_until_holding("seven", within_s=120.0)
-    took_s = time.monotonic() - began
     eventually(lambda: placed(mpsd, pods).get("seven") == (freed,), f"its devices on {freed}")
     (uuid,) = [gpu["uuid"] for gpu in mpsd.told()["gpus"] if gpu["label"] == freed]
     annotations = pods.get("seven")["metadata"]["annotations"]
     assert annotations[GPU_ANNOTATION] == uuid
     assert annotations["ALIYUN_COM_GPU_MEM_IDX"] == freed.removeprefix("gpu")
-    print(f"\nthe waiting pod ran {took_s:.1f} s after another was asked to end")
 
 
 def test_nobody_lacks_a_right(cluster: Cluster, mpsd: Installation) -> None:

@@ -67,7 +67,6 @@ def test_a_pod_of_higher_priority_gets_a_gpu_and_only_pods_of_one_are_stopped(
         lambda: placed(mpsd, pods).get("urgent") == before[gone[0]],
         "the GPU of the one that was stopped",
     )
-    print(f"\nstopped: {gone[0]} on {before[gone[0]][0]}; the others ran on")
 
 
 def _is_stopped(pods: Pods, name: str) -> bool:

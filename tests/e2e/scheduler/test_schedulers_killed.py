@@ -6,7 +6,6 @@ it made anew. No pod may fail in any other way.
 """
 
 import json
-import time
 from dataclasses import dataclass, field
 
 from tests.e2e.cluster import Cluster, Object
@@ -33,10 +32,8 @@ class WatchedJob:
     running: int = 0
     too_much: list[Object] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    _began: float = field(default_factory=time.monotonic)
 
     def start(self, *actions: str) -> None:
-        """actions: what each pod does."""
         pod = shared(self.pods, self.name, self.gib, *actions)
         template = {"metadata": {"labels": {"e2e": self.name}}, "spec": pod["spec"]}
         spec = {
@@ -49,7 +46,6 @@ class WatchedJob:
         self.pods.create(
             {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
         )
-        self._began = time.monotonic()
 
     def wait_until_running(self, pods: int) -> None:
         def are_running() -> bool:
@@ -58,15 +54,12 @@ class WatchedJob:
 
         eventually(are_running, f"{pods} pods of {self.name} running")
 
-    def wait_until_over(self) -> float:
-        """Until all have succeeded; gives the seconds since the start."""
+    def wait_until_over(self) -> None:
         eventually(
             lambda: self.look().get("succeeded") == self.times, f"{self.name} over", within_s=240.0
         )
-        return time.monotonic() - self._began
 
     def look(self) -> Object:
-        """The Job's own counts."""
         pods = self._listed()
         self.running = max(self.running, sum(pod["status"]["phase"] == "Running" for pod in pods))
         for pod in pods:
@@ -78,10 +71,7 @@ class WatchedJob:
         self.too_much += [
             gpu for gpu in self.mpsd.told()["gpus"] if gpu["grantedMiB"] > UNITS * _UNIT_MIB
         ]
-        counts: Object = self.pods.cluster.get("job", self.name, "-n", self.pods.namespace)[
-            "status"
-        ]
-        return counts
+        return self.pods.cluster.get("job", self.name, "-n", self.pods.namespace)["status"]
 
     def assert_none_failed(self) -> None:
         """But those made anew; and that no GPU ever gave away more than it has."""
@@ -90,10 +80,9 @@ class WatchedJob:
         assert self.too_much == []
 
     def _listed(self) -> list[Object]:
-        found: list[Object] = self.pods.cluster.get(
-            "pods", "-n", self.pods.namespace, "-l", f"e2e={self.name}"
-        )["items"]
-        return found
+        return self.pods.cluster.get("pods", "-n", self.pods.namespace, "-l", f"e2e={self.name}")[
+            "items"
+        ]
 
 
 def _said(event: Object) -> str:
@@ -113,10 +102,6 @@ def test_schedulers_killed_in_the_middle_give_nothing_away_twice(
     job.wait_until_running(2)
     before = [pod["metadata"]["name"] for pod in mpsd.pods("scheduler")]
     cluster.do("delete", "pod", "-n", SYSTEM, "--grace-period=0", "--force", *before)
-    took_s = job.wait_until_over()
+    job.wait_until_over()
     job.assert_none_failed()
     assert not set(before) & {pod["metadata"]["name"] for pod in mpsd.pods("scheduler")}
-    print(
-        f"\nboth replicas killed in the middle: {job.times} pods done after {took_s:.1f} s,"
-        f" {len(job.failed)} made anew"
-    )

@@ -2,5 +2,7 @@
 
 from tests.cli.conftest import bare_world as bare_world
 from tests.cli.conftest import world as world
+from tests.whole.machine.conftest import machine as machine
+from tests.whole.machine.conftest import pair as pair
 from tests.whole.machine.conftest import served as served
 from tests.whole.machine.conftest import serving as serving

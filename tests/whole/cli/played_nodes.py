@@ -1,9 +1,8 @@
-"""Nodes for tests of the verbs that drain and upgrade: kubelets, control pods and agents, played in
-one thread.
+"""Kubelets, control pods and agents of nodes that are drained and upgraded, played in one thread.
 
-As on a real node: a pod that ends leaves the API and gives its grant back; a cordoned domain drains
-and is drained once nobody holds anything of it; a new control pod starts its domains anew; and the
-MPSNode says so a moment later.
+As on a real node: a pod that ends leaves the API and gives its grant back; a cordoned domain is
+drained once nobody holds anything of it; a new control pod starts its domains anew; and the MPSNode
+says so a moment later.
 """
 
 import copy
@@ -112,7 +111,6 @@ class PlayedNodes:
 
 
 def _holders(grant: Object) -> list[str]:
-    """The uids of its pods."""
     return [one["uid"] for one in (grant, *grant.get("sharedWith", ()))]
 
 
@@ -139,8 +137,7 @@ def played_nodes(world: ClusterWorld, counted_s: float = 0.0) -> Iterator[Played
 
 
 def run_control(world: ClusterWorld, image: str, *nodes: str) -> None:
-    """Applies the DaemonSet as shipped with this image, and waits until its pods run on these
-    nodes."""
+    """Until its pods run on these nodes."""
 
     def apply() -> None:
         objects = world.api.cluster.objects
@@ -162,11 +159,8 @@ def control_images(world: ClusterWorld) -> dict[str, str]:
 
 
 def run_pods(world: ClusterWorld, *nodes: str, **metadata: Any) -> dict[str, str]:
-    """Makes the Nodes, and the pods of the grants that their MPSNodes tell of; gives the pods' uids
-    by name.
-
-    metadata: more of it, for all these pods.
-    """
+    """The Nodes, and the pods of the grants that their MPSNodes tell of; uids by name. metadata:
+    more of it, for all these pods."""
 
     def make() -> dict[str, str]:
         objects, uids = world.api.cluster.objects, {}

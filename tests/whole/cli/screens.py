@@ -68,7 +68,6 @@ class Screen:
         self._size(columns, rows)
 
     def until(self, seen: Callable[["Screen"], Any], what: str) -> Any:
-        """What is seen once it is so; fails, with what was seen instead, where it never is."""
         deadline = time.monotonic() + SOON_S
         while not (found := seen(self)):
             assert time.monotonic() < deadline, f"never seen: {what}; seen:\n{self.text}"

@@ -156,7 +156,6 @@ _ROW = PriorityRow(BatchWork.NONE, 1.0, 2.0, 3.0, 4.0)
 
 
 def failing(error: Exception) -> Callable[[BenchContext], Iterator[PriorityRow]]:
-    """A group that stops half way with this error."""
 
     def measure(context: BenchContext) -> Iterator[PriorityRow]:
         context.step("a first")

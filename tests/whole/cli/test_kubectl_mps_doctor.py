@@ -39,8 +39,7 @@ def ask(cluster: DoctoredCluster, *words: str) -> Said:
 
 
 def checks(cluster: DoctoredCluster) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(ask(cluster, "-o", "json").output)["checks"]
-    return found
+    return json.loads(ask(cluster, "-o", "json").output)["checks"]
 
 
 def test_what_is_broken_is_found_in_each_kind_of_object_that_is_read(
@@ -60,7 +59,6 @@ def test_what_is_broken_is_found_in_each_kind_of_object_that_is_read(
 
 
 def broken_everywhere(cluster: DoctoredCluster) -> None:
-    """As the API server has it."""
     cluster.world.is_kubernetes("v1.36.2")
     definition = cluster.world.ask(lambda kube: kube.get(CRDS, "mpsnodes.mpsd.io"))
     versions = definition["spec"]["versions"]

@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from tests.cli.cluster_world import ClusterWorld
 from tests.mpsnodes import mpsnode
 from tests.whole.cli.played_nodes import played_nodes, run_pods
 from tests.whole.machine.machine import Program, eventually
-from tests.whole.webhook.api_server import api_server
 
 A1 = [gpu["uuid"] for gpu in mpsnode("gpu-a1")["status"]["gpus"]]
 BUDGETS = Resource("policy/v1", "poddisruptionbudgets")
@@ -115,21 +113,6 @@ def test_what_cannot_be_drained_is_said_before_anything_is_changed(
     assert (said.code, said.output) == (code, "")
     assert complaint in said.errors
     assert (world.cordoned("gpu-a1"), world.cordoned("gpu-b1")) == ([], [])
-
-
-def test_a_missing_right_is_named_and_so_is_what_stays(tmp_path: Path, world: ClusterWorld) -> None:
-    thing = mpsnode("gpu-a1", time.time())
-    for domain in thing["status"]["domains"]:
-        domain["state"] = "draining"
-    with api_server() as server:
-        server.put("/apis/mpsd.io/v1alpha1/mpsnodes/gpu-a1", thing)
-        server.forbidden = {("get", "pods")}
-        config = str(server.kubeconfig(tmp_path))
-        said = world.kubectl_mps("drain", "gpu-a1", "--evict", "--kubeconfig", config)
-        assert said.code == 1
-        assert "lacks the right to get pods mps-sample-7xk2p in default: " in said.errors
-        assert "docs/operations/upgrade-and-drain.md (Drain a node)" in said.errors
-        assert f"kubectl mps undrain gpu-a1 --kubeconfig {config}\n" in said.errors
 
 
 def test_a_refused_domain_ends_undrain_with_its_reason(world: ClusterWorld) -> None:

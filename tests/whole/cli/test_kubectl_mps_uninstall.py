@@ -56,8 +56,7 @@ def ours_left(world: ClusterWorld) -> list[str]:
             for one in some
         ]
 
-    left: list[str] = world.ask(questions)
-    return left
+    return world.ask(questions)
 
 
 def test_it_is_refused_while_pods_hold_gpus_and_names_them(

@@ -15,7 +15,6 @@ OUT_OF_MEMORY = "2:CUDA_ERROR_OUT_OF_MEMORY"
 
 @pytest.fixture
 def machine(served: Machine) -> Machine:
-    """One A30 with `mpsd up`, without a program before and after the test."""
     return served
 
 
@@ -29,13 +28,6 @@ def test_a_program_sees_its_grant_as_its_memory_and_its_threads(machine: Machine
     assert program.exit_code() == 0
     assert program.heard("sms") == sms
     assert program.heard("meminfo_free_MiB") == 7 * 1024 - capability.context_cost_mib(sms)
-
-
-def test_a_program_that_takes_more_than_its_grant_gets_out_of_memory(machine: Machine) -> None:
-    program = machine.run("--gpu-mem 7", "sim-cuda", "alloc=8000")
-    assert program.exit_code() == 0
-    assert program.heard("rc") == OUT_OF_MEMORY
-    assert 6 * 1024 < program.heard("alloc_MiB") < 7 * 1024
 
 
 def test_a_signal_to_mpsd_run_is_one_to_the_command(machine: Machine) -> None:
@@ -97,7 +89,8 @@ def test_a_command_whose_name_and_arguments_are_no_unicode_runs_and_is_shown(
 ) -> None:
     strange = tmp_path / os.fsdecode(b"caf\xe9")
     strange.symlink_to("/bin/sh")
-    runs = machine.run("--gpu-mem 1", str(strange), "-c", "sleep 60", os.fsdecode(b"\xff\xfe"))
+    waits = "trap 'kill $!; exit' TERM; sleep 60 & wait"  # nothing of it outlives the test
+    runs = machine.run("--gpu-mem 1", str(strange), "-c", waits, os.fsdecode(b"\xff\xfe"))
     eventually(lambda: machine.node().grants, "it has its grant")
     (grant,) = machine.node().grants
     assert "caf\ufffd" in grant.command
@@ -124,10 +117,3 @@ def test_ctrl_c_ends_the_wait(machine: Machine) -> None:
         "no single GPU has 7 GiB: gpu0 has 3.4 of the needed 7 GiB free\n"
     )
     eventually(lambda: machine.queue == [], "it waits no more")
-
-
-def test_without_mpsd_the_remedy_is_said(machine: Machine) -> None:
-    elsewhere = machine.run_directory.parent / "x"
-    alone = machine.run("--gpu-mem 7", "true", environment={"MPSD_RUN_DIR": str(elsewhere)})
-    assert alone.exit_code() == 1
-    assert f"no process answers on {elsewhere}/mpsd.sock; start it with `mpsd up`" in alone.errors

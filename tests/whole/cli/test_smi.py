@@ -2,28 +2,17 @@
 
 import json
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from mpsd.platform.command_line import TAB
-from tests.whole.machine.conftest import on_machine, serving_on
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
-_COMPUTE = {"cards": {"1": {"policy": 3, "max_inst": 20}}}
-
-
-@pytest.fixture
-def machine() -> Iterator[Machine]:
-    """One A30, nothing running."""
-    yield from on_machine("A30")
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Machine]:
-    """Two A30, the second of which is divided as cGPU's policy 3 does."""
-    yield from serving_on("A30×2", compute=_COMPUTE)
+# The second is divided as cGPU's policy 3 does.
+GPUS = "A30×2"
+POLICY = {"compute": {"cards": {"1": {"policy": 3, "max_inst": 20}}}}
 
 
 def smi(machine: Machine, *words: str) -> Program:
@@ -36,12 +25,10 @@ def answered(asked: Program) -> str:
 
 
 def use(machine: Machine, *words: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = json.loads(answered(smi(machine, "-o", "json", *words)))
-    return found
+    return json.loads(answered(smi(machine, "-o", "json", *words)))
 
 
 def rows(text: str, first: str) -> list[list[str]]:
-    """The words of the rows that begin with `first`."""
     return [line.split() for line in text.splitlines() if line.split()[:1] == [first]]
 
 

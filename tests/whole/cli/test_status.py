@@ -2,25 +2,13 @@
 
 import json
 import signal
-from collections.abc import Iterator
 
-import pytest
 import yaml
 
-from tests.whole.machine.conftest import on_machine, serving_on
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
-
-@pytest.fixture
-def machine() -> Iterator[Machine]:
-    """One A30, nothing running."""
-    yield from on_machine("A30")
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Machine]:
-    """Two A30 on which processes may run beside MPS."""
-    yield from serving_on("A30×2", exclusive_process=False)
+GPUS = "A30×2"
+POLICY = {"exclusive_process": False}
 
 
 def status(machine: Machine, *options: str) -> Program:

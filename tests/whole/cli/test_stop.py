@@ -11,18 +11,14 @@ from typing import Any
 import pytest
 
 from mpsd.platform import local_api, processes
-from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
 UNHANDLED = ("sim-cuda", "kernel=100", "launch=600")  # it would die of a SIGTERM
 KILLED = 128 + signal.SIGKILL
 
 
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Machine]:
-    """On which a client is stopped for as long as a test needs to see it, where a neighbour
-    computes."""
-    yield from serving_on("A30", graces={"end_drain_s": 1})
+# A client is stopped for as long as a test needs to see it, where a neighbour computes.
+POLICY = {"graces": {"end_drain_s": 1}}
 
 
 @pytest.fixture
@@ -36,7 +32,6 @@ def neighbour(served: Machine) -> Iterator[Program]:
 
 
 def running(machine: Machine, *command: str) -> Program:
-    """A program of which a client has a context."""
     program = machine.run("--gpu-mem 2", *command)
     program.heard("devices")
     return program
@@ -51,8 +46,7 @@ def answer(machine: Machine, *words: str | Program) -> list[Mapping[str, Any]]:
     """What `mpsd stop -o json` says, which must be yes."""
     question = asked(machine, *words, "-o", "json")
     assert question.exit_code() == 0, question
-    found: list[Mapping[str, Any]] = json.loads(question.output)
-    return found
+    return json.loads(question.output)
 
 
 def stopped(machine: Machine) -> list[int]:
@@ -118,18 +112,6 @@ def test_a_grant_that_has_ended_is_not_there(served: Machine) -> None:
     assert asked(served, grant, "--grace", "-1").exit_code() == 2
 
 
-# Another user may not enter the folder that the socket is in.
-_ASK = """
-import os, socket, sys
-os.chdir(sys.argv[1])
-os.setresuid(65534, 65534, 65534)
-there, said = socket.socket(socket.AF_UNIX), sys.argv[2].encode()
-there.connect("mpsd.sock")
-head = b"POST /v1/programs/stop HTTP/1.0\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(said)
-there.sendall(head + said)
-while piece := there.recv(4096):
-    sys.stdout.buffer.write(piece)
-"""
 AS_NOBODY = (
     sys.executable,
     "-c",
@@ -138,11 +120,9 @@ AS_NOBODY = (
 
 
 def asked_by_nobody(machine: Machine, program: Program) -> str:
-    """The outcome, where another user than root asks."""
-    asks = json.dumps({"grants": [machine.grant_of(program).id], "grace_s": 5})
-    said = machine.start([sys.executable, "-c", _ASK, str(machine.run_directory), asks])
-    assert said.exit_code() == 0, said
-    (one,) = json.loads(said.output.partition("\n\n")[2])
+    asks = {"grants": [machine.grant_of(program).id], "grace_s": 5}
+    said = machine.answer_to_nobody("/v1/programs/stop", asks)
+    (one,) = json.loads(said.partition("\n\n")[2])
     return str(one["outcome"])
 
 
@@ -152,7 +132,7 @@ def test_a_user_ends_programs_of_its_own_and_no_others(served: Machine) -> None:
     roots = served.client(2)
     in_part = served.run("--gpu-mem 2", "sh", "-c", '"$@" & wait', "sh", *AS_NOBODY)
     for program in (own, in_part):
-        eventually(lambda program=program: nobodys(served, program), "it has changed its user")  # type: ignore[misc]
+        eventually(lambda program=program: nobodys(served, program), "it has changed its user")
     assert [asked_by_nobody(served, program) for program in (roots, in_part, own)] == [
         "refused",
         "refused",
@@ -166,7 +146,6 @@ def test_a_user_ends_programs_of_its_own_and_no_others(served: Machine) -> None:
 
 
 def nobodys(machine: Machine, program: Program) -> bool:
-    """Whether the program, or what it has started, is that user's."""
     pids = (program.pid, *processes.descendants_of(program.pid))
     return any(
         processes.user_of(pid) == 65534 and processes.command_of(pid) == "sleep 600" for pid in pids

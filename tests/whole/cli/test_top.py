@@ -3,25 +3,12 @@
 import json
 import re
 import signal
-from collections.abc import Iterator
-
-import pytest
 
 from tests.whole.cli.screens import Screen, on_screen
-from tests.whole.machine.conftest import on_machine, serving_on
 from tests.whole.machine.machine import MPSD, Machine
 
-
-@pytest.fixture
-def machine() -> Iterator[Machine]:
-    """Two A30, nothing running."""
-    yield from on_machine("A30×2")
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Machine]:
-    """Two A30, on which `mpsd up` runs, and on which processes may run beside MPS."""
-    yield from serving_on("A30×2", exclusive_process=False)
+GPUS = "A30×2"
+POLICY = {"exclusive_process": False}
 
 
 def row_of(screen: Screen, words: str) -> list[str]:
@@ -76,11 +63,11 @@ def test_a_narrow_terminal_shows_fewer_columns_and_a_wide_one_all(served: Machin
         assert screen.ended() == 0
 
 
-def test_an_agent_that_is_gone_is_said_since_when_and_is_waited_for(machine: Machine) -> None:
-    _control, agent = machine.apart()
-    machine.until_ready()
-    machine.client(6, "alloc=500")
-    with on_screen([MPSD, "top", "--interval", "0.2"], machine.environment, 150) as screen:
+def test_an_agent_that_is_gone_is_said_since_when_and_is_waited_for(pair: Machine) -> None:
+    _control, agent = pair.apart()
+    pair.until_ready()
+    pair.client(6, "alloc=500")
+    with on_screen([MPSD, "top", "--interval", "0.2"], pair.environment, 150) as screen:
         screen.shows("alloc=500")
         agent.kill()
         screen.shows("nothing newer is known since")
@@ -89,7 +76,7 @@ def test_an_agent_that_is_gone_is_said_since_when_and_is_waited_for(machine: Mac
             screen.text,
         )
         assert "alloc=500" in screen.text, "what was seen last stays"
-        machine.service("agent")
+        pair.service("agent")
         screen.until(
             lambda seen: "nothing newer" not in seen.text and "alloc=500" in seen.text, "it goes on"
         )

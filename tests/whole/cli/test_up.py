@@ -1,18 +1,10 @@
 """`mpsd up`: where it does not start, and what it does with limits that change under it."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.whole.machine.conftest import on_machine
 from tests.whole.machine.machine import MPSD, Machine, eventually
-
-
-@pytest.fixture
-def machine() -> Iterator[Machine]:
-    """One A30, nothing running."""
-    yield from on_machine("A30")
 
 
 @pytest.mark.parametrize("program", ["up", "agent"])

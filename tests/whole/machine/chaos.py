@@ -1,11 +1,10 @@
 """What may befall a node, in an order left to chance, and who must not notice.
 
-One rule: nothing is waited for after a deed, so that the next one may come in the midst of what
-follows from it.
+Nothing is waited for after a deed, so that the next one may come in the midst of what follows from
+it.
 
-`make soak MPSD_SOAK=N` plays N steps, from the seed MPSD_SOAK_SEED on. A seed is one sequence: a
-failing one is repeated by MPSD_SOAK=20 MPSD_SOAK_SEED=<its number>, as far as time allows to repeat
-anything.
+`make soak MPSD_SOAK=N` plays N steps, from the seed MPSD_SOAK_SEED on. A failing sequence is
+repeated by MPSD_SOAK=20 MPSD_SOAK_SEED=<its number>, as far as time allows to repeat anything.
 """
 
 import os
@@ -33,7 +32,7 @@ STEPS = 20  # of one sequence
 # the longest way back: from wedged over restarts and their back-off, with other work here
 IN_THE_END_S = 60.0
 _QUIET_S = 0.5  # a kubelet that was started anew, for one, has not said anything yet
-_BREATHS_S = (0.0, 0.0, 0.05, 0.3)  # between two deeds
+BREATHS_S = (0.0, 0.0, 0.05, 0.3)  # between two deeds
 
 _END_SEEN_S = 5.0  # until a client is stopped, where one is about to be
 
@@ -45,8 +44,7 @@ Deed = Callable[[], None]
 
 
 def seeds(steps: int) -> range:
-    """Of the sequences that make so many steps together, where nobody asked for another number of
-    them."""
+    """So many as make these steps together, where nobody asked for another number."""
     first, asked = (
         int(os.environ.get("MPSD_SOAK_SEED", "0")),
         int(os.environ.get("MPSD_SOAK", steps)),
@@ -55,10 +53,7 @@ def seeds(steps: int) -> range:
 
 
 class Chaos(ABC):
-    """Control, agent and daemons of a machine, and what is done to them.
-
-    doomed: the GPUs whose domains deadly things befall. control, agent: those that run now.
-    """
+    """doomed: the GPUs whose domains deadly things befall. control, agent: those that run now."""
 
     def __init__(
         self,
@@ -95,7 +90,7 @@ class Chaos(ABC):
             deed = self.chance.choice(self.deeds)
             print(deed.__name__)
             deed()
-            time.sleep(self.chance.choice(_BREATHS_S))
+            time.sleep(self.chance.choice(BREATHS_S))
             self.look()
 
     def kill_daemon(self) -> None:
@@ -180,7 +175,6 @@ class Chaos(ABC):
         return [one.pid for one in known if one and processes.is_stopped(one)]
 
     def ends_left(self) -> list[object]:
-        """What is under way yet."""
         return [*self.recorded_ends(), *self.stopped_clients()]
 
     def check_ends(self, due: Callable[[int], bool]) -> None:
@@ -217,8 +211,8 @@ class Chaos(ABC):
         return next((name for name in sorted(found) if _ordinals(gpu) <= _ordinals(name)), gpu)
 
     def daemons_left(self) -> str:
-        """What is wrong with the number of control daemons, in words; a question to one of them has
-        no -f, and the simulated servers, which are their children, have the same command line."""
+        """In words. A question to a daemon has no -f, and the simulated servers, its children,
+        have its command line."""
         found = {
             pid for pid, line in self.machine.processes_left().items() if f"{CONTROL} -f" in line
         }

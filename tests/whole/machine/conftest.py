@@ -1,7 +1,7 @@
 """Machines with simulated GPUs, on which nothing may be left at the end of a test."""
 
 from collections.abc import Iterator
-from typing import Any
+from types import ModuleType
 
 import pytest
 
@@ -21,47 +21,38 @@ def pair() -> Iterator[Machine]:
 
 
 @pytest.fixture(scope="module")
-def serving() -> Iterator[Machine]:
-    """One A30, on which `mpsd up` runs. A file that needs another has its own of this name."""
-    yield from serving_on("A30")
+def serving(request: pytest.FixtureRequest) -> Iterator[Machine]:
+    """Under `mpsd up`: the GPUS of the file, or one A30, by its POLICY beside the machine's own."""
+    for made in asked_by(request.module):
+        made.up()
+        yield made
 
 
 @pytest.fixture
 def served(serving: Machine) -> Iterator[Machine]:
-    """The same for all tests of a file that leave mpsd running; without programs at their
-    beginning."""
+    """For tests that leave mpsd running; without programs at their beginning."""
     yield serving
     as_before(serving)
 
 
 @pytest.fixture(scope="module")
-def parted() -> Iterator[Machine]:
-    """One A30, on which `mpsd control` and `mpsd agent` run. A file that needs another has its own
-    of this name."""
-    yield from parted_on("A30")
+def parted(request: pytest.FixtureRequest) -> Iterator[Machine]:
+    """The same under `mpsd control` and `mpsd agent`."""
+    for made in asked_by(request.module):
+        made.apart()
+        yield made
 
 
 @pytest.fixture
 def apart(parted: Machine) -> Iterator[Machine]:
-    """The same for all tests of a file that start again what they kill; without programs at their
-    beginning."""
+    """For tests that start again what they kill; without programs at their beginning."""
     yield parted
     as_before(parted)
 
 
-def serving_on(gpus: str, **policy: Any) -> Iterator[Machine]:
-    """policy: what it has beside the machine's own."""
-    for made in on_machine(gpus):
-        made.set_policy(**policy)
-        made.up()
-        yield made
-
-
-def parted_on(gpus: str, **policy: Any) -> Iterator[Machine]:
-    """policy: what it has beside the machine's own."""
-    for made in on_machine(gpus):
-        made.set_policy(**policy)
-        made.apart()
+def asked_by(module: ModuleType) -> Iterator[Machine]:
+    for made in on_machine(getattr(module, "GPUS", "A30")):
+        made.set_policy(**getattr(module, "POLICY", {}))
         yield made
 
 
@@ -73,8 +64,7 @@ def as_before(shared: Machine) -> None:
 
 
 def on_machine(gpus: str, *, tried: bool = True) -> Iterator[Machine]:
-    """One with nothing running; the end of the test is its own, and fails where anything is
-    left."""
+    """At its end nothing may be left."""
     made = Machine(gpus, tried=tried)
     try:
         yield made

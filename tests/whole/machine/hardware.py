@@ -1,8 +1,5 @@
-"""The machine that the test of ends runs on: a simulated one, or with `--gpu` this machine's GPUs
-and driver.
-
-One rule: nothing of a GPU's settings is changed here, whatever the policy that is shipped says.
-"""
+"""The machine that the test of ends runs on: a simulated one, or with `--gpu` this one, of whose
+GPUs no setting is changed whatever the policy says."""
 
 import shutil
 import sys
@@ -73,7 +70,6 @@ AnyMachine = RealMachine | SimulatedMachine
 
 
 def cuda(machine: AnyMachine, gib: int, *actions: str) -> Program:
-    """A CUDA client that does this, under a grant of so many GiB."""
     return machine.run(f"--gpu-mem {gib}", *machine.cuda, *actions)
 
 

@@ -1,8 +1,7 @@
 """A machine with simulated GPUs on which the real programs run: `mpsd up`, `control`, `agent`,
 `run`.
 
-One rule: nobody waits by sleeping; what is waited for is asked until it is so or the deadline says
-it never was. When the machine is stopped nothing of it may be left: no process, no socket, no
+Nobody waits by sleeping. When it is stopped nothing of it may be left: no process, no socket, no
 record.
 """
 
@@ -13,6 +12,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ from mpsd.simulator.card import CardView
 from mpsd.simulator.gpus import SimulatedGpu
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml
-from tests.world.fork import MPSD, started
+from tests.world.fork import MPSD, WAITS, started
 
 CONTROL = "nvidia-cuda-mps-control"
 # far above what anything takes, however busy the machine; only a failing test waits so long
@@ -54,7 +54,6 @@ Line = Mapping[str, Any]
 
 
 def quick(policy: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    """A policy with quick deadlines and these changes."""
     for change in (_QUICK, changes):
         for name, value in change.items():
             policy[name] = policy[name] | value if isinstance(value, Mapping) else value
@@ -62,11 +61,8 @@ def quick(policy: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 
 def eventually(look: Callable[[], Value], what: str, within_s: float = SOON_S) -> Value:
-    """Looks until what it sees is true, and gives that; fails at the deadline.
-
-    The longer it has waited, the longer its pauses: a look may cost the agent an answer, and others
-    want the processor.
-    """
+    """The longer it has waited, the longer its pauses: a look may cost the agent an answer, and
+    others want the processor."""
     began = time.monotonic()
     while not (seen := look()):
         waited_s = time.monotonic() - began
@@ -108,7 +104,7 @@ class Program:
 
     @property
     def lines(self) -> list[Line]:
-        """What it said, one JSON object a line; a line that is not whole yet is left out."""
+        """One JSON object a line; a line that is not whole yet is left out."""
         return [
             json.loads(line)
             for line in self.output.splitlines(keepends=True)
@@ -116,8 +112,7 @@ class Program:
         ]
 
     def heard(self, key: str) -> Any:
-        """The value of `key` in the first line that has it, waiting for that; fails when it ends
-        without one."""
+        """The value of `key` in the first line that has it, waited for."""
 
         def look() -> list[Any]:
             ended = not self.running
@@ -128,7 +123,7 @@ class Program:
         return eventually(look, f"{key!r} from {self}")[0]
 
     def exit_code(self, within_s: float = SOON_S) -> int:
-        """As the shell has it: 128 and the signal's number for one that was killed."""
+        """128 and the signal's number for one that was killed."""
         try:
             code = self.process.wait(within_s)
         except subprocess.TimeoutExpired:
@@ -139,7 +134,6 @@ class Program:
         self.process.send_signal(signum)
 
     def kill(self) -> None:
-        """SIGKILL, and waits for its end."""
         self.process.kill()
         self.process.wait()
 
@@ -156,15 +150,12 @@ class Service(Program):
         ]
 
     def logged(self, event: str, **fields: object) -> list[Line]:
-        """The lines of this event that have these fields."""
         return [
             line for line in self.log if line["event"] == event and fields.items() <= line.items()
         ]
 
 
 class Machine:
-    """One run directory, its limits and its simulated GPUs, with nothing running yet."""
-
     def __init__(
         self, gpus: str = "A30", *, tried: bool = True, cards: Sequence[Mapping[str, Any]] = ()
     ) -> None:
@@ -180,6 +171,7 @@ class Machine:
         self._programs: list[Program] = []
         self._services: list[tuple[str, Service]] = []
         self._cards: list[CardView] = []
+        self.waits: Mapping[str, float] = {}  # of mpsd's programs: tests.world.fork
         self._limits.mkdir()
         self._write_facts(cards)
         self.set_policy()
@@ -194,7 +186,6 @@ class Machine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What mpsd's programs are started with here."""
         ours = {
             name: value
             for name, value in os.environ.items()
@@ -205,10 +196,11 @@ class Machine:
             "MPSD_LIMITS": str(self._limits),
             "MPSD_SIMULATE": self._gpus,
             "MPSD_LOG_FORMAT": "json",
+            WAITS: json.dumps(self.waits),
         }
 
     def set_policy(self, **changes: Any) -> None:
-        """The shipped policy with quick deadlines and these changes, put in place in one step."""
+        """The shipped one with quick deadlines and these changes, in one step."""
         policy = quick(yaml.safe_load((shipped_folder() / "policy.yaml").read_text()), **changes)
         self.write_policy(yaml.safe_dump(policy))
         self._plain = not policy["domains"]
@@ -231,7 +223,7 @@ class Machine:
     def start(
         self, argv: Sequence[str | Path], environment: Mapping[str, str] | None = None
     ) -> Program:
-        """Any program, in mpsd's environment with these changes."""
+        """In mpsd's environment with these changes."""
         return self._started(
             Program(
                 [str(word) for word in argv], self.environment | dict(environment or {}), self._said
@@ -249,7 +241,6 @@ class Machine:
         return service
 
     def part(self, verb: str) -> Service:
-        """The one that runs."""
         (running,) = (
             service for started, service in self._services if started == verb and service.running
         )
@@ -274,7 +265,6 @@ class Machine:
                 )
 
     def _domains_of(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """The names of the domains, and their GPUs."""
         return ((label_of(gpu), (gpu.uuid,)) for gpu in self.shared)
 
     @property
@@ -286,11 +276,10 @@ class Machine:
 
     @property
     def uuids(self) -> set[str]:
-        """Of the GPUs that programs can have a part of."""
         return {gpu.uuid for gpu in self.shared}
 
     def divide(self, *profiles: str, ordinal: int = 0) -> tuple[str, ...]:
-        """Changes the MIG layout of a GPU to these instances; their labels."""
+        """The labels of the new instances."""
         whole = self.simulation.gpus[ordinal]
         card = next(card for card in self.facts.cards if card.name == whole.name)
         rows = {row.profile: row for row in self.facts.profiles(card)}
@@ -302,13 +291,13 @@ class Machine:
         return tuple(label_of(gpu) for gpu in self.simulation.gpus if gpu.parent == whole.uuid)
 
     def up(self) -> Service:
-        """`mpsd up`, once every domain is ready."""
+        """Once every domain is ready."""
         service = self.service("up")
         self.until_ready()
         return service
 
     def apart(self) -> tuple[Service, Service]:
-        """`mpsd control` and `mpsd agent`, once every domain is ready."""
+        """Once every domain is ready."""
         control, agent = self.service("control"), self.service("agent")
         self.until_ready()
         return control, agent
@@ -320,8 +309,7 @@ class Machine:
         return self.start([MPSD, "run", *shlex.split(options), "--", *command], environment)
 
     def client(self, gib: int, *actions: str) -> Program:
-        """sim-cuda under a grant of so many GiB, once it has done its actions and holds its
-        context."""
+        """sim-cuda, once it has done its actions and holds its context."""
         program = self.run(f"--gpu-mem {gib}", "sim-cuda", *actions, "hold")
         program.heard("ready")
         return program
@@ -346,16 +334,21 @@ class Machine:
         return found
 
     def in_state(self, state: State, name: str = "gpu0") -> DomainReport:
-        """The domain once it is in this state."""
         eventually(lambda: self.domain(name).state == state, f"{name} is {state}")
         return self.domain(name)
 
+    def answer_to_nobody(self, path: str, asks: object) -> str:
+        """Status line, headers and body, where another user than root asks."""
+        words = [sys.executable, "-c", _ASKS, self.run_directory, path, json.dumps(asks)]
+        said = self.start(words)
+        assert said.exit_code() == 0, said
+        return said.output
+
     def until_ready(self) -> None:
-        """Until the agent answers, and every domain serves and lets programs in."""
+        """The agent answers, and every domain serves and lets programs in."""
         eventually(self._is_ready, "every domain is ready")
 
     def until_known(self) -> None:
-        """Until the agent answers and knows every domain."""
         eventually(self._known, "every domain is known")
 
     def _is_ready(self) -> bool:
@@ -376,13 +369,11 @@ class Machine:
         return ()
 
     def daemon(self, name: str = "gpu0") -> int:
-        """The pid of the domain's control daemon, which it must have."""
         pid = self.domain(name).daemon_pid
         assert pid is not None, self.domain(name)
         return pid
 
     def new_daemon(self, old: int, name: str = "gpu0") -> int:
-        """The pid of the daemon that serves in place of an older one."""
         eventually(
             lambda: self.domain(name).daemon_pid not in {None, old}, f"{name} has another daemon"
         )
@@ -390,30 +381,27 @@ class Machine:
         return self.daemon(name)
 
     def grant_of(self, program: Program) -> GrantReport:
-        """The grant that this program holds, which it must have."""
         (found,) = (grant for grant in self.node().grants if grant.holder_pid == program.pid)
         return found
 
     def gpu_of(self, program: Program) -> str:
-        """The label of the one GPU of the program's grant."""
+        """The label of its one GPU."""
         (uuid,) = self.grant_of(program).gpus
         return next(gpu.label for gpu in self.node().gpus if gpu.uuid == uuid)
 
     @property
     def holders(self) -> set[int]:
-        """The pids that hold a grant."""
         return {grant.holder_pid for grant in self.node().grants}
 
     @property
     def queue(self) -> list[int]:
-        """The pids that wait for a grant, in their order."""
+        """The pids that wait, in their order."""
         return [waiting.holder_pid for waiting in self.node().waiting]
 
     def until_no_grants(self) -> None:
         eventually(lambda: not self.node().grants, "every grant has come back")
 
     def until_watched(self) -> None:
-        """Until the watchdog has looked some times more."""
 
         def looks() -> int:
             seen = self.node().violations
@@ -426,24 +414,21 @@ class Machine:
         return DomainFolder(self.run_directory / name)
 
     def record(self, name: str = "gpu0") -> DomainRecord:
-        """The domain's record on disk, which it must have."""
         found = records.read(self.folder_of(name).record, DomainRecord)
         assert found is not None
         return found
 
     def recorded_daemon(self, name: str = "gpu0") -> int:
-        """The pid of the daemon in the domain's record, which it must have."""
         daemon = self.record(name).daemon
         assert daemon is not None
         return daemon.pid
 
     def limit_mib(self, name: str = "gpu0") -> int | None:
-        """The memory limit of the domain's servers to come, as its daemon reads it back."""
+        """Of the servers to come, as the daemon reads it back."""
         command = control_protocol.memory_limit(None, 0)
         return command.answer(self.ask_daemon(command.text, name))
 
     def ask_daemon(self, command: str, name: str = "gpu0") -> str:
-        """What the domain's daemon answers, in its own words."""
         environment = {
             **os.environ,
             **self.simulation.environment,
@@ -461,8 +446,7 @@ class Machine:
         return done.stdout.strip()
 
     def until_listed(self, *pids: int, name: str = "gpu0") -> None:
-        """Until the server has named these as its clients, which mpsd asks for soon after they have
-        connected."""
+        """As clients of the server, which mpsd asks for soon after they have connected."""
         answer = re.compile(r"^\[[^\]]+ Control +[0-9]+\] ([0-9]+)$", re.MULTILINE)
 
         def are_listed() -> bool:
@@ -471,18 +455,15 @@ class Machine:
         eventually(are_listed, f"{pids} are listed")
 
     def kill(self, pid: int) -> None:
-        """SIGKILL for a process of this machine, and waits for its end."""
         killed = processes.identity_of(pid)
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: not killed or not processes.is_alive(killed), f"pid {pid} has ended")
 
     def program(self, name: str) -> Path:
-        """One of the simulation's programs."""
         return self.run_directory / "simulation" / "bin" / name
 
     def replace_control_program(self, script: str) -> None:
-        """Puts a shell script in place of nvidia-cuda-mps-control; the real one is beside it, as
-        `real`."""
+        """By a shell script; the real one is beside it, as `real`."""
         there = self.program(CONTROL)
         if not there.with_name("real").exists():
             there.rename(there.with_name("real"))
@@ -504,8 +485,7 @@ class Machine:
     # -- the end ----------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Ends all programs, then mpsd, as an operator would; fails where anything of it is
-        left."""
+        """As an operator would; fails where anything of it is left."""
         self.end_programs()
         services = [
             program
@@ -524,8 +504,7 @@ class Machine:
             assert self.files_left() == []
 
     def _denied(self) -> bool:
-        """Whether no domain that serves lets anybody in: the agent has done what followed from the
-        last grant's end."""
+        """Whether no domain that serves lets anybody in."""
         names = [domain.name for domain in self.node().domains if domain.state == State.READY]
         return all(limit_mib(self.folder_of(name)) == DENY_MIB for name in names)
 
@@ -547,7 +526,7 @@ class Machine:
         assert self.processes_left() == {}
 
     def processes_left(self) -> dict[int, str]:
-        """The command line, by pid, of every process that has this machine in its environment."""
+        """Command lines by pid, of all with this machine in their environment."""
         return {
             int(path.parent.name): processes.command_of(int(path.parent.name))
             for path in Path("/proc").glob("[0-9]*/environ")
@@ -563,7 +542,6 @@ class Machine:
         ]
 
     def destroy(self) -> None:
-        """Leaves nothing behind, whatever the test did."""
         for program in self._programs:
             program.kill()
         for pid in self.processes_left():
@@ -572,6 +550,20 @@ class Machine:
         for card in self._cards:
             card.close()
         shutil.rmtree(self._folder)
+
+
+# Another user may not enter the folder that the socket is in.
+_ASKS = """
+import os, socket, sys
+os.chdir(sys.argv[1])
+os.setresuid(65534, 65534, 65534)
+there, said = socket.socket(socket.AF_UNIX), sys.argv[3]
+there.connect("mpsd.sock")
+head = f"POST {sys.argv[2]} HTTP/1.0\\r\\nContent-Length: {len(said)}\\r\\n\\r\\n"
+there.sendall(f"{head}{said}".encode())
+while piece := there.recv(4096):
+    sys.stdout.buffer.write(piece)
+"""
 
 
 def label_of(gpu: SimulatedGpu) -> str:

@@ -2,19 +2,17 @@
 business."""
 
 import signal
-from collections.abc import Iterator
-
-import pytest
 
 from mpsd.model.domain import State
 from mpsd.mps import control_daemon
 from mpsd.simulator.card import EXCLUSIVE_PROCESS
-from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import CONTROL, Machine, Program, eventually
+
+GPUS = "A30×2"
 
 
 def daemon_by_hand(machine: Machine, gpu: int) -> Program:
-    """A daemon that somebody started for this GPU in the pipe directory of gpu0."""
+    """For this GPU, in the pipe directory of gpu0."""
     folder = machine.folder_of()
     folder.make()
     flags = ["-f", "-M"] if control_daemon.multi_user() else ["-f"]
@@ -30,19 +28,13 @@ def daemon_by_hand(machine: Machine, gpu: int) -> Program:
 
 
 def client_by_hand(machine: Machine) -> Program:
-    """A client of whatever daemon listens in the pipe directory of gpu0."""
+    """Of whatever daemon listens in the pipe directory of gpu0."""
     client = machine.start(
         [machine.program("sim-cuda"), "hold"],
         {"CUDA_MPS_PIPE_DIRECTORY": str(machine.folder_of().pipe)},
     )
     client.heard("ready")
     return client
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Machine]:
-    """Two A30."""
-    yield from serving_on("A30×2")
 
 
 def test_daemons_grants_and_limits_are_found_again_and_no_client_is_lost(served: Machine) -> None:

@@ -37,7 +37,6 @@ def scrape(machine: Machine) -> str:
 
 
 def values(families: Iterator[Metric], name: str, *labels: str) -> dict[tuple[str, ...], float]:
-    """Of this metric, by these labels."""
     found = [one for family in families for one in family.samples if one.name == name]
     return {tuple(one.labels[label] for label in labels): one.value for one in found}
 

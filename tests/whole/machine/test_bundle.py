@@ -5,22 +5,15 @@ import json
 import signal
 import stat
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
 from tests.whole.machine.asking_doctor import host as host
-from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
 SECRETS = ("hunter2-in-an-argument", "hunter2-in-the-environment", "hunter2-in-a-log")
 
 
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Machine]:
-    """One A30 where a program in no pod is let be."""
-    yield from serving_on("A30", violations={"in_no_pod": {"action": "observe"}})
+POLICY = {"violations": {"in_no_pod": {"action": "observe"}}}
 
 
 def bundled(machine: Machine, *options: object) -> Program:

@@ -22,7 +22,6 @@ def machine() -> Iterator[Machine]:
 
 @pytest.fixture
 def pair() -> Iterator[Machine]:
-    """Two of them."""
     yield from on_machine("A30×2", tried=False)
 
 
@@ -33,7 +32,6 @@ def canary_of(machine: Machine, name: str = "gpu0") -> Canary:
 
 
 def refusal(machine: Machine, name: str = "gpu0") -> str:
-    """Why the domain is refused, once it is."""
     path = machine.folder_of(name).record
     eventually(
         lambda: path.exists() and machine.record(name).state == State.REFUSED, "it is refused"

@@ -12,7 +12,6 @@ from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
 
 def release(machine: Machine, *options: str, **environment: str) -> Program:
-    """`mpsd control --release`, once it has ended."""
     program = machine.start([MPSD, "control", "--release", *options], environment)
     program.exit_code()
     return program

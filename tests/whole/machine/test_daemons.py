@@ -3,23 +3,18 @@ what."""
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
 from mpsd.model.domain import State
-from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import Line, Machine, Program, Service, eventually
 from tests.whole.machine.test_agent_metrics import now
 
 RPC_FAILURE = "806:CUDA_ERROR_MPS_RPC_FAILURE"
 OUT_OF_MEMORY = "2:CUDA_ERROR_OUT_OF_MEMORY"
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Machine]:
-    """Two A30, where no death of a daemon counts as one of several in a row."""
-    yield from serving_on("A30×2", restarts={"stable_after_s": 0.001})
+GPUS = "A30×2"
+# no death of a daemon counts as one of several in a row
+POLICY = {"restarts": {"stable_after_s": 0.001}}
 
 
 def restarts(machine: Machine) -> tuple[int, int]:
@@ -128,7 +123,7 @@ def usurper(machine: Machine, control: Service, *victims: int) -> Program:
     # It may come before the server's death is known.
     for _ in range(100):
         took = machine.start([machine.program("sim-cuda"), "hold"], beside)
-        eventually(lambda took=took: took.lines or not took.running, "it has tried")  # type: ignore[misc]
+        eventually(lambda took=took: took.lines or not took.running, "it has tried")
         if "fail" not in took.lines[0]:
             break
     took.heard("ready")

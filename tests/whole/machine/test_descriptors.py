@@ -1,5 +1,5 @@
-"""Files that a process of mpsd cannot open any more, or programs that it cannot start: it ends
-nobody, loses nothing, and goes on once it can."""
+"""A process of mpsd that can open no file and start no program ends nobody, loses nothing, and
+goes on once it can."""
 
 import resource
 import threading
@@ -65,7 +65,7 @@ def test_where_descriptors_run_out_nobody_is_ended_and_all_heals(machine: Machin
     with no_more_files(*services):
         ends.kill()
         for service in services:
-            eventually(lambda one=service: one.logged("tried again later"), "it is said")  # type: ignore[misc]
+            eventually(lambda one=service: one.logged("tried again later"), "it is said")
         time.sleep(_GONE_S)
         assert all(service.running for service in services), services
         assert stays.running

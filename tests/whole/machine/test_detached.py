@@ -15,18 +15,12 @@ from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
 from mpsd.model.violations import ViolationKind
 from mpsd.platform.containers import ProgramCgroups
 from mpsd.platform.processes import identity_of, parent_of
-from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import Machine, Program, eventually
 
 pytestmark = pytest.mark.skipif(bool(ProgramCgroups().why_not), reason=ProgramCgroups().why_not)
 
 GRANTED_GIB, TAKEN_MIB = 2, 4000
-
-
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Machine]:
-    """One A30 where processes may run beside MPS."""
-    yield from serving_on("A30", exclusive_process=False)
+POLICY = {"exclusive_process": False}
 
 
 @contextmanager
@@ -54,7 +48,6 @@ def detached(here: Machine, *command: str) -> Iterator[tuple[Program, int]]:
 
 
 def said(left: Program, key: str) -> int:
-    """Of a program that has ended, what its child says."""
     return int(
         eventually(lambda: [line[key] for line in left.lines if key in line], f"{key} from {left}")[
             0

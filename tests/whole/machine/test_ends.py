@@ -1,9 +1,10 @@
 """Who takes more than granted amid products is stopped, drained and killed, and its neighbour lives
-every time: on the simulator, and with `--gpu` on a real GPU, by PyTorch where this Python has it.
+every time: on the simulator, and with `--gpu` on a real GPU, by PyTorch where this Python has
+it.
 
-    pytest -n 0 -s --gpu tests/whole/machine/test_ends.py --record FILE
+pytest -n 0 -s --gpu tests/whole/machine/test_ends.py --record FILE
 
-prints a table of 20 tries, and FILE keeps it; `--tries N` for another number.
+prints a table of 20 tries, or `--tries N`, and FILE keeps it.
 """
 
 import json
@@ -189,7 +190,6 @@ def test_killed_at_once_it_takes_its_neighbour_along(ends: Ends, seen: dict[str,
 
 
 def lives(neighbour: Program) -> bool:
-    """Whether it computes on."""
     said = len(neighbour.lines)
     eventually(
         lambda: not neighbour.running or len(neighbour.lines) > said + 1, f"more of {neighbour}"

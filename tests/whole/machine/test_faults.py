@@ -3,15 +3,11 @@ gone or was ended."""
 
 import os
 import time
-from collections.abc import Iterator
 from typing import Any
-
-import pytest
 
 from mpsd.model.domain import State
 from mpsd.model.node_view import Fault
 from mpsd.simulator.mps import messages
-from tests.whole.machine.conftest import parted_on
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
 ILLEGAL_ADDRESS = "700:CUDA_ERROR_ILLEGAL_ADDRESS"
@@ -26,14 +22,10 @@ def policy(**more_s: float) -> dict[str, Any]:
     }
 
 
-@pytest.fixture(scope="module")
-def parted() -> Iterator[Machine]:
-    """Two A30 where who lingers is ended soon."""
-    yield from parted_on("A30×2", **policy())
+GPUS, POLICY = "A30×2", policy()
 
 
 def lingers(machine: Machine, gib: int = 4, *, faulting: bool) -> Program:
-    """A program that stays after the fault, once it is where it stays."""
     program = machine.run(
         f"--gpu-mem {gib}", "sim-cuda", *(["fault"] if faulting else []), "linger"
     )

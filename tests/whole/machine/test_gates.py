@@ -1,22 +1,17 @@
 """The gate of a domain: there while it serves, and whoever is left removes it when that is over."""
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
 from mpsd.model.domain import State
 from mpsd.platform import run_directory
-from tests.whole.machine.conftest import serving_on
 from tests.whole.machine.machine import Machine, Program, eventually
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
 
 
-@pytest.fixture(scope="module")
-def serving() -> Iterator[Machine]:
-    """Two A30."""
-    yield from serving_on("A30×2")
+GPUS = "A30×2"
 
 
 def is_open(machine: Machine, name: str = "gpu0") -> bool:
@@ -92,7 +87,6 @@ def test_it_stays_closed_until_an_agent_has_said_who_holds_what(machine: Machine
 
 
 def computes(machine: Machine) -> Program:
-    """A client with kernels of 100 ms, which mpsd knows."""
     program = machine.run("--gpu-mem 2", "sim-cuda", "kernel=100", "work")
     machine.until_listed(program.pid)
     program.heard("launches")

@@ -82,7 +82,7 @@ def test_a_grant_that_nobody_can_prove_closes_its_gpu_until_its_file_is_removed(
         assert str(path) in said.output, said
     machine.until_watched()
     assert client.running
-    assert machine.node().violations.counts == ()  # type: ignore[union-attr]
+    assert machine.node().violations.counts == ()
     assert machine.limit_mib() == limit_mib
     assert path.read_bytes() == damaged
 

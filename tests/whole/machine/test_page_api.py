@@ -38,8 +38,6 @@ class Answer:
 
 
 class Site:
-    """The page of a source, served in this process."""
-
     def __init__(self, source: Played, session: aiohttp.ClientSession) -> None:
         self.source = source
         self.session = session

@@ -1,8 +1,7 @@
-"""Whatever happens in whatever order: in the end every domain serves, and the ledger holds exactly
-the living programs.
+"""In the end every domain serves, and the ledger holds exactly the living programs, whatever
+happens in whatever order.
 
-On a machine of its own, where programs wait for their grants; tests/whole/node/test_soak.py is
-about pods.
+Of programs that wait for their grants; tests/whole/node/test_soak.py is about pods.
 """
 
 import os
@@ -21,8 +20,6 @@ DOMAINS = ("gpu0", "gpu1")
 
 
 class ProgramsChaos(Chaos):
-    """Programs come and go meanwhile."""
-
     def __init__(self, machine: Machine, chance: random.Random) -> None:
         machine.set_policy(graces=GRACES)
         super().__init__(machine, chance, DOMAINS, *machine.apart())

@@ -1,7 +1,6 @@
-"""Programs that take more than they were given are ended, soon and alone, on the simulator.
+"""Programs that take more than they were given are ended, soon and alone.
 
-One machine for all of them, on which processes may run beside MPS, with a neighbour who keeps to
-its grant.
+On one machine, where processes may run beside MPS, with a neighbour who keeps to its grant.
 """
 
 import os
@@ -25,8 +24,6 @@ KILLED = 128 + signal.SIGKILL
 
 
 class Watched:
-    """The machine, while a test uses it."""
-
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.up = machine.up()
@@ -44,7 +41,6 @@ class Watched:
         )
 
     def others(self) -> set[int]:
-        """Whoever is on the GPU beside the neighbour."""
         here = {holding.pid for holding in self.card.holdings() if holding.kind != MPS_SERVER}
         return here - {self._neighbour.pid}
 

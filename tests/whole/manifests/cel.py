@@ -1,8 +1,7 @@
 """Evaluates the CEL in admission policies with Google's own runtime, as an API server would.
 
-What Kubernetes adds to CEL is here only as far as the manifests use it: the objects of an apply
-configuration are read as plain maps. Types of fields are not known here; what has the wrong type
-fails when it is evaluated.
+What Kubernetes adds to CEL is here only as far as the manifests use it. Types of fields are not
+known: what has the wrong type fails when it is evaluated.
 """
 
 import re
@@ -34,8 +33,8 @@ def _compiled(expression: str) -> Any:
 
 
 def evaluate(expression: str, **given: object) -> Any:
-    """The value as plain Python. Raises whatever the runtime says is wrong. What an API server
-    would ask its authorizer is answered by `request.isAuthorized`."""
+    """As plain Python. Raises whatever the runtime says is wrong. `request.isAuthorized` answers
+    what an API server would ask its authorizer."""
     value = (
         _compiled(_AUTHORIZER.sub("request.isAuthorized", expression))
         .eval(data=given)
@@ -50,12 +49,10 @@ def apply_configuration(expression: str, **given: object) -> Object:
     """What a mutation would merge into the object."""
     plain = _CONSTRUCTOR.sub("{", expression)
     plain = _FIELD.sub(r'\1"\2":', plain) if plain != expression else plain
-    found: Object = evaluate(plain, **given)
-    return found
+    return evaluate(plain, **given)
 
 
 def is_asked(policy: Mapping[str, Any], **given: object) -> bool:
-    """Whether a policy's, or a webhook's, match conditions hold."""
     return all(
         evaluate(condition["expression"], **given)
         for condition in policy.get("matchConditions", ())

@@ -30,7 +30,6 @@ _SLICE = resource_slice(Pool("gpu.mpsd.io", "node1", "uid"), 1, [])
 def _denied(
     policy: Object, thing: Object, before: Object | None = None, *, node: str = "node1"
 ) -> set[str]:
-    """The rules that deny it."""
     request: Any = {"userInfo": {"username": _AGENT} | ({"extra": {_NODE: [node]}} if node else {})}
     found = broken(policy, object=thing, oldObject=before, request=request)
     return {message.partition(":")[0] for message in found}

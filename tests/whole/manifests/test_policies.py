@@ -407,8 +407,7 @@ def _mutation(name: str) -> str:
         for thing in of_kind(_MUTATIONS, "MutatingAdmissionPolicy")
         if thing["metadata"]["name"] == name
     ]
-    expression: str = found["spec"]["mutations"][0]["applyConfiguration"]["expression"]
-    return expression
+    return found["spec"]["mutations"][0]["applyConfiguration"]["expression"]
 
 
 @_THOROUGH

@@ -1,8 +1,8 @@
 """A cluster of one node on this machine: the simulated API server and kubelet, and mpsd's own
 programs beside them.
 
-One rule: mpsd is run as on a node, by its command line; a test changes the cluster only as a user
-of it would, through the API, or as accidents do, by signals and lost files.
+mpsd is run by its command line; a test changes the cluster only as a user would, through the API,
+or as accidents do, by signals and lost files.
 """
 
 import json
@@ -42,7 +42,6 @@ class Cluster(Machine):
         self._api_folder.mkdir()
 
     def begin(self) -> None:
-        """Starts everything, and waits until kubelet has both resources."""
         self.api = self.simulator("mpsd.simulator.api_server.server", "--dir", self._api_folder)
         eventually((self._api_folder / "kubeconfig").exists, "the API server serves")
         self._find_api()
@@ -82,7 +81,6 @@ class Cluster(Machine):
         )
 
     def launch_agent(self) -> Service:
-        """The agent, not waited for."""
         return self._started(Service([str(MPSD), *self.agent_words], self.environment, self._said))
 
     def start_agent(self) -> Service:
@@ -94,14 +92,13 @@ class Cluster(Machine):
         return agent
 
     def restart_agent(self) -> Service:
-        """By SIGKILL; the next one."""
+        """By SIGKILL."""
         self.agent.kill()
         self.agent = self.start_agent()
         return self.agent
 
     @property
     def kubelet_words(self) -> list[str]:
-        """What is added to kubelet's command line."""
         return []
 
     @property
@@ -110,7 +107,6 @@ class Cluster(Machine):
 
     @property
     def agent_words(self) -> list[str]:
-        """What follows `mpsd` in the agent's command line."""
         words = [
             "agent",
             "--node",
@@ -131,23 +127,20 @@ class Cluster(Machine):
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._url + path, data, headers, method=method)
         with urllib.request.urlopen(request, timeout=SOON_S, context=self._trusted) as answer:
-            found: Object = json.load(answer)
-            return found
+            return json.load(answer)
 
     def apply(self, pod: Object) -> Object:
         """As the API server has it then."""
         return self.ask("POST", _PODS, pod)
 
     def pods(self) -> list[Object]:
-        found: list[Object] = self.ask("GET", _PODS)["items"]
-        return found
+        return self.ask("GET", _PODS)["items"]
 
     def pod(self, name: str) -> Object:
         return self.ask("GET", f"{_PODS}/{name}")
 
     def annotations(self, name: str) -> Mapping[str, str]:
-        found: Mapping[str, str] = self.pod(name)["metadata"].get("annotations", {})
-        return found
+        return self.pod(name)["metadata"].get("annotations", {})
 
     def delete(self, name: str, grace_s: int = 0) -> None:
         self.ask("DELETE", f"{_PODS}/{name}?gracePeriodSeconds={grace_s}")
@@ -166,7 +159,6 @@ class Cluster(Machine):
         self.ask("PATCH", path, {"spec": {"cordoned": list(gpus)}}, "application/merge-patch+json")
 
     def label(self, labels: Mapping[str, str]) -> None:
-        """The Node, as NVIDIA's programs and operators do."""
         self.ask(
             "PATCH",
             f"/api/v1/nodes/{NODE}",
@@ -183,9 +175,7 @@ class Cluster(Machine):
         return self.ask("GET", f"/api/v1/nodes/{NODE}")
 
     def offered(self) -> Mapping[str, str]:
-        """What the node's status says may be given to pods."""
-        found: Mapping[str, str] = self.node_object().get("status", {}).get("allocatable", {})
-        return found
+        return self.node_object().get("status", {}).get("allocatable", {})
 
     def until_offered(self) -> None:
         def is_offered() -> bool:
@@ -199,7 +189,7 @@ class Cluster(Machine):
         eventually(is_offered, "kubelet offers both resources")
 
     def events(self, reason: str = "", name: str = "") -> list[str]:
-        """The messages of the events of this reason and of this object; empty: of any."""
+        """Their messages; empty: of any."""
         return [
             event["message"]
             for event in self.ask("GET", "/api/v1/namespaces/default/events")["items"]
@@ -211,12 +201,12 @@ class Cluster(Machine):
     def running(
         self, name: str, units: int, percent: int | None = None, **more: Any
     ) -> "PodProgram":
-        """A pod of one container that holds its GPU, once it does."""
+        """Once it holds its GPU."""
         self.apply(pod(name, units, percent, **more))
         return self.program_of(name)
 
     def program_of(self, name: str, container: str = "main") -> "PodProgram":
-        """The container's program, once it says that it is ready."""
+        """Once it says that it is ready."""
         program = PodProgram(self, name, container)
         eventually(
             lambda: program.heard("ready"),
@@ -228,7 +218,6 @@ class Cluster(Machine):
         return str(self.pod(name).get("status", {}).get("phase", ""))
 
     def grant(self, name: str) -> GrantReport:
-        """The pod's grant, once there is one."""
         return eventually(
             lambda: [one for one in self.node().grants if one.pod == f"default/{name}"],
             f"{name} has a grant",
@@ -290,7 +279,6 @@ class PodProgram:
 
     @property
     def text(self) -> str:
-        """What its last run has said so far."""
         return self.runs[-1].read_text() if self.runs else ""
 
     def heard(self, key: str) -> list[Any]:
@@ -304,7 +292,6 @@ def pod(
     actions: Sequence[str] = ("info", "hold"),
     **spec: Any,
 ) -> Object:
-    """A pod whose one container runs sim-cuda under this request."""
     labels, annotations = spec.pop("labels", {}), spec.pop("annotations", {})
     return {
         "apiVersion": "v1",

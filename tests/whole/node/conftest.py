@@ -12,13 +12,14 @@ AnyCluster = TypeVar("AnyCluster", bound=Cluster)
 
 
 @pytest.fixture(scope="module")
-def gpus() -> str:
-    return "A30"
-
-
-@pytest.fixture(scope="module")
-def running_cluster(gpus: str) -> Iterator[Cluster]:
-    yield from begun(Cluster(gpus))
+def running_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """The CLUSTER of the file, or a usual one, with its GPUS, by its POLICY beside the machine's
+    own, whose programs have its WAITS."""
+    file = request.module
+    made = getattr(file, "CLUSTER", Cluster)(getattr(file, "GPUS", "A30"))
+    made.set_policy(**getattr(file, "POLICY", {}))
+    made.waits = getattr(file, "WAITS", {})
+    yield from begun(made)
 
 
 def begun(cluster: AnyCluster) -> Iterator[AnyCluster]:

@@ -1,13 +1,8 @@
 """A node of mpsd's beside programs that write to its Node: autoscalers' taints, and NVIDIA's GPU
 operator's labels."""
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.whole.machine.machine import Service, eventually
 from tests.whole.node.cluster import NODE, Cluster, Object, pod
-from tests.whole.node.conftest import begun
 
 _TAINT: Object = {"key": "mpsd.io/not-ready", "effect": "NoSchedule"}
 _OTHERS: Object = {"key": "example.com/slow", "effect": "PreferNoSchedule"}
@@ -27,8 +22,7 @@ class Operated(Cluster):
         return super().restart_agent()
 
     def taints(self) -> list[Object]:
-        found: list[Object] = self.node_object().get("spec", {}).get("taints", [])
-        return found
+        return self.node_object().get("spec", {}).get("taints", [])
 
     def taint(self, *taints: Object) -> None:
         """As a node group gives them to its new nodes."""
@@ -43,29 +37,21 @@ class Operated(Cluster):
         return any(words in one["message"] for one in self.conditions())
 
 
-@pytest.fixture(scope="module")
-def running_cluster(gpus: str) -> Iterator[Cluster]:
-    yield from begun(Operated(gpus))
+CLUSTER = Operated
 
 
-@pytest.fixture
-def operated(cluster: Cluster) -> Operated:
-    assert isinstance(cluster, Operated)
-    return cluster
-
-
-def test_the_startup_taint_is_removed_once_gpus_are_served(operated: Operated) -> None:
-    operated.cordon("all")
-    eventually(lambda: operated.is_said("every GPU is cordoned"), "the node serves nothing")
-    operated.taint(_OTHERS, _TAINT, _TAINT | {"effect": "NoExecute"})
-    operated.restart_agent("--startup-taint", "mpsd.io/not-ready")
-    operated.apply(pod("early", 3))
+def test_the_startup_taint_is_removed_once_gpus_are_served(cluster: Operated) -> None:
+    cluster.cordon("all")
+    eventually(lambda: cluster.is_said("every GPU is cordoned"), "the node serves nothing")
+    cluster.taint(_OTHERS, _TAINT, _TAINT | {"effect": "NoExecute"})
+    cluster.restart_agent("--startup-taint", "mpsd.io/not-ready")
+    cluster.apply(pod("early", 3))
     eventually(
-        lambda: operated.domain("gpu0").state == "drained", "the new agent knows of the cordon"
+        lambda: cluster.domain("gpu0").state == "drained", "the new agent knows of the cordon"
     )
-    assert operated.taints() == [_OTHERS, _TAINT, _TAINT | {"effect": "NoExecute"}]
-    assert operated.phase("early") == "Pending"
-    operated.cordon()
-    operated.program_of("early")
-    assert operated.taints() == [_OTHERS]
-    assert operated.agent.logged("startup taint removed")
+    assert cluster.taints() == [_OTHERS, _TAINT, _TAINT | {"effect": "NoExecute"}]
+    assert cluster.phase("early") == "Pending"
+    cluster.cordon()
+    cluster.program_of("early")
+    assert cluster.taints() == [_OTHERS]
+    assert cluster.agent.logged("startup taint removed")

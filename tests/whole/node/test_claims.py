@@ -1,7 +1,7 @@
 """Resource claims on a node: whatever is killed or lost, a claim has one grant, and what has ended
 leaves nothing.
 
-The test is the scheduler, which allocates claims, and the kubelet that has them prepared.
+The test is the scheduler, and the kubelet that has claims prepared.
 """
 
 import asyncio
@@ -24,7 +24,6 @@ from mpsd.kubelet.client import dial
 from tests.platform.pod_cgroup import PodCgroupHere, needs_cgroups, pod_cgroup
 from tests.whole.machine.machine import MPSD, Program, Service, eventually
 from tests.whole.node.cluster import NODE, Cluster, Object, pod
-from tests.whole.node.conftest import begun
 
 DRIVER = "gpu.mpsd.io"
 _CLAIMS = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
@@ -217,9 +216,8 @@ def _pod_with(
     }
 
 
-@pytest.fixture(scope="module")
-def running_cluster() -> Iterator[ClaimCluster]:
-    yield from begun(ClaimCluster())
+CLUSTER = ClaimCluster
+WAITS = {"mpsd.kubelet.device_plugins._START_S": 3.0, "mpsd.kubelet.dra.driver._LOOK_S": 0.5}
 
 
 @pytest.fixture

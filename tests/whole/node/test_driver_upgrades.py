@@ -1,8 +1,7 @@
-"""NVIDIA's GPU operator upgrades the driver of a node that has pods on its GPUs: the operator's
-label plays the states.
+"""NVIDIA's GPU operator upgrades the driver of a node that has pods on its GPUs: its label plays
+the states.
 
-Control and agent run where the node affinity of their DaemonSets lets them, as the DaemonSet
-controller has it.
+Control and agent run where the node affinity of their DaemonSets lets them.
 """
 
 import signal
@@ -19,15 +18,12 @@ from mpsd.status.rules.mpsnode import UPGRADE_LABEL
 from tests.manifests.rendering import PLAIN, named
 from tests.whole.machine.machine import Service, eventually
 from tests.whole.node.cluster import MEMORY, NODE, Cluster, pod
-from tests.whole.node.conftest import begun
 
 _DAEMON_SETS = {"control": "mps-control-daemon", "agent": "mpsd-agent"}
 _LABEL = "nvidia.com/gpu-driver-upgrade-state"
 
 
 class UpgradedNode(Cluster):
-    """A cluster on whose node the operator upgrades the driver."""
-
     def set_state(self, state: str | None) -> None:
         """None: the operator has removed its label, as where its upgrades are switched off."""
         patch = {"metadata": {"labels": {_LABEL: state}}}
@@ -81,19 +77,11 @@ def _end(part: Service) -> None:
     assert part.exit_code() == 0, part
 
 
-@pytest.fixture(scope="module")
-def gpus() -> str:
-    return "A30x2"
-
-
-@pytest.fixture(scope="module")
-def running_cluster(gpus: str) -> Iterator[Cluster]:
-    yield from begun(UpgradedNode(gpus))
+CLUSTER, GPUS = UpgradedNode, "A30x2"
 
 
 @pytest.fixture
-def upgraded(cluster: Cluster) -> Iterator[UpgradedNode]:
-    assert isinstance(cluster, UpgradedNode)
+def upgraded(cluster: UpgradedNode) -> Iterator[UpgradedNode]:
     yield cluster
     cluster.set_state("upgrade-done")
     eventually(lambda: not cluster.is_labelled, "the agent has removed its label")

@@ -1,9 +1,5 @@
 """A pod's fault takes the others on its GPU with it, and every pod hears of it."""
 
-from collections.abc import Iterator
-
-import pytest
-
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import NODE, Cluster, PodProgram, pod
@@ -11,20 +7,10 @@ from tests.whole.node.cluster import NODE, Cluster, PodProgram, pod
 pytestmark = needs_cgroups  # by which a process's pod is known
 
 
-@pytest.fixture(scope="module")
-def running_cluster() -> Iterator[Cluster]:
-    cluster = Cluster("A30")
-    cluster.set_policy(graces={"command_s": 1, "start_s": 5, "drain_s": 30, "fault_grace_s": 1})
-    try:
-        cluster.begin()
-        yield cluster
-        cluster.stop()
-    finally:
-        cluster.destroy()
+POLICY = {"graces": {"command_s": 1, "start_s": 5, "drain_s": 30, "fault_grace_s": 1}}
 
 
 def told(cluster: Cluster, name: str) -> list[str]:
-    """What this object was told of faults."""
     return cluster.events("MPSFault", name)
 
 

@@ -11,9 +11,7 @@ from tests.whole.node.cluster import MEMORY, Cluster
 pytestmark = needs_cgroups
 
 
-@pytest.fixture(scope="module")
-def gpus() -> str:
-    return "A100:3g.40gb×2,H200"
+GPUS = "A100:3g.40gb×2,H200"
 
 
 @pytest.fixture

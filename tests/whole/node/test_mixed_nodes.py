@@ -12,17 +12,12 @@ from mpsd.platform import local_api
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import MEMORY, Cluster
-from tests.whole.node.conftest import begun
 from tests.whole.node.test_random_claims import ScheduledCluster
 
 pytestmark = needs_cgroups  # by which a process's pod is known
 
 
 class MixedCluster(ScheduledCluster):
-    def begin(self) -> None:
-        self.set_policy(claim_nodes="labelled")
-        super().begin()
-
     def until_offered(self) -> None:
         """The Node has no label at first."""
         self.until_by_plugins()
@@ -58,9 +53,7 @@ class MixedCluster(ScheduledCluster):
         self.agent = self.launch_agent()
 
 
-@pytest.fixture(scope="module")
-def running_cluster() -> Iterator[MixedCluster]:
-    yield from begun(MixedCluster())
+CLUSTER, POLICY = MixedCluster, {"claim_nodes": "labelled"}
 
 
 @pytest.fixture

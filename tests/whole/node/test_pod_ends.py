@@ -1,8 +1,8 @@
 """A deleted pod's clients are ended by the agent, in time and with care, and kubelet's signals find
 nobody.
 
-The simulated kubelet signals as soon as it hears of a deletion, which of a real one takes its
-runtime some time: where it must not be the first, it hears of it once the agent has acted.
+The simulated kubelet signals as soon as it hears of a deletion, for which a real one's runtime
+takes some time: where it must not be the first, it hears of it once the agent has acted.
 """
 
 import json
@@ -18,7 +18,6 @@ from mpsd.platform import local_api, processes
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import Line, eventually
 from tests.whole.node.cluster import Cluster, Object, PodProgram, container, pod
-from tests.whole.node.conftest import begun
 from tests.whole.node.test_watchdog import frozen
 
 pytestmark = needs_cgroups  # by which a process's pod is known
@@ -74,12 +73,10 @@ class Program:
 
     @property
     def stopped(self) -> list[Line]:
-        """What the agent has logged of its stop."""
         return self._cluster.agent.logged("client stopped", pid=self.pid, reason="pod deleted")
 
     @property
     def end(self) -> list[Line]:
-        """What the agent has logged of its pod's end."""
         return self._cluster.agent.logged("pod end begun", pod=f"default/{self._name}")
 
 
@@ -101,13 +98,6 @@ def programs_pod(cluster: Cluster, name: str, command: str, **spec: object) -> O
 def started(cluster: Cluster, name: str, command: str, **spec: object) -> Program:
     cluster.apply(programs_pod(cluster, name, command, **spec))
     return Program(cluster, name, code_file(cluster, name))
-
-
-@pytest.fixture(scope="module")
-def running_cluster() -> Iterator[Cluster]:
-    cluster = Cluster()
-    cluster.set_policy(**POLICY)
-    yield from begun(cluster)
 
 
 @pytest.fixture
@@ -236,7 +226,7 @@ def test_a_container_that_is_killed_alone_ends_alone(cluster: Cluster) -> None:
     programs = [PodProgram(cluster, "probed", name) for name in ("failing", "other")]
     pids = [
         eventually(lambda one=one: one.heard("pid"), "it holds its context")[0] for one in programs
-    ]  # type: ignore[misc]
+    ]
     eventually(lambda: cluster.grant("probed").clients == 2, "both processes are known")
     failing, other = map(processes.identity_of, pids)
     assert failing

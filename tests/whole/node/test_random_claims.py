@@ -12,7 +12,7 @@ import signal
 import time
 import urllib.error
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -23,10 +23,9 @@ from mpsd.platform.kube import Object
 from mpsd.simulator.kubelet.claims import CHECKPOINT
 from tests.manifests.rendering import of_kind
 from tests.platform.pod_cgroup import needs_cgroups
-from tests.whole.machine.chaos import IN_THE_END_S, until_quiet
+from tests.whole.machine.chaos import BREATHS_S, IN_THE_END_S, until_quiet
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import container
-from tests.whole.node.conftest import begun
 from tests.whole.node.test_claims import DRIVER, ClaimCluster
 from tests.whole.node.test_restarts import cut_the_power
 
@@ -36,7 +35,6 @@ _API = "/apis/resource.k8s.io/v1"
 _NAMESPACED = f"{_API}/namespaces/default"
 _CLAIMS = 44  # of one sequence
 _MOST_PODS = 8
-_BREATHS_S = (0.0, 0.0, 0.05, 0.3, 0.8)  # between two deeds
 
 
 class ScheduledCluster(ClaimCluster):
@@ -67,7 +65,6 @@ class ScheduledCluster(ClaimCluster):
         self.start_with(name, {"resourceClaimName": name})
 
     def start_with(self, name: str, claim: Object) -> None:
-        """A pod of one container that has the claim."""
         main = container("main", 0) | {"resources": {"claims": [{"name": "gpu"}]}}
         spec = {
             "restartPolicy": "Always",
@@ -78,8 +75,7 @@ class ScheduledCluster(ClaimCluster):
         self.apply({"kind": "Pod", "metadata": metadata, "spec": spec})
 
     def claims(self) -> list[Object]:
-        found: list[Object] = self.ask("GET", f"{_NAMESPACED}/resourceclaims")["items"]
-        return found
+        return self.ask("GET", f"{_NAMESPACED}/resourceclaims")["items"]
 
     def empty(self) -> None:
         """As people do; kubelet is what ends claims."""
@@ -107,7 +103,6 @@ class ClaimsChaos:
         self.overdone: list[str] = []
 
     def play(self) -> None:
-        """The deeds are printed, for whoever looks at a failure."""
         deeds: list[Callable[[], None]] = [
             *[self.start_pod] * 6,
             *[self.start_pair] * 2,
@@ -124,7 +119,7 @@ class ClaimsChaos:
             deed = self._chance.choice(deeds)
             print(deed.__name__)
             deed()
-            time.sleep(self._chance.choice(_BREATHS_S))
+            time.sleep(self._chance.choice(BREATHS_S))
             self.overdone += self.given_twice()
 
     # -- deeds ------------------------------------------------------------------------------------
@@ -204,8 +199,8 @@ class ClaimsChaos:
     # -- what must hold ---------------------------------------------------------------------------
 
     def given_twice(self) -> list[str]:
-        """Of each GPU that more is given of than it has: by the scheduler, in the journal, and in
-        the ledger; and files of claims that the journal does not have."""
+        """Of each GPU that more is given of than it has, by whom; and files of claims that the
+        journal does not have."""
         before = self._journal()
         files = self.files()
         journal = self._journal()
@@ -252,8 +247,8 @@ class ClaimsChaos:
         return {path.stem.removeprefix(start) for path in self._cluster.cdi.glob(f"{start}*.json")}
 
     def trouble(self) -> str:
-        """What is not yet as it must be once nothing more happens: pods that have a node run and
-        hold their claims, and nothing else is held."""
+        """What is not yet as it must be in the end: pods that have a node run and hold their
+        claims, and nothing else is held."""
         pods = {one["metadata"]["uid"]: one for one in self._cluster.pods()}
         held = {
             one["metadata"]["uid"]: one["status"]["reservedFor"]
@@ -290,9 +285,12 @@ def _sums(held: dict[str, dict[str, int]]) -> Counter[str]:
     return whole
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[ScheduledCluster]:
-    yield from begun(ScheduledCluster("A30x2"))
+CLUSTER, GPUS = ScheduledCluster, "A30x2"
+
+
+@pytest.fixture
+def cluster(running_cluster: ScheduledCluster) -> ScheduledCluster:
+    return running_cluster
 
 
 @pytest.mark.timeout(6 * IN_THE_END_S)

@@ -1,23 +1,12 @@
 """What an agent of a cluster tells readers on its ports, and whom."""
 
 import json
-import ssl
-import urllib.error
-import urllib.request
-from collections.abc import Iterator
-from pathlib import Path
 
-import pytest
-import yaml
-
-from tests.whole.machine.machine import SOON_S, eventually
-from tests.whole.node.cluster import Cluster, Object
-
-RBAC = "/apis/rbac.authorization.k8s.io/v1"
-ACCOUNTS = "/api/v1/namespaces/default/serviceaccounts"
-READER: Object = yaml.safe_load(
-    (Path(__file__).parents[3] / "manifests/chart/templates/readers.yaml").read_text()
-)
+from tests.served import Answer
+from tests.whole.machine.machine import eventually
+from tests.whole.node.cluster import Cluster
+from tests.world.asking import answers
+from tests.world.readers import over_tls, reader
 
 
 class Read(Cluster):
@@ -28,59 +17,12 @@ class Read(Cluster):
         return [*super().agent_words, "--listen", "127.0.0.1:0,0.0.0.0:0"]
 
 
-@pytest.fixture(scope="module")
-def running_cluster(gpus: str) -> Iterator[Cluster]:
-    made = Read(gpus)
-    try:
-        made.begin()
-        yield made
-        made.stop()
-    finally:
-        made.destroy()
+CLUSTER = Read
 
 
-@pytest.fixture(scope="module")
-def reader(running_cluster: Cluster) -> str:
-    """The token of an account that an operator has let read."""
-    role = {
-        "apiGroup": "rbac.authorization.k8s.io",
-        "kind": "ClusterRole",
-        "name": READER["metadata"]["name"],
-    }
-    subject = {"kind": "ServiceAccount", "name": "prometheus", "namespace": "default"}
-    binding = {"metadata": {"name": "reads"}, "roleRef": role, "subjects": [subject]}
-    running_cluster.ask("POST", f"{RBAC}/clusterroles", READER)
-    running_cluster.ask("POST", f"{RBAC}/clusterrolebindings", binding)
-    return token_of(running_cluster, "prometheus")
-
-
-def token_of(cluster: Cluster, name: str) -> str:
-    cluster.ask("POST", ACCOUNTS, {"metadata": {"name": name}})
-    return str(cluster.ask("POST", f"{ACCOUNTS}/{name}/token", {"spec": {}})["status"]["token"])
-
-
-def port(cluster: Cluster, *, tls: bool) -> int:
-    (line,) = cluster.agent.logged("serving readers", tls=tls)
-    return int(line["port"])
-
-
-def unverified() -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context
-
-
-def over_tls(cluster: Cluster, path: str, token: str = "") -> tuple[int, str]:
-    """The status and the text of the answer."""
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    asked = urllib.request.Request(
-        f"https://127.0.0.1:{port(cluster, tls=True)}{path}", headers=headers
-    )
-    try:
-        with urllib.request.urlopen(asked, timeout=SOON_S, context=unverified()) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as refused:
-        return refused.code, refused.read().decode()
+def told(cluster: Cluster, path: str, token: str = "") -> Answer:
+    (line,) = cluster.agent.logged("serving readers", tls=True)
+    return over_tls(line["port"], path, token)
 
 
 def foreign_processes(page: str) -> list[str]:
@@ -88,10 +30,11 @@ def foreign_processes(page: str) -> list[str]:
     return [one["name"] for one in slices if one["holder"] == "foreign"]
 
 
-def test_a_reader_reads_pods_by_name_and_no_arguments(cluster: Cluster, reader: str) -> None:
+def test_a_reader_reads_pods_by_name_and_no_arguments(cluster: Cluster) -> None:
+    token = answers(cluster.kubeconfig, reader)
     cluster.running("read", 2)
-    eventually(lambda: 'pod="read"' in over_tls(cluster, "/metrics", reader)[1], "its pod is told")
-    assert over_tls(cluster, "/metrics")[0] == 401
+    eventually(lambda: 'pod="read"' in told(cluster, "/metrics", token).text, "its pod is told")
+    assert told(cluster, "/metrics").status == 401
     eventually(
         lambda: any("hold" in one.command for one in cluster.node().clients or ()),
         "the machine's own see the arguments",
@@ -104,9 +47,9 @@ def test_a_reader_reads_pods_by_name_and_no_arguments(cluster: Cluster, reader: 
     try:
         foreign.heard("ready")
         names = eventually(
-            lambda: foreign_processes(over_tls(cluster, "/v1/page", reader)[1]), "it is seen"
+            lambda: foreign_processes(told(cluster, "/v1/page", token).text), "it is seen"
         )
-        node = json.loads(over_tls(cluster, "/v1/node", reader)[1])
+        node = json.loads(told(cluster, "/v1/node", token).text)
     finally:
         foreign.kill()
     assert [grant["pod"] for grant in node["grants"]] == ["default/read"]

@@ -2,8 +2,6 @@
 
 import json
 
-import pytest
-
 from mpsd.agent.sources import PODS_ONLY
 from mpsd.platform import local_api
 from tests.whole.machine.machine import MPSD, eventually
@@ -12,9 +10,7 @@ from tests.whole.node.cluster import Cluster, pod
 EGPU = "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=2048,WEIGHT=10"
 
 
-@pytest.fixture(scope="module")
-def gpus() -> str:
-    return "A30x2"
+GPUS = "A30x2"
 
 
 def test_a_pod_that_asks_for_more_than_any_gpu_is_refused(cluster: Cluster) -> None:

@@ -1,8 +1,6 @@
 """Pods of several GPUs on a node whose policy lists no `domains`: their GPUs are joined while
 nobody else uses them."""
 
-import pytest
-
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import Cluster, Object, pod
@@ -11,9 +9,8 @@ pytestmark = needs_cgroups
 COUNT = "aliyun.com/gpu-count"
 
 
-@pytest.fixture(scope="module")
-def gpus() -> str:
-    return "A30×3"
+GPUS = "A30×3"
+WAITS = {"mpsd.mps.records._IDLE_S": 1.0}
 
 
 def pod_of_two(name: str = "two", gib: int = 12, **more: object) -> Object:

@@ -1,32 +1,21 @@
 """What a pod gets through kubelet, and where it is shown."""
 
 import json
-from collections.abc import Iterator
-
-import pytest
 
 from mpsd.model.cuda_limit_parser import CLIENT_PRIORITY
 from mpsd.platform import local_api
 from mpsd.platform.processes import environment_of
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import NODE, Cluster, Object, PodProgram, pod
-from tests.whole.node.conftest import begun
 
 A30_SMS = 56
+POLICY = {"gpu_priority": {"by": "annotation"}}
 BELOW = {"mpsd.io/gpu-priority": "below-normal"}
-
-
-@pytest.fixture(scope="module")
-def running_cluster() -> Iterator[Cluster]:
-    cluster = Cluster("A30")
-    cluster.set_policy(gpu_priority={"by": "annotation"})
-    yield from begun(cluster)
 
 
 def page(cluster: Cluster) -> Object:
     _code, body = local_api.ask(cluster.run_directory / "mpsd.sock", "GET", "/v1/page")
-    found: Object = json.loads(body)
-    return found
+    return json.loads(body)
 
 
 def slices(cluster: Cluster) -> list[tuple[str, str, int]]:
@@ -35,14 +24,12 @@ def slices(cluster: Cluster) -> list[tuple[str, str, int]]:
 
 
 def reported(cluster: Cluster) -> list[tuple[object, ...]]:
-    """Its grants in the MPSNode."""
     fields = ("pod", "memoryMiB", "reservedPercent", "priority")
     status = cluster.mpsnode()["status"]
     return [tuple(map(grant.get, fields)) for grant in status.get("grants", ())]
 
 
 def priority_of(program: PodProgram) -> str | None:
-    """What its process was started with."""
     return (environment_of(program.heard("pid")[-1]) or {}).get(CLIENT_PRIORITY)
 
 

@@ -1,8 +1,8 @@
-"""Whatever befalls a node in whatever order: in the end its ledger holds exactly the living pods,
-and no other was hit.
+"""In the end a node's ledger holds exactly the living pods, and no other was hit, whatever befalls
+it in whatever order.
 
-One node with three GPUs for all sequences. One of them is spared in each: what befalls the others,
-which are joined and divided for pods, and mpsd, kubelet and the API server, is not noticed there.
+One node with three GPUs for all sequences, of which one is spared in each: what befalls the others,
+which are joined and divided, and mpsd, kubelet and the API server, is not noticed there.
 """
 
 import json
@@ -185,7 +185,6 @@ class PodsChaos(Chaos):
         return next(iter(self.asked))
 
     def trouble(self) -> str:
-        """What is not yet as it must be in the end."""
         if not self.control_has_looked:
             return "control has not looked yet"
         try:

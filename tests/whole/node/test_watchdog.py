@@ -1,8 +1,7 @@
 """Whatever a pod does to have more of a GPU than it was given, it is ended for it, soon, alone, and
 told why.
 
-One node for all of them, on which processes may run beside MPS, with a neighbour who keeps to its
-grant.
+On one node, where processes may run beside MPS, with a neighbour who keeps to its grant.
 """
 
 import json
@@ -64,8 +63,6 @@ time.sleep(600)
 
 
 class Watched:
-    """The node, while a test uses it."""
-
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._card = cluster.card()
@@ -87,12 +84,10 @@ class Watched:
         )
 
     def until_through(self, name: str) -> None:
-        """This pod has ended, one after the other, all that it starts."""
         program = PodProgram(self.cluster, name, "main")
         eventually(lambda: program.heard("through"), f"{name} is through", within_s=2 * SOON_S)
 
     def told(self, name: str, reason: str) -> str:
-        """The messages of this reason, once there is one."""
         told = eventually(lambda: self.cluster.events(reason, name), f"{name} hears of {reason}")
         return "\n".join(told)
 
@@ -258,7 +253,6 @@ def test_no_innocent_pod_is_touched_however_often_the_agent_is_restarted(watched
 
 @contextmanager
 def frozen(service: Service | None) -> Iterator[None]:
-    """Does not answer meanwhile."""
     if service:
         service.send(signal.SIGSTOP)
     try:

@@ -1,8 +1,5 @@
 """A server between a scheduler and the API server, which cuts a call off or lets a watch fall
-silent.
-
-One rule: until it is told to, it passes on everything as it is.
-"""
+silent; until then it passes on everything as it is."""
 
 import threading
 from collections.abc import Iterator
@@ -21,10 +18,9 @@ _DEADLINE_S = 20.0
 
 @dataclass(frozen=True)
 class Cut:
-    """call: which of the calls from now on that are no lists and no watches, from 0. done: whether
-    it still reaches the API server. lost: the caller hears at once that the connection is gone;
-    else nothing at all.
-    """
+    """call: which of the calls from now on, without lists and watches, from 0. done: whether it
+    still reaches the API server. lost: the caller hears at once that the connection is gone;
+    else nothing at all."""
 
     call: int
     done: bool
@@ -127,7 +123,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def between(kubeconfig: Path) -> Iterator[tuple[Between, Kube]]:
-    """With a connection that goes through it."""
     here = Between(of_kubeconfig(kubeconfig))
     handler = type("Handler", (_Handler,), {"between": here})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

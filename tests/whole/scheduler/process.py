@@ -42,8 +42,7 @@ class Extender(Served):
     def filter(self, pod: Object, *nodes: str) -> Object:
         answer = self.post("filter", {"Pod": pod, "Nodes": None, "NodeNames": nodes})
         assert answer.status == 200, answer.text
-        found: Object = answer.json
-        return found
+        return answer.json
 
     def bind(self, pod: Object, node: str) -> str:
         """Why not; empty where it is bound."""
@@ -53,8 +52,7 @@ class Extender(Served):
             "PodNamespace": metadata["namespace"],
             "PodUID": metadata["uid"],
         }
-        error: str = self.post("bind", said | {"Node": node}).json["Error"]
-        return error
+        return self.post("bind", said | {"Node": node}).json["Error"]
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """What the API server held of a node's GPUs after every single change, whoever made it.
 
-One rule: a pod counts once at any moment, by what kubelet gave it, else by what is written on it,
-else by its reservation.
+A pod counts once, by what kubelet gave it, else by what is written on it, else by its reservation.
 """
 
 import json
@@ -29,7 +28,6 @@ def overfull(api: SimulatedApi, gib: Mapping[str, int]) -> list[str]:
 
 
 def loads(changes: list[Stored]) -> Iterator[tuple[int, Load]]:
-    """After each change of a pod or an MPSNode."""
     pods: dict[str, Object] = {}
     nodes: dict[str, Object] = {}
     for change in changes:

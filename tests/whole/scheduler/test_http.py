@@ -26,10 +26,8 @@ UNKNOWN = "the cluster's mpsnodes and nodes and pods have not been listed yet"
 
 @dataclass
 class Installed:
-    """A running extender, and what is on its disk. folder: for what clients keep.
-
-    was_closed_before: whether nobody could connect before there were certificates.
-    """
+    """folder: for what clients keep. was_closed_before: whether nobody could connect before
+    there were certificates."""
 
     extender: Extender
     folder: Path

@@ -111,13 +111,12 @@ class World:
         self._kind: dict[str, str] = {}
 
     def new_scheduler(self, through: Kube | None = None, **how: float) -> Scheduler:
-        """A new process."""
         scheduler = Scheduler(self.kubeconfig, self.clock, through, **how)
         self._schedulers.append(scheduler)
         return scheduler
 
     async def scheduler(self, through: Kube | None = None, **how: float) -> Scheduler:
-        """A new process, once it has heard of everything."""
+        """Once it has heard of everything."""
         scheduler = self.new_scheduler(through, **how)
         await scheduler.is_ready()
         return scheduler
@@ -210,13 +209,9 @@ class World:
     async def reservations(self, node: str = "node1") -> Mapping[str, Any]:
         """What is written at the server, by uid."""
         metadata = (await self.kube.get(MPS_NODES, node))["metadata"]
-        reservations: Mapping[str, Any] = json.loads(
-            (metadata.get("annotations") or {}).get(KEY, "{}")
-        )
-        return reservations
+        return json.loads((metadata.get("annotations") or {}).get(KEY, "{}"))
 
     def pass_time(self, seconds: float = LONGEST_S + 1) -> None:
-        """For the schedulers."""
         self.clock.now += seconds
 
 
@@ -243,12 +238,10 @@ def pod(name: str, gib: int, gpus: int = 1) -> Object:
 
 def gpu_of(pod: Object) -> str:
     """Written on it, empty where nothing is."""
-    written: str = (pod["metadata"].get("annotations") or {}).get(GPU, "")
-    return written
+    return (pod["metadata"].get("annotations") or {}).get(GPU, "")
 
 
 def told(node: str, gib: tuple[int, ...], grants: list[Object], used_mib: int) -> Object:
-    """The status of an MPSNode."""
     gpus = [
         {
             "uuid": uuid(node, n),
