@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from mpsd.model.quantity import whole
-from mpsd.platform.kube import PODS, Kube, KubeError, NotFound, Object, Resource
+from mpsd.platform.kube import PODS, Kube, KubeError, NotFound, Object, PatchKind, Resource
 from mpsd.simulator.api_server.allocation import (
     CannotAllocate,
     ConsumedCapacity,
@@ -133,9 +133,8 @@ class Claims:
 
     async def end(self, name: str) -> None:
         with suppress(NotFound):  # no kubelet holds it
-            thing = await self.kube.get(PODS, name, self.space)
-            thing["status"] = {"phase": "Succeeded"}
-            await self.kube.replace(PODS, thing, self.space, "status")
+            ended = {"status": {"phase": "Succeeded"}}
+            await self.kube.patch(PODS, name, ended, PatchKind.MERGE, self.space, "status")
             await self.kube.delete(PODS, name, self.space)
 
 

@@ -388,7 +388,7 @@ def _wrong_together(
         return Problem(rule, at(spec.path, "requests"), these, message, remedy)
 
     gpus = _gpus(asked)
-    if gpus != 1 and not spec.keeps("matchAttribute", _DOMAIN, names):
+    if (gpus is None or gpus > 1) and not spec.keeps("matchAttribute", _DOMAIN, names):
         yield wrong(
             "devices-of-domains",
             "asks for several GPUs, which nothing keeps in one domain",
