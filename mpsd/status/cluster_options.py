@@ -39,13 +39,8 @@ def _nodes(given: Mapping[str, Any]) -> list[str]:
 
 def _gpus(given: Mapping[str, Any]) -> list[str]:
     there = given.get("gpus") or ()
-    status = _look(given, [given["node"]])
-    return [
-        label
-        for node in status.nodes
-        for label in (*node.labels.values(), "all")
-        if label not in there
-    ]
+    (node,) = _look(given, [given["node"]]).nodes
+    return [label for label in (*node.labels.values(), "all") if label not in there]
 
 
 def _pods(given: Mapping[str, Any]) -> list[str]:

@@ -3,7 +3,6 @@ completion, and who is meant."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any, NoReturn
 
 from msgspec.structs import replace
@@ -30,8 +29,7 @@ def programs(given: Mapping[str, Any]) -> Iterable[str]:
     """The grants of programs that are not named yet."""
     grants = _grants(settings(run_directory=given.get("run_dir")))
     already = given.get("grants") or ()
-    ids = [one.id for one in grants if not (one.container or one.pod)]
-    return [one for one in ids if one not in already]
+    return [one.id for one in grants if not (one.container or one.pod or one.id in already)]
 
 
 def _grants(chosen: Settings) -> Sequence[GrantReport]:
@@ -107,8 +105,10 @@ def _names(one: GrantReport) -> list[str]:
 
 def words(grants: Iterable[GrantReport]) -> tuple[str, ...]:
     """What each of them may be called, for completion: ids as engines show them, and names."""
-    every = [[short_id(one), *_names(one)] for one in grants]
-    return tuple(dict.fromkeys(chain.from_iterable(every)))
+    found = []
+    for one in grants:
+        found += [short_id(one), *_names(one)]
+    return tuple(dict.fromkeys(found))
 
 
 def short_id(one: GrantReport) -> str:

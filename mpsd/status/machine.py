@@ -36,9 +36,8 @@ def show_machine(run_dir: str | None, output: StatusFormat, *, watch: bool) -> N
     def look() -> tuple[Frame, bool]:
         _code, body = local_api.ask(socket, "GET", "/v1/node")
         node = local_api.read(body, NodeReport)
-        ready = {domain.name for domain in node.domains if domain.state == State.READY}
         frame = Frame(msgspec.json.decode(body), tuple(_parts(node, wide=wide)))
-        return frame, bool(node.gpus) and all(gpu.domain in ready for gpu in node.gpus)
+        return frame, {gpu.state for gpu in served_gpus(node)} == {State.READY}
 
     if watch:
         watch_machine(lambda: look()[0], output, _PAUSE_S, _without_time)
@@ -118,7 +117,8 @@ def _parts(node: NodeReport, *, wide: bool) -> Iterator[RenderableType]:
     for waiting in node.waiting:
         wanted = tables.known_gib(waiting.memory_mib)
         yield f"pid {waiting.holder_pid} waits for {wanted}: {waiting.command}"
-    yield from (f"unknown: {what}" for what in node.unknown)
+    for what in node.unknown:
+        yield f"unknown: {what}"
     yield from tables.event_lines(node.daemon_ends[-_LAST:], node.now)
     if node.violations:
         yield from tables.violation_lines(node.violations, most=_ALL if wide else _LAST)

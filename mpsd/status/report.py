@@ -211,8 +211,8 @@ class PodAnnotationsDuty:
             return
         self._offered = annotations
         self._annotations = {one.pod: one for one in annotations if one.missing}
-        here = {one.pod for one in annotations}
-        self._written = {pod: written for pod, written in self._written.items() if pod in here}
+        here = [one.pod for one in annotations if one.pod in self._written]
+        self._written = {pod: self._written[pod] for pod in here}
         self.changed.set()
 
     def due_in_s(self) -> float | None:
@@ -300,8 +300,8 @@ class NodeReporter:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Until `stop`, and a second more at most."""
-        loops = (stop.wait(), *(keep(duty, self.reachability) for duty in self._duties))
-        tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
+        loops = [keep(duty, self.reachability) for duty in self._duties]
+        tasks: list[asyncio.Task[object]] = [*map(asyncio.create_task, (stop.wait(), *loops))]
         try:
             # a duty ends only by a fault of ours, which must not stay unseen
             await until_one_ends(tasks)

@@ -158,7 +158,7 @@ def part_of(part_mib: int | None, whole_mib: int | None) -> str:
     return f"{_without_unit(part_mib)}/{_without_unit(whole_mib)} GiB"
 
 
-# -- GPUs ----------------------------------------------------------------------------------------
+# -- GPUs --
 
 _COLOURS = {State.READY.value: "green"} | {
     state.value: "yellow" for state in (State.STARTING, *DRAINS)
@@ -197,7 +197,7 @@ CLUSTER_GPU_COLUMNS: tuple[Column[ServedGpu], ...] = (
     *GPU_COLUMNS,
 )
 
-# -- grants ---------------------------------------------------------------------------------------
+# -- grants --
 
 
 def _each(grant: GrantReport, amount: str) -> str:
@@ -263,7 +263,7 @@ CLUSTER_POD_COLUMNS: tuple[Column[PlacedGrant], ...] = (
 )
 
 
-# -- nodes ---------------------------------------------------------------------------------------
+# -- nodes --
 
 
 _NO_CONDITION = ConditionReport(status=Truth.UNKNOWN)
@@ -286,9 +286,15 @@ def _ready(node: "ClusterNode") -> Text:
     return Text(printable(said), colour)
 
 
+def _gpus(node: "ClusterNode") -> str:
+    return "?" if node.reported_at is None else str(len(node.gpus))
+
+
 def _domains(node: "ClusterNode") -> str:
+    if node.reported_at is None:
+        return "?"
     serving = [domain for domain in node.domains if domain.state == State.READY]
-    return "?" if node.reported_at is None else f"{len(serving)}/{len(node.domains)}"
+    return f"{len(serving)}/{len(node.domains)}"
 
 
 def _pods(node: "ClusterNode") -> str:
@@ -324,7 +330,7 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
         Column("READY", _ready, left=True),
         Column("REASON", lambda node: _condition(node).reason, left=True, leaves=True),
         Column("SINCE", since, leaves=True),
-        Column("GPUS", lambda node: "?" if node.reported_at is None else str(len(node.gpus))),
+        Column("GPUS", _gpus),
         Column("DOMAINS", _domains, leaves=True),
         Column(
             "GRANTED", lambda node: part_of(_sum(node, "granted_mib"), _sum(node, "promised_mib"))
@@ -341,7 +347,7 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
     return table(columns, nodes, wide=wide)
 
 
-# -- domains -------------------------------------------------------------------------------------
+# -- domains --
 
 
 def domain_lines(domain: DomainReport, now: float) -> Iterator[str]:
@@ -381,7 +387,7 @@ def clock(seconds: float) -> str:
         return "?"
 
 
-# -- faults and violations -----------------------------------------------------------------------
+# -- faults and violations --
 
 _LONGEST = 1000
 

@@ -62,10 +62,9 @@ def page() -> Page:
 
 
 def by_language(words: dict[str, list[str]]) -> dict[str, dict[str, str]]:
-    return {
-        language: {key: row[place] for key, row in words.items()}
-        for place, language in enumerate(_LANGUAGES)
-    }
+    columns = zip(*words.values(), strict=True)
+    each = [dict(zip(words, column, strict=True)) for column in columns]
+    return dict(zip(_LANGUAGES, each, strict=True))
 
 
 def _hash(text: str) -> str:

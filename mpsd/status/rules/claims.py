@@ -102,7 +102,9 @@ def _of_several(
     # two entries of one template are two claims, and two of one claim are one
     names = [name for name in pod.claims if name in found and name.kind != CLAIM]
     names += [name for name in found if name.kind == CLAIM]
-    said = [found[name][0] for name in names] + ([policy.resources.memory] if pod.shared else [])
+    said = [found[name][0] for name in names]
+    if pod.shared:
+        said.append(policy.resources.memory)
     if len(said) < 2:
         return ""
     return (

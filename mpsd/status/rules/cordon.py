@@ -41,10 +41,13 @@ def cordon_change(node: ClusterNode, named: Sequence[str], *, cordon: bool) -> C
         after = frozenset({ALL}) if cordon else frozenset()
     else:
         gpus = _named(node, named)
-        if cordon:
-            after = before if ALL in before else before.union(gpus)
-        else:
-            after = (before.union(here) - {ALL} if ALL in before else before).difference(gpus)
+        after = before
+        if ALL not in before:
+            after = before.union(gpus)
+        elif not cordon:
+            after = before.union(here) - {ALL}
+        if not cordon:
+            after = after.difference(gpus)
     draining = _draining(node, after)
     along = _mates(node, gpus).difference(gpus)
     return CordonChange(
@@ -66,9 +69,10 @@ def _draining(node: ClusterNode, cordoned: frozenset[str]) -> frozenset[str]:
 
 
 def _named(node: ClusterNode, named: Sequence[str]) -> tuple[str, ...]:
-    known = {gpu.label: gpu.uuid for gpu in node.gpus} | {gpu.uuid: gpu.uuid for gpu in node.gpus}
     # also what is there by mistake can be put back
-    known |= {one: one for one in node.cordoned if one != ALL}
+    known = {one: one for one in node.cordoned if one != ALL}
+    for gpu in node.gpus:
+        known[gpu.label] = known[gpu.uuid] = gpu.uuid
     has = ", ".join([f"{gpu.label} ({gpu.uuid})" for gpu in node.gpus])
     remedy = f"{node.name} has {has or 'none that it has reported'}; name one, or {ALL}"
     problems = [

@@ -45,7 +45,7 @@ class EventAggregator:
     def __init__(self) -> None:
         self._entries: OrderedDict[Event, Writing] = OrderedDict()  # what happened last is last
         self._tokens = float(BURST)
-        self._counted_at: float | None = None  # None before the first question
+        self._counted_at = float("-inf")
         self.dropped = 0  # events that are lost, because too much happened
 
     def note(self, event: Event, now: float) -> None:
@@ -104,7 +104,7 @@ class EventAggregator:
         self.dropped += 1
 
     def _tokens_at(self, now: float) -> float:
-        since = 0.0 if self._counted_at is None else max(0.0, now - self._counted_at)
+        since = max(0.0, now - self._counted_at)
         return min(float(BURST), self._tokens + since / EVERY_S)
 
     def _combined(self, event: Event) -> Event:

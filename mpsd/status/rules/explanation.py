@@ -90,7 +90,7 @@ def _never_placed(pod: PodSeen) -> bool:
     return bool(pod.unreadable) and pod.is_pending and not pod.node
 
 
-# -- ended badly ---------------------------------------------------------------------------------
+# -- ended badly --
 
 
 def _failed(pod: PodSeen, warning: str) -> tuple[Why, str]:
@@ -123,7 +123,7 @@ def _failed(pod: PodSeen, warning: str) -> tuple[Why, str]:
     return Why.FAILED, words
 
 
-# -- on a node -----------------------------------------------------------------------------------
+# -- on a node --
 
 
 def _on_node(pod: PodSeen, context: ExplanationContext, warning: str) -> Explanation:
@@ -152,9 +152,10 @@ def _on_node(pod: PodSeen, context: ExplanationContext, warning: str) -> Explana
 
 
 def _grant_of(uid: str, node: ClusterNode | None) -> GrantReport | None:
-    for held in (node.pods if node else None) or ():
-        if any(one.uid == uid for one in held.pods):
-            return held
+    if node:
+        for held in node.pods or ():
+            if uid in [one.uid for one in held.pods]:
+                return held
     return None
 
 

@@ -125,7 +125,7 @@ def _reserved(context: ExplanationContext) -> Mapping[str, str]:
     return found
 
 
-# -- the nodes -----------------------------------------------------------------------------------
+# -- the nodes --
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +204,7 @@ def _no_node(nodes: Sequence[_Candidate], context: ExplanationContext) -> str:
     return f"{words}; an administrator does it: kubectl label node NODE {LABELS[0]}"
 
 
-# -- nothing fits --------------------------------------------------------------------------------
+# -- nothing fits --
 
 
 def _too_large(request: Request, nodes: Sequence[_Candidate]) -> str:
@@ -228,11 +228,14 @@ def _too_many_clients(
     request: Request, nodes: Sequence[_Candidate], context: ExplanationContext
 ) -> str:
     """Likewise; empty where a node has not reported how many clients its GPUs serve."""
-    reported = [context.reported.get(one.node) for one in nodes]
-    sizes = [gpu.promised_clients for node in reported if node for gpu in node.gpus]
-    most = max(filter(None, sizes), default=0)
-    is_known = None not in reported and None not in sizes
-    if request.clients is None or not is_known or request.clients <= most:
+    most = 0
+    for one in nodes:
+        node = context.reported.get(one.node)
+        sizes = [gpu.promised_clients for gpu in node.gpus] if node else [None]
+        if None in sizes:
+            return ""
+        most = max(most, *filter(None, sizes), 0)
+    if request.clients is None or request.clients <= most:
         return ""
     return f"asks for {request.clients} clients of one GPU, and the most that one serves is {most}"
 

@@ -229,7 +229,7 @@ def newest(lines: Iterable[EventLine]) -> tuple[EventLine, ...]:
     return tuple(sorted(lines, key=lambda line: (-line.at, line.id)))
 
 
-# -- GPUs, and who has slices of them --------------------------------------------------------------
+# -- GPUs, and who has slices of them --
 
 
 def gpu_cards(
@@ -317,7 +317,7 @@ def _foreign_slices(gpu: str, foreign: Iterable[ClientReport]) -> Iterator[Slice
         )
 
 
-# -- what an operator should look at, and who waits -----------------------------------------------
+# -- what an operator should look at, and who waits --
 
 
 def gpu_notes(
