@@ -39,13 +39,15 @@ def _grants(chosen: Settings) -> Sequence[GrantReport]:
 
 def named(grants: Sequence[GrantReport], chosen: Settings) -> tuple[GrantReport, ...]:
     """The grants with the names that the engines give containers, where mpsd knows none."""
-    if not any(one.container and not one.container_name for one in grants):
-        return tuple(grants)
-    names = engine_names(chosen.engines)
     found = []
+    names = None  # before the engines are asked
     for one in grants:
-        name = one.container_name or names.get(one.container, "")
-        found.append(replace(one, container_name=name))
+        if one.container and not one.container_name:
+            if names is None:
+                names = engine_names(chosen.engines)
+            found.append(replace(one, container_name=names.get(one.container, "")))
+        else:
+            found.append(one)
     return tuple(found)
 
 
@@ -88,7 +90,7 @@ def meant(grants: Iterable[GrantReport], word: str) -> tuple[GrantReport, ...]:
             by_id.append(one)
         if word in _names(one):
             by_name.append(one)
-        if word and any(each.startswith(word) for each in ids):
+        if word and (one.container.startswith(word) or one.id.startswith(word)):
             by_start.append(one)
     return tuple(by_id or by_name or by_start)
 

@@ -232,7 +232,7 @@ class PodAnnotationsDuty:
         return at + _AGAIN_S - time.monotonic() if wants == annotations.wants else 0.0
 
 
-_REST_S = 1.0  # what a stop waits for the API server
+_REST_S = 1.0  # that a stop waits for the API server
 
 
 class NodeReporter:
@@ -312,7 +312,7 @@ class NodeReporter:
         await self._write_the_rest()
 
     async def _write_the_rest(self) -> None:
-        """What was about to be written; the events are known only here."""
+        """The events are known only here."""
         if self.reachability.away_since is not None:
             return
         with suppress(TimeoutError, KubeError):
@@ -328,10 +328,9 @@ _DEADLINE_S = 1.0  # an agent goes, whether the API server answers or not
 
 @dataclass(frozen=True, slots=True)
 class ShutdownReport:
-    """Reports that nothing is free here before an agent ends, so that no pod is on its way when its
-    plugin is gone: kubelet refuses for good what comes to it then (UnexpectedAdmissionError; a Job
-    burns a retry), and counts devices only every ten seconds. Once the next agent has registered,
-    kubelet counts again. node: its name in the cluster.
+    """Reports that nothing is free here before an agent ends: kubelet refuses for good what comes
+    to it without a plugin (UnexpectedAdmissionError; a Job burns a retry), and counts devices only
+    every ten seconds. Once the next agent has registered, it counts again.
     """
 
     kube: Kube
@@ -346,8 +345,7 @@ class ShutdownReport:
             await asyncio.sleep(_SETTLE_S)
 
     async def write(self) -> bool:
-        """Also when the plugin has gone: kubelet may have counted in between. False where it is not
-        written."""
+        """Also when the plugin has gone: kubelet may have counted in between."""
         resources = self.policy().resources
         patch = {"status": {"allocatable": {resources.memory: "0", resources.percent: "0"}}}
         try:

@@ -89,8 +89,7 @@ class TextTable:
         yield from (blank, _LINE)
 
     def within(self, width: int) -> "TextTable":
-        """Without as many of the columns that may leave as it takes to be no wider; one stays in
-        any case."""
+        """Without as many of the columns that may leave as it takes; one stays in any case."""
         columns = [*self._columns]
         cells = [*self._cells]
         shown = self
@@ -293,8 +292,8 @@ def _gpus(node: "ClusterNode") -> str:
 def _domains(node: "ClusterNode") -> str:
     if node.reported_at is None:
         return "?"
-    serving = [domain for domain in node.domains if domain.state == State.READY]
-    return f"{len(serving)}/{len(node.domains)}"
+    serving = [domain.state for domain in node.domains].count(State.READY)
+    return f"{serving}/{len(node.domains)}"
 
 
 def _pods(node: "ClusterNode") -> str:
@@ -351,8 +350,8 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
 
 
 def domain_lines(domain: DomainReport, now: float) -> Iterator[str]:
-    """Of a domain that is not ready: since when, why, and what to do, as `mpsd doctor` says it.
-    Whom to look at when it has one fault after the other."""
+    """Of one that is not ready: since when, why, and what to do. Whom to look at when it has one
+    fault after the other."""
     if domain.state != State.READY:
         state = f"{domain.name} is {after_is(domain.state)}"
         if (began := epoch(domain.since)) is not None:
@@ -369,7 +368,7 @@ def domain_lines(domain: DomainReport, now: float) -> Iterator[str]:
 
 
 def causes_lines(domain: DomainReport, now: float) -> Iterator[str]:
-    """Whose end is the likely cause of the last fault of a domain; nothing a day after it."""
+    """Of the last fault; nothing a day after it."""
     last = epoch(domain.faults.last)
     if domain.faults.causes and last is not None and now - last < DAY_S:
         causes = ended_before(map(str, domain.faults.causes))
@@ -393,7 +392,7 @@ _LONGEST = 1000
 
 
 def fault_lines(domain: str, faults: "FaultsReport", now: float) -> Iterator[str]:
-    """How many faults it had, and when the last one was, whom it affected and for how long; nothing
+    """How many it had, and of the last one when it was, whom it affected and for how long; nothing
     a day after it."""
     last = epoch(faults.last)
     if last is None or now - last >= DAY_S:

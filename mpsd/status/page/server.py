@@ -1,7 +1,5 @@
-"""The page, and what it shows: `GET /` and `GET /v1/page`, which the page asks again and again.
-
-It only looks, and a reader who is gone, slow or one too many costs nobody else anything.
-"""
+"""`GET /`, the page, and `GET /v1/page`, which it asks again and again. A reader who is gone, slow
+or one too many costs nobody else anything."""
 
 import asyncio
 import base64
@@ -152,8 +150,7 @@ async def _sent(
 
 
 def _refused(why: str, status: int = 503) -> web.Response:
-    """It keeps no connection, so that readers one too many leave places on the port for those who
-    read metrics."""
+    """It keeps no connection, and leaves its place on the port to those who read metrics."""
     answer = web.Response(status=status, text=f"{why}\n", headers=_HEADERS | {"Retry-After": "10"})
     answer.force_close()
     return answer

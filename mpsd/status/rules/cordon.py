@@ -32,8 +32,8 @@ class CordonChange:
 
 
 def cordon_change(node: ClusterNode, named: Sequence[str], *, cordon: bool) -> CordonChange:
-    """named: labels such as gpu0, UUIDs or `all`; nothing means all. InvalidInput names every GPU
-    there is not."""
+    """named: labels, UUIDs or `all`; nothing means all. InvalidInput names every GPU there is
+    not."""
     before = frozenset(node.cordoned)
     here = tuple(node.labels)
     if not named or ALL in named:
@@ -86,8 +86,7 @@ def _named(node: ClusterNode, named: Sequence[str]) -> tuple[str, ...]:
 
 
 def merge_patch(change: CordonChange, version: str) -> dict[str, dict[str, object]]:
-    """version: the resourceVersion that the change was worked out on, so that nobody else's is
-    lost."""
+    """version: the resourceVersion that it was worked out on, so that no other change is lost."""
     return {"metadata": {"resourceVersion": version}, "spec": {"cordoned": list(change.cordoned)}}
 
 

@@ -15,7 +15,7 @@ REPEAT_S = 10.0  # from the first write of something to its first repetition, do
 LONGEST_REPEAT_S = 600.0
 REMEMBERED = 1000  # events
 FORGET_S = 3600.0  # as long as the API server keeps an event by default
-# different messages of one reason about one object in FORGET_S; further ones are counted as one
+# different messages of one reason about one object; further ones are counted as one
 MESSAGES = 10
 SIMILAR = "(combined from similar events) "
 
@@ -123,7 +123,7 @@ class EventAggregator:
             self._entries.popitem(last=False)
 
     def _drop(self) -> None:
-        """Makes room: of what is written, what happened longest ago; if nothing is, of all."""
+        """The oldest of what is written; if nothing is, of all."""
         for event, entry in self._entries.items():
             if not entry.is_unwritten:
                 del self._entries[event]

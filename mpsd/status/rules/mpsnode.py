@@ -34,9 +34,8 @@ from mpsd.model.times import epoch, in_whole_seconds
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.policy import Policy
 
-# A resource of the Node: when GPU memory was last given back, in seconds since 1970. No watch of
-# kube-scheduler's is on MPSNodes; what a Node has to allocate is the one thing that makes every
-# version of it try again the pods that wait.
+# A resource of the Node: when GPU memory was last given back, in seconds since 1970. What a Node
+# has to allocate is all that makes every version of kube-scheduler try waiting pods again.
 GIVEN_BACK = "mpsd.io/given-back-at"
 
 CHANGE_S = 1.0  # between two writes, at least
@@ -74,8 +73,7 @@ def mpsnode_status(report: NodeReport, condition: Object) -> Object:
 
 
 def status_patch(status: Object) -> list[Object]:
-    """A JSON patch. A merge patch would keep what another version, an earlier agent or an earlier
-    report named."""
+    """A JSON patch; a merge patch would keep what an earlier report named."""
     # RFC 6902: "add" replaces a member that exists
     return [{"op": "add", "path": "/status", "value": status}]
 
@@ -186,11 +184,11 @@ def _violations(seen: ViolationsReport, grants: Iterable[GrantReport] | None) ->
 def _summary(report: NodeReport, grants: Sequence[GrantReport] | None) -> Summary:
     """grants: of pods; None where they are not known."""
     models = Counter([gpu.model for gpu in report.gpus])
-    ready = [domain for domain in report.domains if domain.state == State.READY]
+    ready = [domain.state for domain in report.domains].count(State.READY)
     granted, promised = _whole_gib(report, "granted_mib"), _whole_gib(report, "promised_mib")
     summary = Summary(
         gpus=", ".join([f"{number}x {name}" for name, number in models.items()]),
-        domains=f"{len(ready)}/{len(report.domains)}",
+        domains=f"{ready}/{len(report.domains)}",
         granted=f"{granted}/{promised}Gi",
         used=f"{_whole_gib(report, 'used_mib')}Gi".replace("?Gi", "?"),
         clients="?",
@@ -214,8 +212,7 @@ def _whole_gib(report: NodeReport, field: str) -> str:
 
 
 def gave_back(status: Object, before: Object) -> bool:
-    """Whether a waiting pod may fit by now: a GPU has less granted, has its grants known again, or
-    serves again."""
+    """Whether a waiting pod may fit by now: a GPU has less granted, or serves or is known again."""
     had, serving = _offer(before)
     has, serving_now = _offer(status)
     for uuid, mib in has.items():
@@ -283,8 +280,7 @@ _NO_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def node_labels(gpus: Sequence[Gpu], policy: "Policy") -> dict[str, str]:
-    """What pods may choose this node by: none without a GPU, and none about what differs from one
-    GPU to another."""
+    """What pods may choose this node by: none about what differs from one GPU to another."""
     if not gpus:
         return {}
     unit_mib = policy.resources.memory_unit_mib
@@ -299,14 +295,12 @@ def node_labels(gpus: Sequence[Gpu], policy: "Policy") -> dict[str, str]:
 
 
 def label_value(text: str) -> str:
-    """As NVIDIA's GPU feature discovery writes a product, such as NVIDIA-H200; empty where nothing
-    of it may stand in a label."""
+    """As NVIDIA's GPU feature discovery writes a product, such as NVIDIA-H200; may be empty."""
     return _NO_LABEL.sub("-", text).strip("-._")[:_LONGEST_LABEL].rstrip("-._")
 
 
 def labels_patch(labels: Mapping[str, str], wanted: Mapping[str, str]) -> Object | None:
-    """The merge patch of a Node that has these labels; None where ours are as wanted. It touches no
-    others."""
+    """The merge patch of a Node that has these labels; None where ours are as wanted."""
     changed = {
         name: wanted.get(name) for name in NODE_LABELS if labels.get(name) != wanted.get(name)
     }

@@ -198,8 +198,7 @@ def named(words: str) -> tuple[str, str]:
 def owned_by(
     pods: Iterable[PodSeen], kind: str, name: str
 ) -> tuple[tuple[PodSeen, ...], Owner | None]:
-    """The pods that this owner made, and the owner. kind: empty for any, and then the kind that has
-    most pods."""
+    """The pods that this owner made. kind: empty for the one that has most pods."""
     found: dict[Owner, list[PodSeen]] = {}
     for pod in pods:
         for owner in pod.owners:
@@ -221,16 +220,19 @@ def last_warning(events: Iterable[object]) -> str:
     shape = FieldReader()
     found = [one for one in events if isinstance(one, dict) and one.get("type") == "Warning"]
     last = max(found, key=lambda one: _seen_at(shape, one), default={})
-    reason, message = (shape.text(last, key, "") for key in ("reason", "message"))
-    return ": ".join(filter(None, (reason, message)))
+    said = shape.text(last, "reason", ""), shape.text(last, "message", "")
+    return ": ".join(filter(None, said))
 
 
 def _seen_at(shape: FieldReader, event: Fields) -> str:
-    """RFC 3339 in UTC, which sorts as text. Older events have the first, those of newer clients the
-    others."""
-    nested = ("series", "lastObservedTime"), ("metadata", "creationTimestamp")
-    times = [shape.text(shape.mapping(event, within, ""), key, within) for within, key in nested]
-    return max(*times, *(shape.text(event, key, "") for key in ("lastTimestamp", "eventTime")))
+    """RFC 3339 in UTC, which sorts as text."""
+    series = shape.mapping(event, "series", "")
+    return max(
+        shape.text(series, "lastObservedTime", ""),
+        shape.text(shape.mapping(event, "metadata", ""), "creationTimestamp", ""),
+        shape.text(event, "lastTimestamp", ""),
+        shape.text(event, "eventTime", ""),
+    )
 
 
 @dataclass(frozen=True, slots=True)

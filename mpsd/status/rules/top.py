@@ -125,7 +125,7 @@ def _users(node: "NodeReport") -> Iterator[TopUser]:
 
 def cluster_top(status: "ClusterStatus", namespace: str | None) -> Top:
     gpus: list[ServedGpu] = []
-    users = []
+    users: list[TopUser] = []
     for node in status.nodes:
         shown = node.gpus
         if node.stale:

@@ -54,10 +54,8 @@ def use_report(
     report = node_report(replace(view, waiting=()), policy)
     domains = dict.fromkeys(report.labels, "")
     rooms_left = rooms(view.gpus, domains, [held.grant for held in view.grants], policy)
-    left = {room.gpu.uuid: room for room in rooms_left}
     gpus = []
-    for gpu in report.gpus:
-        room = left[gpu.uuid]
+    for gpu, room in zip(report.gpus, rooms_left, strict=True):
         compute = policy.compute.of(room.gpu.ordinal)
         used = changed(gpu, compute_policy=compute.policy, max_inst=compute.max_inst)
         if view.grants_known and gpu.uuid not in view.ungrantable:

@@ -179,12 +179,11 @@ def pods_here(
 ) -> view.PodsHere:
     from mpsd.status.rules.explanation import explanation_of
 
-    listed = pods[:MOST_ON_NODE]
-    cards = (
-        view.pod_card(pod, explanation_of(pod, around, warnings.get(pod.name.uid, "")))
-        for pod in listed
-    )
-    return view.PodsHere(tuple(cards), len(pods) - len(listed), heard)
+    cards = []
+    for pod in pods[:MOST_ON_NODE]:
+        answer = explanation_of(pod, around, warnings.get(pod.name.uid, ""))
+        cards.append(view.pod_card(pod, answer))
+    return view.PodsHere(tuple(cards), len(pods) - len(cards), heard)
 
 
 # -- a cluster, of which each node is made once and again only when it has reported --

@@ -61,8 +61,7 @@ class SliceHolder(StrEnum):
 
 
 class Slice(CardReport, frozen=True, omit_defaults=False, kw_only=True):
-    """What one holder has of one GPU; memory_mib None: not reported, or nothing was granted
-    (FOREIGN)."""
+    """What one holder has of one GPU; memory_mib None: not reported, or FOREIGN."""
 
     id: str
     holder: SliceHolder
@@ -95,8 +94,7 @@ class GpuCard(ServedGpu, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class NodeCard:
-    """A node of a cluster. reported_at None: it has told nothing yet. cordoned: labels of its GPUs,
-    or `all`."""
+    """Of a cluster. reported_at None: it has told nothing yet. cordoned: labels, or `all`."""
 
     id: str
     level: Level
@@ -277,9 +275,8 @@ def holder_of(grant: GrantReport) -> tuple[SliceHolder, str]:
 
 
 def grant_slices(gpu: str, grants: Iterable[GrantReport]) -> Iterator[Slice]:
-    """Of one GPU (its UUID). A grant whose GPUs are not reported one by one has as much of each,
-    and is shown with what it uses of the one where it uses most.
-    """
+    """A grant whose GPUs are not reported one by one has as much of each, and is shown with what it
+    uses of the one where it uses most."""
     for grant in grants:
         if gpu in grant.gpus:
             holder, name = holder_of(grant)
@@ -371,12 +368,8 @@ def pod_card(pod: "PodSeen", answer: "Explanation") -> WaitingCard:
     )
     if pod.shared is None:
         return card
+    if not pod.node:
+        card = replace(card, since=seconds(pod.shared.created))
     request = pod.shared.request
-    since = card.since if pod.node else seconds(pod.shared.created)
-    return replace(
-        card,
-        memory_mib=request.memory_mib,
-        thread_percent=request.thread_percent,
-        gpus=request.gpus,
-        since=since,
-    )
+    percent = request.thread_percent
+    return replace(card, memory_mib=request.memory_mib, thread_percent=percent, gpus=request.gpus)
