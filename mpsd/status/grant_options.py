@@ -20,13 +20,11 @@ _LONGEST = 200
 
 
 def holders(given: Mapping[str, Any]) -> Iterable[str]:
-    """The containers and programs that hold a grant."""
     chosen = settings(run_directory=given.get("run_dir"))
     return words(named(_grants(chosen), chosen))
 
 
 def programs(given: Mapping[str, Any]) -> Iterable[str]:
-    """The grants of programs that are not named yet."""
     grants = _grants(settings(run_directory=given.get("run_dir")))
     already = given.get("grants") or ()
     return [one.id for one in grants if not (one.container or one.pod or one.id in already)]
@@ -106,7 +104,6 @@ def _names(one: GrantReport) -> list[str]:
 
 
 def words(grants: Iterable[GrantReport]) -> tuple[str, ...]:
-    """What each of them may be called, for completion: ids as engines show them, and names."""
     found = []
     for one in grants:
         found += [short_id(one), *_names(one)]

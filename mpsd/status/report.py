@@ -292,14 +292,12 @@ class NodeReporter:
         self._startup_taint.see(node.taints)
 
     def add_event(self, pod: PodName | None, reason: Reason, message: str) -> None:
-        """What no view shows, such as a refused allocation. pod: None for one of the node."""
         subject = events.pod_subject(pod) if pod else events.node_subject(self._node.name)
         event = Event(subject, reason, message)
         self._events.note(event)
         self.on_event(event)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`, and a second more at most."""
         loops = [keep(duty, self.reachability) for duty in self._duties]
         tasks: list[asyncio.Task[object]] = [*map(asyncio.create_task, (stop.wait(), *loops))]
         try:

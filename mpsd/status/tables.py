@@ -368,7 +368,6 @@ def domain_lines(domain: DomainReport, now: float) -> Iterator[str]:
 
 
 def causes_lines(domain: DomainReport, now: float) -> Iterator[str]:
-    """Of the last fault; nothing a day after it."""
     last = epoch(domain.faults.last)
     if domain.faults.causes and last is not None and now - last < DAY_S:
         causes = ended_before(map(str, domain.faults.causes))

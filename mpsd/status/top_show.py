@@ -196,8 +196,6 @@ def _print(top: Top, asked: TopOptions) -> None:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is looked at: whose title, sorted by what, from which row of the users on."""
-
     title: str
     by: Sort
     first: int = 0

@@ -27,7 +27,6 @@ class CordonChange:
 
     @property
     def touched(self) -> frozenset[str]:
-        """The GPUs whose domains drain by it, or drain no more."""
         return frozenset({*self.gpus, *self.along} - set(self.kept))
 
 

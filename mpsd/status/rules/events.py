@@ -94,7 +94,6 @@ class EventAggregator:
         )
 
     def gone(self, written: EventCount) -> None:
-        """The API server has forgotten the event: what happens from now on is written as new."""
         entry = self._entries.get(written.event)
         if entry:
             self._entries[written.event] = replace(entry, written=0)
@@ -123,7 +122,6 @@ class EventAggregator:
             self._entries.popitem(last=False)
 
     def _drop(self) -> None:
-        """The oldest of what is written; if nothing is, of all."""
         for event, entry in self._entries.items():
             if not entry.is_unwritten:
                 del self._entries[event]

@@ -45,7 +45,6 @@ def needs(pod: PodSeen) -> ExplanationNeeds:
 
 
 def wants_warning(pod: PodSeen) -> bool:
-    """Whether the last Warning event about it would say more."""
     if pod.shared and pod.phase == "Failed":
         return bool(pod.node)
     return needs(pod) is ExplanationNeeds.ITS_NODE and (pod.is_pending or bool(pod.waiting))

@@ -246,7 +246,6 @@ _WRITTEN = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN", "True": "1", "False": "
 
 
 def text(found: Sequence[Sample], *, openmetrics: bool) -> str:
-    """The metrics in the table's order, without what ends OpenMetrics."""
     # by where they are kept, for most are shared; `found` keeps them there
     labels: dict[int, str] = {}
     lines: defaultdict[str, list[str]] = defaultdict(list)
@@ -265,7 +264,6 @@ def text(found: Sequence[Sample], *, openmetrics: bool) -> str:
 
 
 def _head(metric: Metric, *, openmetrics: bool) -> Iterator[str]:
-    """The text format knows no families, infos and units."""
     if not openmetrics:
         kind = names.Type.GAUGE if metric.type is names.Type.INFO else metric.type
         yield f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {kind}\n"

@@ -85,7 +85,6 @@ class WrittenStatus:
 
 
 def write_due(status: Object, written: WrittenStatus | None) -> float:
-    """When this status is to be written, on the clock of `written`."""
     if written is None:
         return float("-inf")
     if is_news(status, written.status) or not _is_same_but_for_use(status, written.status):
@@ -136,7 +135,6 @@ def _domain(domain: DomainReport) -> DomainReport:
 
 
 def _grants(grants: Iterable[GrantReport]) -> tuple[GrantReport, ...]:
-    """By name of the pod, of a claim the first; of each what a cluster sees of it."""
     erred = [one for one in grants if one.violations]  # the last violation first
     erred.sort(key=_last_at, reverse=True)
     listed = {one.id for one in erred[:MOST_PODS]}
@@ -206,7 +204,6 @@ def _summary(report: NodeReport, grants: Sequence[GrantReport] | None) -> Summar
 
 
 def _whole_gib(report: NodeReport, field: str) -> str:
-    """Of all GPUs, rounded down, as units are."""
     every = total([getattr(gpu, field) for gpu in report.gpus])
     return "?" if every is None else str(every // 1024)
 

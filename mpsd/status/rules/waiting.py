@@ -222,7 +222,6 @@ def _too_large(request: Request, nodes: Sequence[_Candidate]) -> str:
 def _too_many_clients(
     request: Request, nodes: Sequence[_Candidate], context: ExplanationContext
 ) -> str:
-    """Likewise."""
     most = 0
     for one in nodes:
         node = context.reported.get(one.node)
@@ -236,7 +235,6 @@ def _too_many_clients(
 
 
 def _shortage(request: Request, nodes: Sequence[_Candidate]) -> str:
-    """What the nodes that may take it lack, and which may not."""
     reasons: dict[str, list[str]] = {}
     for one in nodes:
         if one.away:
