@@ -44,8 +44,7 @@ def _gpus(given: Mapping[str, Any]) -> list[str]:
 
 
 def _pods(given: Mapping[str, Any]) -> list[str]:
-    """Those of the namespace that ask for a GPU, as the policy that was shipped names such
-    resources."""
+    """Those that ask for a GPU by the names of the policy that was shipped."""
     if given.get("pod"):
         return []
     from mpsd.kubelet.rules.gpu_choice import read_shared_pod

@@ -50,8 +50,7 @@ def named(grants: Sequence[GrantReport], chosen: Settings) -> tuple[GrantReport,
 
 
 def the_one(program: str, grants: Sequence[GrantReport], word: str) -> GrantReport:
-    """The grant that is meant; else it ends the program: 1 where there is none, 2 where there are
-    several."""
+    """Else it ends the program: 1 where there is none, 2 where there are several."""
     found = meant(grants, word)
     if len(found) != 1:
         code = ExitCode.MISUSE if found else ExitCode.NO

@@ -29,7 +29,6 @@ _LASTING = ("since", "counts", "last", "unjudged")
 
 
 def show_machine(run_dir: str | None, output: StatusFormat, *, watch: bool) -> NoReturn:
-    """Shows it, and ends the program; to watch, it shows it again at every change."""
     socket = settings(run_directory=run_dir).socket_to_ask
     wide = output is StatusFormat.WIDE
 
@@ -56,8 +55,8 @@ def watch_machine(
     pause_s: float,
     lasting_part: Callable[[object], object] = lambda _record: object(),
 ) -> NoReturn:
-    """Shows one look after the other; an agent that is being restarted is waited for. lasting_part:
-    of a record, without a change of which a look is not shown again."""
+    """An agent that is being restarted is waited for. lasting_part: of a record, without a change
+    of which a look is not shown again."""
     screen = Screen(output)
     shown: object = None
     with screen.until_interrupted():

@@ -40,9 +40,7 @@ class Exposition:
 
 
 class MetricsApi:
-    """calls: None without a kubelet. A scrape asks neither NVML nor a daemon: it reports the last
-    view, and what `mpsd control` has written to files.
-    """
+    """calls: None without a kubelet. A scrape asks neither NVML nor a daemon."""
 
     def __init__(self, sources: AgentSources, calls: PluginCalls | None) -> None:
         self._sources = sources

@@ -1,9 +1,8 @@
 """Keeps the API server informed of a node: MPSNode, node condition, labels, pods' annotations,
 events.
 
-The node never waits for the API server, which gets it as it is then, written by tasks of their own.
-None of the rights that this takes (manifests/chart/templates/agent) can be limited to its own node
-by RBAC.
+The node never waits for the API server, which gets it as it is when it is written. None of the
+rights that this takes (manifests/chart/templates/agent) can be limited to its own node by RBAC.
 """
 
 import asyncio
@@ -52,8 +51,7 @@ _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 
 class Duty(Protocol):
     """A thing that the API server is kept informed of. changed: set when there may be something to
-    write, which is true when it is written.
-    """
+    write."""
 
     name: str
     changed: asyncio.Event

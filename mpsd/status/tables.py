@@ -50,8 +50,7 @@ class Column(Generic[Row]):
 
 class TextTable:
     """Thousands of rows, each on one line, for a fiftieth of what rich's own table costs: half a
-    minute for the GPUs of 500 nodes. No cell is cut: what is too wide for a terminal without the
-    columns that may leave is folded by it.
+    minute for the GPUs of 500 nodes. No cell is cut: the terminal folds what is too wide.
     """
 
     def __init__(self, columns: Sequence[Column[Any]], cells: Sequence[Sequence[Cell]]) -> None:
@@ -391,8 +390,7 @@ _LONGEST = 1000
 
 
 def fault_lines(domain: str, faults: "FaultsReport", now: float) -> Iterator[str]:
-    """How many it had, and of the last one when it was, whom it affected and for how long; nothing
-    a day after it."""
+    """How many it had, and what the last one did; nothing a day after it."""
     last = epoch(faults.last)
     if last is None or now - last >= DAY_S:
         return

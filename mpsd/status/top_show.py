@@ -1,7 +1,6 @@
 """Shows one look after the other: over each other on a terminal, with keys, else below each other.
 
-The screen never waits for a look, which a thread takes. Where there is none, what was seen last
-stays, and since when it is old. What does not fit is counted.
+The screen never waits for a look, which a thread takes. What does not fit is counted.
 """
 
 import json
@@ -81,7 +80,7 @@ def _seen(look: Callable[[], Top], last: Top) -> Top:
         return replace(last, away=str(away), away_since=last.away_since or time.time())
 
 
-# -- what is shown: GPUs above, who uses them below --
+# -- what is shown --
 
 
 def _used(row: TopUser) -> str | Text:

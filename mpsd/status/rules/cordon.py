@@ -90,8 +90,7 @@ def merge_patch(change: CordonChange, version: str) -> dict[str, dict[str, objec
 
 
 def effects(node: ClusterNode, change: CordonChange, *, with_pods: bool = True) -> Iterator[str]:
-    """What it does, a sentence each. node: as it was before. with_pods: those that are there
-    too."""
+    """A sentence each. node: as it was before."""
     named = _labels(node, change.gpus) or "every GPU"
     back = [uuid for uuid in change.gpus if uuid not in change.kept]
     if not change.changes:

@@ -107,7 +107,7 @@ class EventAggregator:
         return min(float(BURST), self._tokens + since / EVERY_S)
 
     def _combined(self, event: Event) -> Event:
-        """Itself, or what stands for it where its object has had too many of this reason."""
+        """What stands for it where its object has had too many of this reason."""
         if event in self._entries:
             return event
         key = (event.subject, event.reason)

@@ -51,8 +51,7 @@ def wants_warning(pod: PodSeen) -> bool:
 
 
 def explanation_of(pod: PodSeen, context: ExplanationContext, warning: str = "") -> Explanation:
-    """warning: the last Warning event about the pod, reason and message; empty where there is none
-    or nobody looked."""
+    """warning: reason and message of the last Warning event about the pod."""
     who = f"pod {shown_name(str(pod.name))}"
     if _never_placed(pod) or (pod.shared is None and pod.unreadable):
         words = "waits, and no node takes it"

@@ -189,8 +189,8 @@ _OF_WORD = {word: kind for kind, words in _KINDS.items() for word in words}
 
 
 def named(words: str) -> tuple[str, str]:
-    """Kind and name of `train-0`, `pod/train-0` or `deploy/web`; the kind is empty where none is
-    said, and as it was written where it is not known here."""
+    """Kind and name of `train-0` (without a kind) or `deploy/web`; a kind that is not known here is
+    as it was written."""
     kind, _slash, name = words.rpartition("/")
     return _OF_WORD.get(kind.partition(".")[0].casefold(), kind), name
 

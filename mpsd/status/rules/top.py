@@ -34,8 +34,8 @@ class Sort(StrEnum):
 
 
 class TopUser(CardReport, frozen=True, omit_defaults=False):
-    """A pod, a container or a program on one GPU, or a pod of a cluster on all of its GPUs, whose
-    UUIDs have commas in between. over: also where it uses a GPU without a grant."""
+    """Who uses one GPU, or a pod of a cluster on all of its GPUs, whose UUIDs have commas in
+    between. over: also where it uses a GPU without a grant."""
 
     #: Empty where it is this machine.
     node: str = ""

@@ -63,7 +63,7 @@ def node_page(
     wedged_limit_s: float | None = None,
 ) -> PageView:
     """happened: what the agent remembers, from `since` (seconds since 1970) on. pods: None where no
-    kubelet is. wedged_limit_s: of the policy; None where it is not known."""
+    kubelet is. wedged_limit_s: None where it is not known."""
     more = max(0, len(node.waiting) - MOST_WAITING)
     head = view.PageHead(
         view.PageScope.NODE, shown_name(name), node.version, node.now, waiting_more=more
@@ -186,7 +186,7 @@ def pods_here(
     return view.PodsHere(tuple(cards), len(pods) - len(cards), heard)
 
 
-# -- a cluster, of which each node is made once and again only when it has reported --
+# -- a cluster --
 
 
 @dataclass(frozen=True, slots=True)

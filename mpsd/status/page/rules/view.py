@@ -156,8 +156,8 @@ class EventLine:
 
 @dataclass(frozen=True, slots=True)
 class PodsHeard:
-    """How far it is known which pods of a node do not run yet. away: why nothing is heard of them
-    since `since`, None where they were never heard of, so that none listed means nothing."""
+    """Of the pods of a node that do not run yet. away: why nothing is heard of them since `since`;
+    None where they were never heard of, so that none listed means nothing."""
 
     away: str = ""
     since: float | None = None
@@ -314,7 +314,7 @@ def _foreign_slices(gpu: str, foreign: Iterable[ClientReport]) -> Iterator[Slice
         )
 
 
-# -- what an operator should look at, and who waits --
+# -- notes, and who waits --
 
 
 def gpu_notes(
