@@ -19,8 +19,6 @@ _OPENMETRICS = "application/openmetrics-text"
 
 
 class Exposition:
-    """The node's metrics, and those of this process by prometheus_client."""
-
     def __init__(self) -> None:
         # 1 MiB that nobody needs who is not scraped
         from prometheus_client import CollectorRegistry, ProcessCollector

@@ -83,8 +83,6 @@ _HEADERS = {
 
 
 class PageApi:
-    """Started and stopped with the servers that serve its routes, and stopped before them."""
-
     def __init__(self, source: ViewSource) -> None:
         self._feed = PageFeed(source)
         self._under_way: Counter[str] = Counter()  # answers, by who asked

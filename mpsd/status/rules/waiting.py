@@ -266,7 +266,6 @@ def _most_free_mib(ledger: NodeCapacity) -> int:
 
 
 def _fragmented(request: Request, nodes: Sequence[_Candidate]) -> Iterator[str]:
-    """Where no GPU has the memory, and those of a node have it together."""
     most_mib = 0
     names = []
     for one in _open(nodes):
