@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import partial
 
 from mpsd.model.cluster_status import ClusterStatus
 from mpsd.model.mpsnode import cluster_status
@@ -50,7 +51,7 @@ async def mpsnodes(kube: Kube, names: Sequence[str]) -> Sequence[Object]:
     if not names:
         return await _all(kube)
     each = dict.fromkeys(names)
-    found = [*filter(None, await asyncio.gather(*[_one(kube, name) for name in each]))]
+    found = [*filter(None, await asyncio.gather(*map(partial(_one, kube), each)))]
     if len(found) < len(each):
         raise await _unknown(each.keys() - {thing["metadata"]["name"] for thing in found}, kube)
     return found
@@ -96,7 +97,7 @@ def _there(name: str, known: Sequence[str] | None) -> str:
     return f"name one of {shortened([*dict.fromkeys([*near, *sorted(known)])], _MOST_NAMED)}"
 
 
-# -- watching ------------------------------------------------------------------------------------
+# -- watching --
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,7 @@ async def pictures(
     kube: Kube, names: Sequence[str], beat_s: float = math.inf
 ) -> AsyncGenerator[Picture]:
     """The nodes now, then at every change, at most once a second, and after `beat_s` without one,
-    without end. An API server that goes away is waited for. Raises as `mpsnodes` does, later too: a
-    right may be taken away.
+    without end. An API server that goes away is waited for. Raises as `mpsnodes`, later too.
     """
     changed = asyncio.Event()
     selected = {}
@@ -146,8 +146,7 @@ async def pictures(
 async def _picture(
     kube: Kube, mirror: Mirror[Object], names: Sequence[str], *, begun: bool
 ) -> Picture | None:
-    """None before the first one. What will not pass by waiting is raised, and before the first one
-    everything."""
+    """None before the first one. What will not pass by waiting is raised, before it everything."""
     trouble = mirror.trouble
     if isinstance(trouble, NotFound):
         raise NotInstalled(_NO_SUCH_KIND)
@@ -165,7 +164,7 @@ async def _picture(
     return Picture(status, None, None, gone)
 
 
-# -- the policy ----------------------------------------------------------------------------------
+# -- the policy --
 
 OF_CLUSTER = f"ConfigMap {NAMESPACE}/{LIMITS}"
 SHIPPED = "shipped with this mpsd"

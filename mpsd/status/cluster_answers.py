@@ -52,8 +52,7 @@ _AWAY = "see whether `kubectl version` gets an answer, or name another cluster w
 
 @dataclass(frozen=True, slots=True)
 class ClusterAccess:
-    """Which cluster, and who asks. program: as complaints begin. rights: how an administrator gives
-    those it needs."""
+    """program: as complaints begin. rights: how an administrator gives those it needs."""
 
     program: str
     kubeconfig: str | None
@@ -205,8 +204,7 @@ def _picture_frame(picture: "Picture", output: StatusFormat) -> Frame:
 
 
 def cluster_parts(status: ClusterStatus, *, wide: bool) -> Iterator[RenderableType]:
-    """The cluster for people. Each part is made when it is asked for, so that the first is on the
-    screen while the others are made."""
+    """Each part is made when it is asked for: the first is on the screen while the others are."""
     nodes = status.nodes
     if nodes:
         yield node_table(nodes, status.now, wide=wide)

@@ -39,18 +39,12 @@ def _nodes(given: Mapping[str, Any]) -> list[str]:
 
 def _gpus(given: Mapping[str, Any]) -> list[str]:
     there = given.get("gpus") or ()
-    status = _look(given, [given["node"]])
-    return [
-        label
-        for node in status.nodes
-        for label in (*node.labels.values(), "all")
-        if label not in there
-    ]
+    (node,) = _look(given, [given["node"]]).nodes
+    return [label for label in (*node.labels.values(), "all") if label not in there]
 
 
 def _pods(given: Mapping[str, Any]) -> list[str]:
-    """Those of the namespace that ask for a GPU, as the policy that was shipped names such
-    resources."""
+    """Those that ask for a GPU by the names of the policy that was shipped."""
     if given.get("pod"):
         return []
     from mpsd.kubelet.rules.gpu_choice import read_shared_pod

@@ -115,7 +115,7 @@ def top(
         "kubectl mps top",
         Sort(sort),
         interval,
-        1 if once else iterations,
+        iterations,
         output is Format.JSON,
         once,
     )

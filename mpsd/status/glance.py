@@ -1,8 +1,8 @@
 """One look at the MPSNodes of a cluster for somebody who waits at a terminal: by kubectl, which
 starts in a tenth of the time that our own client takes to load, and logs in as people are used to.
 
-What a status is made of loads while it asks, so nothing of it is imported before. What kubectl
-cannot answer is None; whoever asked then asks by `platform.kube`, which says what is wrong.
+What a status is made of loads while it asks, so nothing of it is imported before. Where kubectl
+cannot answer, the caller asks by `platform.kube`, which says what is wrong.
 """
 
 import subprocess

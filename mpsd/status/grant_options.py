@@ -3,7 +3,6 @@ completion, and who is meant."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
 from typing import Any, NoReturn
 
 from msgspec.structs import replace
@@ -22,17 +21,14 @@ _LONGEST = 200
 
 
 def holders(given: Mapping[str, Any]) -> Iterable[str]:
-    """The containers and programs that hold a grant."""
     chosen = settings(run_directory=given.get("run_dir"))
     return words(named(_grants(chosen), chosen))
 
 
 def programs(given: Mapping[str, Any]) -> Iterable[str]:
-    """The grants of programs that are not named yet."""
     grants = _grants(settings(run_directory=given.get("run_dir")))
     already = given.get("grants") or ()
-    ids = [one.id for one in grants if not (one.container or one.pod)]
-    return [one for one in ids if one not in already]
+    return [one.id for one in grants if not (one.container or one.pod or one.id in already)]
 
 
 def _grants(chosen: Settings) -> Sequence[GrantReport]:
@@ -42,19 +38,20 @@ def _grants(chosen: Settings) -> Sequence[GrantReport]:
 
 def named(grants: Sequence[GrantReport], chosen: Settings) -> tuple[GrantReport, ...]:
     """The grants with the names that the engines give containers, where mpsd knows none."""
-    if not any(one.container and not one.container_name for one in grants):
-        return tuple(grants)
-    names = engine_names(chosen.engines)
     found = []
+    names = None  # before the engines are asked
     for one in grants:
-        name = one.container_name or names.get(one.container, "")
-        found.append(replace(one, container_name=name))
+        if one.container and not one.container_name:
+            if names is None:
+                names = engine_names(chosen.engines)
+            found.append(replace(one, container_name=names.get(one.container, "")))
+        else:
+            found.append(one)
     return tuple(found)
 
 
 def the_one(program: str, grants: Sequence[GrantReport], word: str) -> GrantReport:
-    """The grant that is meant; else it ends the program: 1 where there is none, 2 where there are
-    several."""
+    """Else it ends the program: 1 where there is none, 2 where there are several."""
     found = meant(grants, word)
     if len(found) != 1:
         code = ExitCode.MISUSE if found else ExitCode.NO
@@ -98,7 +95,7 @@ def meant(grants: Iterable[GrantReport], word: str) -> tuple[GrantReport, ...]:
             by_id.append(one)
         if word in _names(one):
             by_name.append(one)
-        if word and any(each.startswith(word) for each in ids):
+        if word and (one.container.startswith(word) or one.id.startswith(word)):
             by_start.append(one)
     return tuple(by_id or by_name or by_start)
 
@@ -114,9 +111,10 @@ def _names(one: GrantReport) -> list[str]:
 
 
 def words(grants: Iterable[GrantReport]) -> tuple[str, ...]:
-    """What each of them may be called, for completion: ids as engines show them, and names."""
-    every = [[short_id(one), *_names(one)] for one in grants]
-    return tuple(dict.fromkeys(chain.from_iterable(every)))
+    found = []
+    for one in grants:
+        found += [short_id(one), *_names(one)]
+    return tuple(dict.fromkeys(found))
 
 
 def short_id(one: GrantReport) -> str:

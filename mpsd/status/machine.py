@@ -29,16 +29,14 @@ _LASTING = ("since", "counts", "last", "unjudged")
 
 
 def show_machine(run_dir: str | None, output: StatusFormat, *, watch: bool) -> NoReturn:
-    """Shows it, and ends the program; to watch, it shows it again at every change."""
     socket = settings(run_directory=run_dir).socket_to_ask
     wide = output is StatusFormat.WIDE
 
     def look() -> tuple[Frame, bool]:
         _code, body = local_api.ask(socket, "GET", "/v1/node")
         node = local_api.read(body, NodeReport)
-        ready = {domain.name for domain in node.domains if domain.state == State.READY}
         frame = Frame(msgspec.json.decode(body), tuple(_parts(node, wide=wide)))
-        return frame, bool(node.gpus) and all(gpu.domain in ready for gpu in node.gpus)
+        return frame, {gpu.state for gpu in served_gpus(node)} == {State.READY}
 
     if watch:
         watch_machine(lambda: look()[0], output, _PAUSE_S, _without_time)
@@ -57,8 +55,8 @@ def watch_machine(
     pause_s: float,
     lasting_part: Callable[[object], object] = lambda _record: object(),
 ) -> NoReturn:
-    """Shows one look after the other; an agent that is being restarted is waited for. lasting_part:
-    of a record, without a change of which a look is not shown again."""
+    """An agent that is being restarted is waited for. lasting_part: of a record, without a change
+    of which a look is not shown again."""
     screen = Screen(output)
     shown: object = None
     with screen.until_interrupted():
@@ -118,7 +116,8 @@ def _parts(node: NodeReport, *, wide: bool) -> Iterator[RenderableType]:
     for waiting in node.waiting:
         wanted = tables.known_gib(waiting.memory_mib)
         yield f"pid {waiting.holder_pid} waits for {wanted}: {waiting.command}"
-    yield from (f"unknown: {what}" for what in node.unknown)
+    for what in node.unknown:
+        yield f"unknown: {what}"
     yield from tables.event_lines(node.daemon_ends[-_LAST:], node.now)
     if node.violations:
         yield from tables.violation_lines(node.violations, most=_ALL if wide else _LAST)

@@ -19,8 +19,6 @@ _OPENMETRICS = "application/openmetrics-text"
 
 
 class Exposition:
-    """The node's metrics, and those of this process by prometheus_client."""
-
     def __init__(self) -> None:
         # 1 MiB that nobody needs who is not scraped
         from prometheus_client import CollectorRegistry, ProcessCollector
@@ -40,9 +38,7 @@ class Exposition:
 
 
 class MetricsApi:
-    """calls: None without a kubelet. A scrape asks neither NVML nor a daemon: it reports the last
-    view, and what `mpsd control` has written to files.
-    """
+    """calls: None without a kubelet. A scrape asks neither NVML nor a daemon."""
 
     def __init__(self, sources: AgentSources, calls: PluginCalls | None) -> None:
         self._sources = sources

@@ -1,9 +1,8 @@
 """Keeps the API server informed of a node: MPSNode, node condition, labels, pods' annotations,
 events.
 
-The node never waits for the API server, which gets it as it is then, written by tasks of their own.
-None of the rights that this takes (manifests/chart/templates/agent) can be limited to its own node
-by RBAC.
+The node never waits for the API server, which gets it as it is when it is written. None of the
+rights that this takes (manifests/chart/templates/agent) can be limited to its own node by RBAC.
 """
 
 import asyncio
@@ -52,8 +51,7 @@ _BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 
 class Duty(Protocol):
     """A thing that the API server is kept informed of. changed: set when there may be something to
-    write, which is true when it is written.
-    """
+    write."""
 
     name: str
     changed: asyncio.Event
@@ -211,8 +209,8 @@ class PodAnnotationsDuty:
             return
         self._offered = annotations
         self._annotations = {one.pod: one for one in annotations if one.missing}
-        here = {one.pod for one in annotations}
-        self._written = {pod: written for pod, written in self._written.items() if pod in here}
+        here = [one.pod for one in annotations if one.pod in self._written]
+        self._written = {pod: self._written[pod] for pod in here}
         self.changed.set()
 
     def due_in_s(self) -> float | None:
@@ -232,7 +230,7 @@ class PodAnnotationsDuty:
         return at + _AGAIN_S - time.monotonic() if wants == annotations.wants else 0.0
 
 
-_REST_S = 1.0  # what a stop waits for the API server
+_REST_S = 1.0  # that a stop waits for the API server
 
 
 class NodeReporter:
@@ -292,16 +290,14 @@ class NodeReporter:
         self._startup_taint.see(node.taints)
 
     def add_event(self, pod: PodName | None, reason: Reason, message: str) -> None:
-        """What no view shows, such as a refused allocation. pod: None for one of the node."""
         subject = events.pod_subject(pod) if pod else events.node_subject(self._node.name)
         event = Event(subject, reason, message)
         self._events.note(event)
         self.on_event(event)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until `stop`, and a second more at most."""
-        loops = (stop.wait(), *(keep(duty, self.reachability) for duty in self._duties))
-        tasks: list[asyncio.Task[object]] = [asyncio.create_task(loop) for loop in loops]
+        loops = [keep(duty, self.reachability) for duty in self._duties]
+        tasks: list[asyncio.Task[object]] = [*map(asyncio.create_task, (stop.wait(), *loops))]
         try:
             # a duty ends only by a fault of ours, which must not stay unseen
             await until_one_ends(tasks)
@@ -312,7 +308,7 @@ class NodeReporter:
         await self._write_the_rest()
 
     async def _write_the_rest(self) -> None:
-        """What was about to be written; the events are known only here."""
+        """The events are known only here."""
         if self.reachability.away_since is not None:
             return
         with suppress(TimeoutError, KubeError):
@@ -328,10 +324,9 @@ _DEADLINE_S = 1.0  # an agent goes, whether the API server answers or not
 
 @dataclass(frozen=True, slots=True)
 class ShutdownReport:
-    """Reports that nothing is free here before an agent ends, so that no pod is on its way when its
-    plugin is gone: kubelet refuses for good what comes to it then (UnexpectedAdmissionError; a Job
-    burns a retry), and counts devices only every ten seconds. Once the next agent has registered,
-    kubelet counts again. node: its name in the cluster.
+    """Reports that nothing is free here before an agent ends: kubelet refuses for good what comes
+    to it without a plugin (UnexpectedAdmissionError; a Job burns a retry), and counts devices only
+    every ten seconds. Once the next agent has registered, it counts again.
     """
 
     kube: Kube
@@ -346,8 +341,7 @@ class ShutdownReport:
             await asyncio.sleep(_SETTLE_S)
 
     async def write(self) -> bool:
-        """Also when the plugin has gone: kubelet may have counted in between. False where it is not
-        written."""
+        """Also when the plugin has gone: kubelet may have counted in between."""
         resources = self.policy().resources
         patch = {"status": {"allocatable": {resources.memory: "0", resources.percent: "0"}}}
         try:

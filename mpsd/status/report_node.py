@@ -129,8 +129,8 @@ _AGAIN_S = 60.0  # between two writes of the same labels, should somebody else w
 
 class NodeLabelsDuty(_NodeDuty):
     """The Node's labels about its GPUs, and the one by which mpsd's pods leave it. They are written
-    through its status, which takes no further right, and in a request of their own: an older
-    mpsd-agent-writes refuses them, and must not refuse the condition with them.
+    through its status, which takes no further right, and apart from the condition, which an older
+    mpsd-agent-writes must not refuse with them.
     """
 
     name = "the node's labels"
@@ -171,9 +171,9 @@ class NodeLabelsDuty(_NodeDuty):
 
 
 class StartupTaintDuty:
-    """Removes the Node's startup taint, which whoever makes nodes sets, once its GPUs are served.
-    key: of the taint; empty for none. is_offered: whether the cluster knows what this node offers;
-    before, an autoscaler that sees no taint believes that it offers nothing, and adds another.
+    """Removes the Node's startup taint once its GPUs are served. key: empty for none. is_offered:
+    whether the cluster knows what this node offers; before, an autoscaler that sees no taint
+    believes that it offers nothing, and adds another.
     """
 
     name = "the startup taint"
@@ -240,7 +240,7 @@ class MPSNodeDuty(_NodeDuty):
         except NotFound:  # somebody deleted it
             self._belongs = False
             raise
-        # After the MPSNode, which has room by then for the pods that are tried again.
+        # after the MPSNode, which has room by then for the pods that are tried again
         if self._written is None or rules.gave_back(status, self._written.status):
             amount = {rules.GIVEN_BACK: str(int(time.time()))}
             room: Object = {"status": {"capacity": amount, "allocatable": amount}}
@@ -265,7 +265,6 @@ class MPSNodeDuty(_NodeDuty):
         self._belongs = True
 
     def _status(self, view: NodeView) -> Object:
-        """What is found to be due is written as it is, unless the node was seen again meanwhile."""
         policy = self._policy()
         condition = self._node.condition
         violations = self._node.violations

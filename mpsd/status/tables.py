@@ -50,8 +50,7 @@ class Column(Generic[Row]):
 
 class TextTable:
     """Thousands of rows, each on one line, for a fiftieth of what rich's own table costs: half a
-    minute for the GPUs of 500 nodes. No cell is cut: what is too wide for a terminal without the
-    columns that may leave is folded by it.
+    minute for the GPUs of 500 nodes. No cell is cut: the terminal folds what is too wide.
     """
 
     def __init__(self, columns: Sequence[Column[Any]], cells: Sequence[Sequence[Cell]]) -> None:
@@ -89,8 +88,7 @@ class TextTable:
         yield from (blank, _LINE)
 
     def within(self, width: int) -> "TextTable":
-        """Without as many of the columns that may leave as it takes to be no wider; one stays in
-        any case."""
+        """Without as many of the columns that may leave as it takes; one stays in any case."""
         columns = [*self._columns]
         cells = [*self._cells]
         shown = self
@@ -158,7 +156,7 @@ def part_of(part_mib: int | None, whole_mib: int | None) -> str:
     return f"{_without_unit(part_mib)}/{_without_unit(whole_mib)} GiB"
 
 
-# -- GPUs ----------------------------------------------------------------------------------------
+# -- GPUs --
 
 _COLOURS = {State.READY.value: "green"} | {
     state.value: "yellow" for state in (State.STARTING, *DRAINS)
@@ -197,7 +195,7 @@ CLUSTER_GPU_COLUMNS: tuple[Column[ServedGpu], ...] = (
     *GPU_COLUMNS,
 )
 
-# -- grants ---------------------------------------------------------------------------------------
+# -- grants --
 
 
 def _each(grant: GrantReport, amount: str) -> str:
@@ -263,7 +261,7 @@ CLUSTER_POD_COLUMNS: tuple[Column[PlacedGrant], ...] = (
 )
 
 
-# -- nodes ---------------------------------------------------------------------------------------
+# -- nodes --
 
 
 _NO_CONDITION = ConditionReport(status=Truth.UNKNOWN)
@@ -286,9 +284,15 @@ def _ready(node: "ClusterNode") -> Text:
     return Text(printable(said), colour)
 
 
+def _gpus(node: "ClusterNode") -> str:
+    return "?" if node.reported_at is None else str(len(node.gpus))
+
+
 def _domains(node: "ClusterNode") -> str:
-    serving = [domain for domain in node.domains if domain.state == State.READY]
-    return "?" if node.reported_at is None else f"{len(serving)}/{len(node.domains)}"
+    if node.reported_at is None:
+        return "?"
+    serving = [domain.state for domain in node.domains].count(State.READY)
+    return f"{serving}/{len(node.domains)}"
 
 
 def _pods(node: "ClusterNode") -> str:
@@ -324,7 +328,7 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
         Column("READY", _ready, left=True),
         Column("REASON", lambda node: _condition(node).reason, left=True, leaves=True),
         Column("SINCE", since, leaves=True),
-        Column("GPUS", lambda node: "?" if node.reported_at is None else str(len(node.gpus))),
+        Column("GPUS", _gpus),
         Column("DOMAINS", _domains, leaves=True),
         Column(
             "GRANTED", lambda node: part_of(_sum(node, "granted_mib"), _sum(node, "promised_mib"))
@@ -341,12 +345,12 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
     return table(columns, nodes, wide=wide)
 
 
-# -- domains -------------------------------------------------------------------------------------
+# -- domains --
 
 
 def domain_lines(domain: DomainReport, now: float) -> Iterator[str]:
-    """Of a domain that is not ready: since when, why, and what to do, as `mpsd doctor` says it.
-    Whom to look at when it has one fault after the other."""
+    """Of one that is not ready: since when, why, and what to do. Whom to look at when it has one
+    fault after the other."""
     if domain.state != State.READY:
         state = f"{domain.name} is {after_is(domain.state)}"
         if (began := epoch(domain.since)) is not None:
@@ -363,7 +367,6 @@ def domain_lines(domain: DomainReport, now: float) -> Iterator[str]:
 
 
 def causes_lines(domain: DomainReport, now: float) -> Iterator[str]:
-    """Whose end is the likely cause of the last fault of a domain; nothing a day after it."""
     last = epoch(domain.faults.last)
     if domain.faults.causes and last is not None and now - last < DAY_S:
         causes = ended_before(map(str, domain.faults.causes))
@@ -381,14 +384,13 @@ def clock(seconds: float) -> str:
         return "?"
 
 
-# -- faults and violations -----------------------------------------------------------------------
+# -- faults and violations --
 
 _LONGEST = 1000
 
 
 def fault_lines(domain: str, faults: "FaultsReport", now: float) -> Iterator[str]:
-    """How many faults it had, and when the last one was, whom it affected and for how long; nothing
-    a day after it."""
+    """How many it had, and what the last one did; nothing a day after it."""
     last = epoch(faults.last)
     if last is None or now - last >= DAY_S:
         return

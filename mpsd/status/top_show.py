@@ -1,7 +1,6 @@
 """Shows one look after the other: over each other on a terminal, with keys, else below each other.
 
-The screen never waits for a look, which a thread takes. Where there is none, what was seen last
-stays, and since when it is old. What does not fit is counted.
+The screen never waits for a look, which a thread takes. What does not fit is counted.
 """
 
 import json
@@ -18,6 +17,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from mpsd.model.cluster_status import ServedGpu
+from mpsd.model.node_report import GrantReport
 from mpsd.model.problem import printable
 from mpsd.model.times import lasting
 from mpsd.platform import terminal
@@ -46,25 +46,27 @@ _SHORTEST_NAME = 24  # that a name is cut to before columns are left out
 @dataclass(frozen=True, slots=True)
 class TopOptions:
     """program: as complaints begin. iterations: None: until somebody quits. as_json: an object a
-    look and line. plain: no control codes, whatever standard output is."""
+    look and line. once: without control codes, whatever standard output is."""
 
     program: str
     by: Sort
     interval_s: float
     iterations: int | None
     as_json: bool
-    plain: bool
+    once: bool
 
 
 def show_top(asked: TopOptions, look: Callable[[], Top]) -> NoReturn:
     """Ends the program. look: NoLook where there is none."""
+    if asked.once:
+        asked = replace(asked, iterations=1)
     with ended_by_signals():
         try:
             first = look()
         except NoLook as away:
             complaints().print(f"{asked.program}: {away}")
             sys.exit(ExitCode.NO)
-        if asked.plain or asked.as_json or not sys.stdout.isatty():
+        if asked.once or asked.as_json or not sys.stdout.isatty():
             _below_each_other(asked, look, first)
         else:
             _over_each_other(asked, look, first)
@@ -78,7 +80,7 @@ def _seen(look: Callable[[], Top], last: Top) -> Top:
         return replace(last, away=str(away), away_since=last.away_since or time.time())
 
 
-# -- what is shown: GPUs above, who uses them below ----------------------------------------------
+# -- what is shown --
 
 
 def _used(row: TopUser) -> str | Text:
@@ -89,20 +91,12 @@ def _used(row: TopUser) -> str | Text:
     return Text(f"{used}, {why}", "red")
 
 
-def _granted(row: TopUser) -> str:
-    return known_gib(row.memory_mib) if row.grant else "-"
-
-
-def _threads(row: TopUser) -> str:
-    return known(row.grant.thread_percent, " %") if row.grant else "-"
+def _of_grant(cell: Callable[[GrantReport], str], without: str = "-") -> Callable[[TopUser], str]:
+    return lambda user: cell(user.grant) if user.grant else without
 
 
 def _who(row: TopUser) -> str:
     return (row.grant and row.grant.pods_in_words) or row.name
-
-
-def _claim(row: TopUser) -> str:
-    return row.grant.claim if row.grant else ""
 
 
 _GPUS: tuple[Column[ServedGpu], ...] = (
@@ -119,11 +113,11 @@ _USERS: tuple[Column[TopUser], ...] = (
     Column("NODE", lambda user: user.node, left=True),
     Column("GPU", lambda user: user.label, left=True),
     Column("WHO", _who, left=True),
-    Column("CLAIM", _claim, left=True, rare=True, leaves=True),
+    Column("CLAIM", _of_grant(lambda grant: grant.claim, ""), left=True, rare=True, leaves=True),
     Column("USED", _used),
-    Column("GRANTED", _granted, leaves=True),
+    Column("GRANTED", lambda user: known_gib(user.memory_mib) if user.grant else "-", leaves=True),
     Column("SM", lambda user: known(user.sm_percent, " %")),
-    Column("THREADS", _threads, leaves=True),
+    Column("THREADS", _of_grant(lambda grant: known(grant.thread_percent, " %")), leaves=True),
     Column("CLIENTS", lambda user: known(user.clients), leaves=True),
 )
 
@@ -167,7 +161,7 @@ def _sentences(top: Top) -> Iterator[str]:
     yield from map(one_line, top.notes)
 
 
-# -- without a terminal --------------------------------------------------------------------------
+# -- without a terminal --
 
 
 def _below_each_other(asked: TopOptions, look: Callable[[], Top], first: Top) -> None:
@@ -196,13 +190,11 @@ def _print(top: Top, asked: TopOptions) -> None:
     sys.stdout.flush()
 
 
-# -- on a terminal -------------------------------------------------------------------------------
+# -- on a terminal --
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is looked at: whose title, sorted by what, from which row of the users on."""
-
     title: str
     by: Sort
     first: int = 0

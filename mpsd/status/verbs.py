@@ -102,7 +102,5 @@ def top(
         from mpsd.status.top_show import TopOptions, show_top
 
     chosen = settings(run_directory=run_dir)
-    asked = TopOptions(
-        "mpsd top", Sort(sort), interval, 1 if once else iterations, output is Format.JSON, once
-    )
+    asked = TopOptions("mpsd top", Sort(sort), interval, iterations, output is Format.JSON, once)
     show_top(asked, lambda: machine_top(chosen))

@@ -104,7 +104,6 @@ def test_the_scheduler_shows_the_cluster_and_why_a_pod_waits(
             "#waiting"
         )
         window.keys("/train-0")
-        window.until("return document.querySelectorAll('.node').length === 1", "one node has it")
         window.until(
             "return document.querySelector('tr.hit th')?.innerText.trim() === 'default/train-0'",
             "its row is marked",

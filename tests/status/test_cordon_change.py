@@ -55,19 +55,10 @@ def test_one_gpu_is_put_back_of_a_node_that_is_cordoned_whole() -> None:
 
 def test_the_gpus_of_a_domain_go_together() -> None:
     before = node("gpu-a2")
-    change = cordon_change(before, ["gpu2"], cordon=True)
-    assert (labels(before, change.gpus), labels(before, change.along), change.kept) == (
-        ["gpu2"],
-        ["gpu3"],
-        (),
-    )
-    after = node("gpu-a2", "gpu2")
-    back = cordon_change(after, ["gpu2"], cordon=False)
-    assert (labels(after, back.gpus), labels(after, back.along), back.kept) == (
-        ["gpu2"],
-        ["gpu3"],
-        (),
-    )
+    for of, cordon in ((before, True), (node("gpu-a2", "gpu2"), False)):
+        change = cordon_change(of, ["gpu2"], cordon=cordon)
+        found = labels(of, change.gpus), labels(of, change.along), change.kept
+        assert found == (["gpu2"], ["gpu3"], ())
 
 
 def test_a_gpu_whose_mate_is_cordoned_stays_out_of_use_and_that_is_said() -> None:

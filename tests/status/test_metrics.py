@@ -246,22 +246,15 @@ def test_who_is_below_normal_is_told_of_pods_and_not_of_programs() -> None:
     status = of(
         {below: True, held("b", 1, pod="serve"): True, replace(held("c", 1), priority=1): True}
     )
-    assert by_name(
-        status, "mpsd_grant_below_normal", gpu="gpu0", uuid=UUIDS[0], holder="pod", container=""
-    ) == {
-        ("default", "batch"): 1,
-        ("default", "serve"): 0,
-    }
-    assert by_name(status, "mpsd_grant_below_normal", holder="program") == {}
+    found = by_name(status, "mpsd_grant_below_normal", gpu="gpu0", uuid=UUIDS[0], container="")
+    assert found == {("pod", "default", "batch"): 1, ("pod", "default", "serve"): 0}
 
 
 def test_who_is_held_by_a_cgroup_is_told_and_of_programs_whether_all_are() -> None:
     grants = {held("a", 1, pod="capped"): True, held("b", 1): True, held("c", 1): True}
     status = of(grants, capped=frozenset({"a", "b"}))
-    assert by_name(status, "mpsd_grant_memory_capped", gpu="gpu0", uuid=UUIDS[0], container="") == {
-        ("pod", "default", "capped"): 1,
-        ("program", "", ""): 0,
-    }
+    found = by_name(status, "mpsd_grant_memory_capped", gpu="gpu0", uuid=UUIDS[0], container="")
+    assert found == {("pod", "default", "capped"): 1, ("program", "", ""): 0}
 
 
 def test_programs_are_told_together_for_their_number_and_pids_know_no_bound() -> None:

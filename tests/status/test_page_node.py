@@ -162,11 +162,6 @@ def test_who_waits_is_told_why_in_the_words_of_a_refusal() -> None:
     assert one.text == "no single GPU has 7 GiB: gpu0 has 3 of the needed 7 GiB free, gpu1 3"
 
 
-def test_who_stands_behind_another_is_told_so() -> None:
-    page = full(waiting("first", 20, deadline=NOW + 60), waiting("second", 1, deadline=NOW + 60))
-    assert page.waiting[1].text.startswith("1 request is already queued")
-
-
 def test_of_a_thousand_that_wait_the_first_are_listed_and_the_others_counted() -> None:
     page = full(
         *(waiting(f"request{number}", 23, deadline=NOW + 60) for number in range(MOST_WAITING + 3))

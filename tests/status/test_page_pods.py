@@ -78,16 +78,12 @@ def test_a_pod_waits_with_the_sentence_that_explain_has_for_the_same_mpsnode() -
 
 
 def test_a_pod_that_says_nothing_waits_with_the_words_of_its_last_event() -> None:
-    older = PastEvent(
-        NOW - 9, Reason.ALLOCATION_REFUSED.value, "default/train", "an older one", "uid-of-train"
-    )
-    event = PastEvent(
-        NOW - 1, Reason.START_HELD_BACK.value, "default/train", HELD_BACK, "uid-of-train"
-    )
-    other = PastEvent(
-        NOW, Reason.START_HELD_BACK.value, "default/train", "another", "uid-of-an-earlier-train"
-    )
-    one = card(node(GPUS, []), bound(), event, older, other)
+    def past(ago_s: float, text: str, uid: str = "uid-of-train") -> PastEvent:
+        what = Reason.START_HELD_BACK.value
+        return PastEvent(NOW - ago_s, what, "default/train", text, uid)
+
+    events = past(1, HELD_BACK), past(9, "an older one"), past(0, "another", "of-an-earlier-train")
+    one = card(node(GPUS, []), bound(), *events)
     assert (
         f"its last warning is StartHeldBack: {HELD_BACK}; more in kubectl describe pod train"
         in one.text

@@ -1,23 +1,24 @@
 """Annotations that a pod must have."""
 
+from typing import Any
+
+import pytest
+
 from mpsd.model.identity import PodName
 from mpsd.status.rules.pods import PodAnnotations
 from tests.status.pod_worlds import pod
 
 
-def test_only_what_differs_is_written_on_the_very_pod() -> None:
-    annotations = PodAnnotations(
-        pod("a"), {"mpsd.io/gpu": "GPU-0", "theirs": "1"}, {"mpsd.io/gpu": "GPU-1", "other": "2"}
-    )
-    assert annotations.patch == {
-        "metadata": {"uid": "uid-of-a", "annotations": {"mpsd.io/gpu": "GPU-1", "other": "2"}}
-    }
-
-
-def test_nothing_is_missing_where_all_is_there() -> None:
-    assert PodAnnotations(pod("a"), {"a": "1", "b": "2"}, {"a": "1"}).missing == {}
-
-
-def test_a_pod_of_unknown_uid_is_known_by_its_name() -> None:
-    annotations = PodAnnotations(PodName("default", "a", ""), {}, {"a": "1"})
-    assert annotations.patch == {"metadata": {"annotations": {"a": "1"}}}
+@pytest.mark.parametrize(
+    ("name", "has", "metadata"),
+    [
+        (pod("a"), {"a": "0", "theirs": "1"}, {"uid": "uid-of-a", "annotations": {"a": "1"}}),
+        (pod("a"), {"a": "1", "theirs": "1"}, {"uid": "uid-of-a", "annotations": {}}),
+        (PodName("default", "a", ""), {}, {"annotations": {"a": "1"}}),
+    ],
+)
+def test_only_what_differs_is_written_on_the_very_pod(
+    name: PodName, has: dict[str, str], metadata: dict[str, Any]
+) -> None:
+    annotations = PodAnnotations(name, has, {"a": "1"})
+    assert annotations.patch == {"metadata": metadata}

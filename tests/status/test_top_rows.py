@@ -54,7 +54,7 @@ def test_by_name_rows_stay_where_they_are_whatever_they_use() -> None:
     assert [one.name for one in Top(0.0, (), users, ()).ordered(Sort.NAME).users] == ["a", "b", "c"]
 
 
-# -- one machine ---------------------------------------------------------------------------------
+# -- one machine --
 
 
 def seen(used_mib: int | None, *, on_mps: bool = True, of: str | None = "a") -> Client:
@@ -71,10 +71,10 @@ def top_of(*clients: Client, busy: bool = True) -> Top:
 def test_of_every_machine_what_is_not_known_is_none(used_mib: int | None, busy: bool) -> None:
     top = top_of(seen(used_mib), busy=busy)
     (one,) = top.users
-    assert (one.used_mib, one.sm_percent, one.clients) == (used_mib, 30 if busy else None, 1)
+    sm_percent = 30 if busy else None
+    assert (one.used_mib, one.sm_percent, one.clients) == (used_mib, sm_percent, 1)
     assert one.over is (used_mib == 5000)
-    assert top.gpus[0].used_mib == used_mib
-    assert top.gpus[0].sm_percent == (30 if busy else None)
+    assert (top.gpus[0].used_mib, top.gpus[0].sm_percent) == (used_mib, sm_percent)
 
 
 def test_where_the_clients_are_not_known_nobody_has_none() -> None:
@@ -101,7 +101,7 @@ def test_a_grant_of_several_gpus_has_a_row_on_each() -> None:
     assert [one.label for one in node_top(node_report(world, POLICY)).users] == ["gpu0", "gpu1"]
 
 
-# -- a cluster -----------------------------------------------------------------------------------
+# -- a cluster --
 
 
 def test_a_cluster_tells_all_but_how_busy_the_sms_are_and_says_so() -> None:

@@ -83,14 +83,15 @@ class ClusterPage:
 
     async def _view(self, head: PageHead) -> PageView:
         now = head.at
-        reported = {node.name: aged(node, now) for node in self._mpsnodes.objects()}
-        machines = {machine.name: machine for machine in self._nodes.objects()}
+        reported = {}
         parts = []
-        for place, node in enumerate(reported.values(), 1):
+        for place, read in enumerate(self._mpsnodes.objects(), 1):
+            node = reported[read.name] = aged(read, now)
             parts.append(self._parts(node, now))
             if place % _AT_ONCE == 0:
                 await asyncio.sleep(0)  # kube-scheduler's questions come in between
         self._made = {name: self._made[name] for name in reported}
+        machines = {machine.name: machine for machine in self._nodes.objects()}
         pods = self._claims.asking(self._pods.objects(), self._ledger.policy)
         table = self._ledger.table
         free = {name: found for name in table.nodes if (found := table.ledger(name))}

@@ -1,4 +1,4 @@
-"""The view that readers of the page get: made once for all, and only while somebody reads."""
+"""The view that readers of the page get: made once for all, while somebody reads."""
 
 import asyncio
 import contextlib

@@ -1,7 +1,5 @@
-"""The page, and what it shows: `GET /` and `GET /v1/page`, which the page asks again and again.
-
-It only looks, and a reader who is gone, slow or one too many costs nobody else anything.
-"""
+"""`GET /`, the page, and `GET /v1/page`, which it asks again and again. A reader who is gone, slow
+or one too many costs nobody else anything."""
 
 import asyncio
 import base64
@@ -62,10 +60,9 @@ def page() -> Page:
 
 
 def by_language(words: dict[str, list[str]]) -> dict[str, dict[str, str]]:
-    return {
-        language: {key: row[place] for key, row in words.items()}
-        for place, language in enumerate(_LANGUAGES)
-    }
+    columns = zip(*words.values(), strict=True)
+    each = [dict(zip(words, column, strict=True)) for column in columns]
+    return dict(zip(_LANGUAGES, each, strict=True))
 
 
 def _hash(text: str) -> str:
@@ -86,8 +83,6 @@ _HEADERS = {
 
 
 class PageApi:
-    """Started and stopped with the servers that serve its routes, and stopped before them."""
-
     def __init__(self, source: ViewSource) -> None:
         self._feed = PageFeed(source)
         self._under_way: Counter[str] = Counter()  # answers, by who asked
@@ -153,8 +148,7 @@ async def _sent(
 
 
 def _refused(why: str, status: int = 503) -> web.Response:
-    """It keeps no connection, so that readers one too many leave places on the port for those who
-    read metrics."""
+    """It keeps no connection, and leaves its place on the port to those who read metrics."""
     answer = web.Response(status=status, text=f"{why}\n", headers=_HEADERS | {"Retry-After": "10"})
     answer.force_close()
     return answer

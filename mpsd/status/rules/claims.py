@@ -102,7 +102,9 @@ def _of_several(
     # two entries of one template are two claims, and two of one claim are one
     names = [name for name in pod.claims if name in found and name.kind != CLAIM]
     names += [name for name in found if name.kind == CLAIM]
-    said = [found[name][0] for name in names] + ([policy.resources.memory] if pod.shared else [])
+    said = [found[name][0] for name in names]
+    if pod.shared:
+        said.append(policy.resources.memory)
     if len(said) < 2:
         return ""
     return (
@@ -123,14 +125,9 @@ def _lacking(
     words: str, thing: Fields, name: ClaimName, policy: Policy, served: ClaimsServed
 ) -> str:
     named = [one for one in classes_of(thing, name.kind) if one in policy.admission.device_classes]
+    why = ""
     if served.classes is not None and named[0] not in served.classes:
-        return (
-            f"its {words} asks for the DeviceClass {shown_name(named[0])}, which does not exist;"
-            f" {_INSTALL}"
-        )
-    if served.nodes is not None and not served.nodes:
-        return (
-            f"no node offers a GPU for its {words}: there is no ResourceSlice of {CLAIM_DRIVER};"
-            f" {_INSTALL}"
-        )
-    return ""
+        why = f"its {words} asks for the DeviceClass {shown_name(named[0])}, which does not exist"
+    elif served.nodes is not None and not served.nodes:
+        why = f"no node offers a GPU for its {words}: there is no ResourceSlice of {CLAIM_DRIVER}"
+    return why and f"{why}; {_INSTALL}"

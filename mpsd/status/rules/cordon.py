@@ -27,13 +27,12 @@ class CordonChange:
 
     @property
     def touched(self) -> frozenset[str]:
-        """The GPUs whose domains drain by it, or drain no more."""
         return frozenset({*self.gpus, *self.along} - set(self.kept))
 
 
 def cordon_change(node: ClusterNode, named: Sequence[str], *, cordon: bool) -> CordonChange:
-    """named: labels such as gpu0, UUIDs or `all`; nothing means all. InvalidInput names every GPU
-    there is not."""
+    """named: labels, UUIDs or `all`; nothing means all. InvalidInput names every GPU there is
+    not."""
     before = frozenset(node.cordoned)
     here = tuple(node.labels)
     if not named or ALL in named:
@@ -41,10 +40,13 @@ def cordon_change(node: ClusterNode, named: Sequence[str], *, cordon: bool) -> C
         after = frozenset({ALL}) if cordon else frozenset()
     else:
         gpus = _named(node, named)
-        if cordon:
-            after = before if ALL in before else before.union(gpus)
-        else:
-            after = (before.union(here) - {ALL} if ALL in before else before).difference(gpus)
+        after = before
+        if ALL not in before:
+            after = before.union(gpus)
+        elif not cordon:
+            after = before.union(here) - {ALL}
+        if not cordon:
+            after = after.difference(gpus)
     draining = _draining(node, after)
     along = _mates(node, gpus).difference(gpus)
     return CordonChange(
@@ -66,9 +68,10 @@ def _draining(node: ClusterNode, cordoned: frozenset[str]) -> frozenset[str]:
 
 
 def _named(node: ClusterNode, named: Sequence[str]) -> tuple[str, ...]:
-    known = {gpu.label: gpu.uuid for gpu in node.gpus} | {gpu.uuid: gpu.uuid for gpu in node.gpus}
     # also what is there by mistake can be put back
-    known |= {one: one for one in node.cordoned if one != ALL}
+    known = {one: one for one in node.cordoned if one != ALL}
+    for gpu in node.gpus:
+        known[gpu.label] = known[gpu.uuid] = gpu.uuid
     has = ", ".join([f"{gpu.label} ({gpu.uuid})" for gpu in node.gpus])
     remedy = f"{node.name} has {has or 'none that it has reported'}; name one, or {ALL}"
     problems = [
@@ -82,14 +85,12 @@ def _named(node: ClusterNode, named: Sequence[str]) -> tuple[str, ...]:
 
 
 def merge_patch(change: CordonChange, version: str) -> dict[str, dict[str, object]]:
-    """version: the resourceVersion that the change was worked out on, so that nobody else's is
-    lost."""
+    """version: the resourceVersion that it was worked out on, so that no other change is lost."""
     return {"metadata": {"resourceVersion": version}, "spec": {"cordoned": list(change.cordoned)}}
 
 
 def effects(node: ClusterNode, change: CordonChange, *, with_pods: bool = True) -> Iterator[str]:
-    """What it does, a sentence each. node: as it was before. with_pods: those that are there
-    too."""
+    """A sentence each. node: as it was before."""
     named = _labels(node, change.gpus) or "every GPU"
     back = [uuid for uuid in change.gpus if uuid not in change.kept]
     if not change.changes:

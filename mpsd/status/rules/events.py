@@ -15,7 +15,7 @@ REPEAT_S = 10.0  # from the first write of something to its first repetition, do
 LONGEST_REPEAT_S = 600.0
 REMEMBERED = 1000  # events
 FORGET_S = 3600.0  # as long as the API server keeps an event by default
-# different messages of one reason about one object in FORGET_S; further ones are counted as one
+# different messages of one reason about one object; further ones are counted as one
 MESSAGES = 10
 SIMILAR = "(combined from similar events) "
 
@@ -45,7 +45,7 @@ class EventAggregator:
     def __init__(self) -> None:
         self._entries: OrderedDict[Event, Writing] = OrderedDict()  # what happened last is last
         self._tokens = float(BURST)
-        self._counted_at: float | None = None  # None before the first question
+        self._counted_at = float("-inf")
         self.dropped = 0  # events that are lost, because too much happened
 
     def note(self, event: Event, now: float) -> None:
@@ -94,7 +94,6 @@ class EventAggregator:
         )
 
     def gone(self, written: EventCount) -> None:
-        """The API server has forgotten the event: what happens from now on is written as new."""
         entry = self._entries.get(written.event)
         if entry:
             self._entries[written.event] = replace(entry, written=0)
@@ -104,11 +103,11 @@ class EventAggregator:
         self.dropped += 1
 
     def _tokens_at(self, now: float) -> float:
-        since = 0.0 if self._counted_at is None else max(0.0, now - self._counted_at)
+        since = max(0.0, now - self._counted_at)
         return min(float(BURST), self._tokens + since / EVERY_S)
 
     def _combined(self, event: Event) -> Event:
-        """Itself, or what stands for it where its object has had too many of this reason."""
+        """What stands for it where its object has had too many of this reason."""
         if event in self._entries:
             return event
         key = (event.subject, event.reason)
@@ -123,7 +122,6 @@ class EventAggregator:
             self._entries.popitem(last=False)
 
     def _drop(self) -> None:
-        """Makes room: of what is written, what happened longest ago; if nothing is, of all."""
         for event, entry in self._entries.items():
             if not entry.is_unwritten:
                 del self._entries[event]

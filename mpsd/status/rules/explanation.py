@@ -45,15 +45,13 @@ def needs(pod: PodSeen) -> ExplanationNeeds:
 
 
 def wants_warning(pod: PodSeen) -> bool:
-    """Whether the last Warning event about it would say more."""
     if pod.shared and pod.phase == "Failed":
         return bool(pod.node)
     return needs(pod) is ExplanationNeeds.ITS_NODE and (pod.is_pending or bool(pod.waiting))
 
 
 def explanation_of(pod: PodSeen, context: ExplanationContext, warning: str = "") -> Explanation:
-    """warning: the last Warning event about the pod, reason and message; empty where there is none
-    or nobody looked."""
+    """warning: reason and message of the last Warning event about the pod."""
     who = f"pod {shown_name(str(pod.name))}"
     if _never_placed(pod) or (pod.shared is None and pod.unreadable):
         words = "waits, and no node takes it"
@@ -90,7 +88,7 @@ def _never_placed(pod: PodSeen) -> bool:
     return bool(pod.unreadable) and pod.is_pending and not pod.node
 
 
-# -- ended badly ---------------------------------------------------------------------------------
+# -- ended badly --
 
 
 def _failed(pod: PodSeen, warning: str) -> tuple[Why, str]:
@@ -123,7 +121,7 @@ def _failed(pod: PodSeen, warning: str) -> tuple[Why, str]:
     return Why.FAILED, words
 
 
-# -- on a node -----------------------------------------------------------------------------------
+# -- on a node --
 
 
 def _on_node(pod: PodSeen, context: ExplanationContext, warning: str) -> Explanation:
@@ -152,9 +150,10 @@ def _on_node(pod: PodSeen, context: ExplanationContext, warning: str) -> Explana
 
 
 def _grant_of(uid: str, node: ClusterNode | None) -> GrantReport | None:
-    for held in (node.pods if node else None) or ():
-        if any(one.uid == uid for one in held.pods):
-            return held
+    if node:
+        for held in node.pods or ():
+            if uid in [one.uid for one in held.pods]:
+                return held
     return None
 
 

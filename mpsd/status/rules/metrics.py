@@ -160,20 +160,25 @@ def _claims(grants: Iterable[GrantReport]) -> Iterator[tuple[str, ...]]:
                 yield tuple(map(as_label, (pod.namespace, pod.name, claim)))
 
 
+_OF_SHARE = (
+    (names.SHARE_LIMIT, "memory_mib"),
+    (names.SHARE_RESERVED, "reserved_percent"),
+    (names.SHARE_USED, "used_mib"),
+)
+
+
 def _add_share(
     found: _Samples, labels: Labels, own: Sequence[_Part], clients: Mapping[_Client, int] | None
 ) -> None:
-    cards = [card for _grant, card in own]
-    used_mib = total([card.used_mib for card in cards])
-    found.add(names.SHARE_LIMIT, total([card.memory_mib for card in cards]), labels)
-    found.add(names.SHARE_RESERVED, total([card.reserved_percent for card in cards]), labels)
-    found.add(names.SHARE_CAPPED, all(grant.memory_cap == "cgroup" for grant, _card in own), labels)
+    grants, cards = zip(*own, strict=True)
+    for metric, field in _OF_SHARE:
+        found.add(metric, total([getattr(card, field) for card in cards]), labels)
+    found.add(names.SHARE_CAPPED, {grant.memory_cap for grant in grants} == {"cgroup"}, labels)
     if labels["holder"] != _PROGRAM:
-        percents = [grant.thread_percent or 0 for grant, _card in own]
+        percents = [grant.thread_percent or 0 for grant in grants]
         found.add(names.SHARE_THREADS, max(percents), labels)
-        found.add(names.SHARE_BELOW_NORMAL, all(grant.priority for grant, _card in own), labels)
-    if used_mib is not None:
-        found.add(names.SHARE_USED, used_mib, labels)
+        found.add(names.SHARE_BELOW_NORMAL, all(grant.priority for grant in grants), labels)
+    if None not in [card.used_mib for card in cards]:
         found.add(names.SHARE_OVER, any(card.over for card in cards), labels)
     if clients is not None:
         number = sum([clients.get((grant.id, card.gpu), 0) for grant, card in own])
@@ -241,7 +246,6 @@ _WRITTEN = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN", "True": "1", "False": "
 
 
 def text(found: Sequence[Sample], *, openmetrics: bool) -> str:
-    """The metrics in the table's order, without what ends OpenMetrics."""
     # by where they are kept, for most are shared; `found` keeps them there
     labels: dict[int, str] = {}
     lines: defaultdict[str, list[str]] = defaultdict(list)
@@ -260,7 +264,6 @@ def text(found: Sequence[Sample], *, openmetrics: bool) -> str:
 
 
 def _head(metric: Metric, *, openmetrics: bool) -> Iterator[str]:
-    """The text format knows no families, infos and units."""
     if not openmetrics:
         kind = names.Type.GAUGE if metric.type is names.Type.INFO else metric.type
         yield f"# HELP {metric.name} {metric.help}\n# TYPE {metric.name} {kind}\n"
@@ -273,8 +276,10 @@ def _head(metric: Metric, *, openmetrics: bool) -> Iterator[str]:
 
 @lru_cache(4096)  # the same come again at each scrape
 def _labels(labels: tuple[tuple[str, str], ...]) -> str:
-    pairs = ",".join(f'{name}="{_escaped(value)}"' for name, value in labels)
-    return f"{{{pairs}}}" if pairs else ""
+    if not labels:
+        return ""
+    pairs = ",".join([f'{name}="{_escaped(value)}"' for name, value in labels])
+    return f"{{{pairs}}}"
 
 
 def _escaped(value: str) -> str:

@@ -34,9 +34,8 @@ from mpsd.model.times import epoch, in_whole_seconds
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.policy import Policy
 
-# A resource of the Node: when GPU memory was last given back, in seconds since 1970. No watch of
-# kube-scheduler's is on MPSNodes; what a Node has to allocate is the one thing that makes every
-# version of it try again the pods that wait.
+# A resource of the Node: when GPU memory was last given back, in seconds since 1970. What a Node
+# has to allocate is all that makes every version of kube-scheduler try waiting pods again.
 GIVEN_BACK = "mpsd.io/given-back-at"
 
 CHANGE_S = 1.0  # between two writes, at least
@@ -55,29 +54,26 @@ Object = dict[str, Any]
 def mpsnode_status(report: NodeReport, condition: Object) -> Object:
     """The whole status, without programs and what only its own machine needs. condition: as
     `condition_object` makes it."""
-    known = report.grants is not None and report.grants_known
-    held = [one for one in report.grants or () if one.pod]
+    held = None
+    if report.grants is not None and report.grants_known:
+        held = [one for one in report.grants if one.pod]
     status = NodeReport(
         reported_at=in_whole_seconds(report.reported_at),
         driver=report.driver,
         version=report.version,
-        summary=_summary(report, held if known else None),
+        summary=_summary(report, held),
         gpus=tuple([changed(gpu, sms=None, unexplained_mib=None) for gpu in report.gpus]),
         domains=tuple(map(_domain, report.domains)),
-        grants=_grants(held) if known else None,
     )
     if report.violations:
-        violations = _violations(report.violations)
-        if known:
-            number = len([one for one in held if one.violations is not None])
-            violations = changed(violations, pods=number)
-        status = changed(status, violations=violations)
+        status = changed(status, violations=_violations(report.violations, held))
+    if held is not None:
+        status = changed(status, grants=_grants(held))
     return as_object(status) | {"conditions": [condition]}
 
 
 def status_patch(status: Object) -> list[Object]:
-    """A JSON patch. A merge patch would keep what another version, an earlier agent or an earlier
-    report named."""
+    """A JSON patch; a merge patch would keep what an earlier report named."""
     # RFC 6902: "add" replaces a member that exists
     return [{"op": "add", "path": "/status", "value": status}]
 
@@ -89,7 +85,6 @@ class WrittenStatus:
 
 
 def write_due(status: Object, written: WrittenStatus | None) -> float:
-    """When this status is to be written, on the clock of `written`."""
     if written is None:
         return float("-inf")
     if is_news(status, written.status) or not _is_same_but_for_use(status, written.status):
@@ -124,7 +119,7 @@ def _owner(node: str, node_uid: str) -> Object:
     return {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}
 
 
-# -- the parts of a status -----------------------------------------------------------------------
+# -- the parts of a status --
 
 
 def _domain(domain: DomainReport) -> DomainReport:
@@ -140,7 +135,6 @@ def _domain(domain: DomainReport) -> DomainReport:
 
 
 def _grants(grants: Iterable[GrantReport]) -> tuple[GrantReport, ...]:
-    """By name of the pod, of a claim the first; of each what a cluster sees of it."""
     erred = [one for one in grants if one.violations]  # the last violation first
     erred.sort(key=_last_at, reverse=True)
     listed = {one.id for one in erred[:MOST_PODS]}
@@ -157,8 +151,9 @@ def _grants(grants: Iterable[GrantReport]) -> tuple[GrantReport, ...]:
 
 
 def _last_at(grant: GrantReport) -> float:
-    last = grant.violations.last if grant.violations else None
-    return (epoch(last.at) if last else None) or 0.0
+    if grant.violations and grant.violations.last:
+        return epoch(grant.violations.last.at) or 0.0
+    return 0.0
 
 
 def _of_grant(grant: GrantReport, own: GrantViolations) -> GrantViolations:
@@ -176,24 +171,24 @@ def _violation(one: ViolationReport) -> ViolationReport:
     )
 
 
-def _violations(seen: ViolationsReport) -> ViolationsReport:
+def _violations(seen: ViolationsReport, grants: Iterable[GrantReport] | None) -> ViolationsReport:
     last = tuple(map(_violation, seen.last[-MOST_LAST:]))
-    return ViolationsReport(since=in_whole_seconds(seen.since), counts=seen.counts, last=last)
+    found = ViolationsReport(since=in_whole_seconds(seen.since), counts=seen.counts, last=last)
+    if grants is None:
+        return found
+    return changed(found, pods=len([one for one in grants if one.violations is not None]))
 
 
 def _summary(report: NodeReport, grants: Sequence[GrantReport] | None) -> Summary:
     """grants: of pods; None where they are not known."""
     models = Counter([gpu.model for gpu in report.gpus])
-    ready = [domain for domain in report.domains if domain.state == State.READY]
-    granted, promised, used = [
-        _whole_gib([getattr(gpu, field) for gpu in report.gpus])
-        for field in ("granted_mib", "promised_mib", "used_mib")
-    ]
+    ready = [domain.state for domain in report.domains].count(State.READY)
+    granted, promised = _whole_gib(report, "granted_mib"), _whole_gib(report, "promised_mib")
     summary = Summary(
         gpus=", ".join([f"{number}x {name}" for name, number in models.items()]),
-        domains=f"{len(ready)}/{len(report.domains)}",
+        domains=f"{ready}/{len(report.domains)}",
         granted=f"{granted}/{promised}Gi",
-        used="?" if used == "?" else f"{used}Gi",
+        used=f"{_whole_gib(report, 'used_mib')}Gi".replace("?Gi", "?"),
         clients="?",
     )
     if report.clients is not None:
@@ -208,15 +203,13 @@ def _summary(report: NodeReport, grants: Sequence[GrantReport] | None) -> Summar
     return summary
 
 
-def _whole_gib(mib: Iterable[int | None]) -> str:
-    """Of all GPUs, rounded down, as units are."""
-    every = total(mib)
+def _whole_gib(report: NodeReport, field: str) -> str:
+    every = total([getattr(gpu, field) for gpu in report.gpus])
     return "?" if every is None else str(every // 1024)
 
 
 def gave_back(status: Object, before: Object) -> bool:
-    """Whether a waiting pod may fit by now: a GPU has less granted, has its grants known again, or
-    serves again."""
+    """Whether a waiting pod may fit by now: a GPU has less granted, or serves or is known again."""
     had, serving = _offer(before)
     has, serving_now = _offer(status)
     for uuid, mib in has.items():
@@ -231,7 +224,7 @@ def _offer(status: Object) -> tuple[dict[str, Any], set[str]]:
     return granted, {one["name"] for one in domains if one.get("state") == State.READY.value}
 
 
-# -- what counts as a change ---------------------------------------------------------------------
+# -- what counts as a change --
 
 
 def _is_same_but_for_use(one: Any, other: Any) -> bool:
@@ -269,7 +262,7 @@ def _moved(one: Object, other: Object) -> bool:
     return bool(abs(used - before) >= USE_STEP_MIB)
 
 
-# -- the labels of the Node ----------------------------------------------------------------------
+# -- the labels of the Node --
 
 PRODUCT_LABEL = "mpsd.io/gpu.product"
 MEMORY_LABEL = "mpsd.io/gpu.memory"
@@ -284,8 +277,7 @@ _NO_LABEL = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def node_labels(gpus: Sequence[Gpu], policy: "Policy") -> dict[str, str]:
-    """What pods may choose this node by: none without a GPU, and none about what differs from one
-    GPU to another."""
+    """What pods may choose this node by: none about what differs from one GPU to another."""
     if not gpus:
         return {}
     unit_mib = policy.resources.memory_unit_mib
@@ -300,13 +292,13 @@ def node_labels(gpus: Sequence[Gpu], policy: "Policy") -> dict[str, str]:
 
 
 def label_value(text: str) -> str:
-    """As NVIDIA's GPU feature discovery writes a product, such as NVIDIA-H200; empty where nothing
-    of it may stand in a label."""
+    """As NVIDIA's GPU feature discovery writes a product, such as NVIDIA-H200; may be empty."""
     return _NO_LABEL.sub("-", text).strip("-._")[:_LONGEST_LABEL].rstrip("-._")
 
 
 def labels_patch(labels: Mapping[str, str], wanted: Mapping[str, str]) -> Object | None:
-    """The merge patch of a Node that has these labels; None where ours are as wanted. It touches no
-    others."""
-    other = [name for name in NODE_LABELS if labels.get(name) != wanted.get(name)]
-    return {"metadata": {"labels": {name: wanted.get(name) for name in other}}} if other else None
+    """The merge patch of a Node that has these labels; None where ours are as wanted."""
+    changed = {
+        name: wanted.get(name) for name in NODE_LABELS if labels.get(name) != wanted.get(name)
+    }
+    return {"metadata": {"labels": changed}} if changed else None

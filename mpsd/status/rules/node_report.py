@@ -32,8 +32,7 @@ def node_report(
     violations: shape.SeenViolations | None = None,
     version: str = "",
 ) -> shape.NodeReport:
-    """The view in the words of the interface, with what the watchdog has seen. version: of this
-    mpsd."""
+    """violations: what the watchdog has seen. version: of this mpsd."""
     parts: defaultdict[str, list[GpuShare]] = defaultdict(list)
     for held in view.grants:
         for part in held.grant.parts:

@@ -174,7 +174,7 @@ def _owners(pod: Pod) -> Iterator[Owner]:
             yield Owner("CronJob", stem)
 
 
-# -- by what a person calls it -------------------------------------------------------------------
+# -- by what a person calls it --
 
 _KINDS = {
     "Pod": ("pod", "pods", "po"),
@@ -189,8 +189,8 @@ _OF_WORD = {word: kind for kind, words in _KINDS.items() for word in words}
 
 
 def named(words: str) -> tuple[str, str]:
-    """Kind and name of `train-0`, `pod/train-0` or `deploy/web`; the kind is empty where none is
-    said, and as it was written where it is not known here."""
+    """Kind and name of `train-0` (without a kind) or `deploy/web`; a kind that is not known here is
+    as it was written."""
     kind, _slash, name = words.rpartition("/")
     return _OF_WORD.get(kind.partition(".")[0].casefold(), kind), name
 
@@ -198,8 +198,7 @@ def named(words: str) -> tuple[str, str]:
 def owned_by(
     pods: Iterable[PodSeen], kind: str, name: str
 ) -> tuple[tuple[PodSeen, ...], Owner | None]:
-    """The pods that this owner made, and the owner. kind: empty for any, and then the kind that has
-    most pods."""
+    """The pods that this owner made. kind: empty for the one that has most pods."""
     found: dict[Owner, list[PodSeen]] = {}
     for pod in pods:
         for owner in pod.owners:
@@ -221,16 +220,19 @@ def last_warning(events: Iterable[object]) -> str:
     shape = FieldReader()
     found = [one for one in events if isinstance(one, dict) and one.get("type") == "Warning"]
     last = max(found, key=lambda one: _seen_at(shape, one), default={})
-    reason, message = (shape.text(last, key, "") for key in ("reason", "message"))
-    return ": ".join(filter(None, (reason, message)))
+    said = shape.text(last, "reason", ""), shape.text(last, "message", "")
+    return ": ".join(filter(None, said))
 
 
 def _seen_at(shape: FieldReader, event: Fields) -> str:
-    """RFC 3339 in UTC, which sorts as text. Older events have the first, those of newer clients the
-    others."""
-    nested = ("series", "lastObservedTime"), ("metadata", "creationTimestamp")
-    times = [shape.text(shape.mapping(event, within, ""), key, within) for within, key in nested]
-    return max(*times, *(shape.text(event, key, "") for key in ("lastTimestamp", "eventTime")))
+    """RFC 3339 in UTC, which sorts as text."""
+    series = shape.mapping(event, "series", "")
+    return max(
+        shape.text(series, "lastObservedTime", ""),
+        shape.text(shape.mapping(event, "metadata", ""), "creationTimestamp", ""),
+        shape.text(event, "lastTimestamp", ""),
+        shape.text(event, "eventTime", ""),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +254,7 @@ class PodAnnotations:
         return {"metadata": {**uid, "annotations": self.missing}}
 
 
-# -- the answer ----------------------------------------------------------------------------------
+# -- the answer --
 
 _MOST_NAMED = 3
 

@@ -34,8 +34,8 @@ class Sort(StrEnum):
 
 
 class TopUser(CardReport, frozen=True, omit_defaults=False):
-    """A pod, a container or a program on one GPU, or a pod of a cluster on all of its GPUs, whose
-    UUIDs have commas in between. over: also where it uses a GPU without a grant."""
+    """Who uses one GPU, or a pod of a cluster on all of its GPUs, whose UUIDs have commas in
+    between. over: also where it uses a GPU without a grant."""
 
     #: Empty where it is this machine.
     node: str = ""
@@ -84,7 +84,7 @@ def _rank(by: Sort, row: ServedGpu | TopUser, name: str, *, over: bool) -> _Rank
     return (not over, amount is None, -(amount or 0), row.node, name)
 
 
-# -- one machine ---------------------------------------------------------------------------------
+# -- one machine --
 
 
 def node_top(node: "NodeReport") -> Top:
@@ -120,17 +120,19 @@ def _users(node: "NodeReport") -> Iterator[TopUser]:
             )
 
 
-# -- a cluster -----------------------------------------------------------------------------------
+# -- a cluster --
 
 
 def cluster_top(status: "ClusterStatus", namespace: str | None) -> Top:
-    prefix = "" if namespace is None else f"{namespace}/"
     gpus: list[ServedGpu] = []
-    users = []
+    users: list[TopUser] = []
     for node in status.nodes:
-        gpus += [replace(gpu, state=SILENT) for gpu in node.gpus] if node.stale else node.gpus
-        pods = [one for one in node.pods or () if one.pod and one.pod.startswith(prefix)]
-        users += [_pod(row) for row in placed(pods, node, node.name)]
+        shown = node.gpus
+        if node.stale:
+            shown = tuple([replace(gpu, state=SILENT) for gpu in shown])
+        gpus += shown
+        pods = [one for one in node.pods or () if one.pod and namespace in (None, one.namespace)]
+        users += map(_pod, placed(pods, node, node.name))
     return Top(status.now, tuple(gpus), tuple(users), tuple(_notes(status)))
 
 

@@ -24,8 +24,10 @@ def sm_percent(grant: str, gpu: str, view: NodeView, samples: Samples | None) ->
     counted = {client.pid for client in here if client.grant == grant}
     if samples is None or not counted:
         return None
-    domains = [domain.record for domain in view.domains if gpu in domain.record.gpus]
-    servers = {pid for domain in domains for pid in domain.servers}
+    servers = set[int]()
+    for domain in view.domains:
+        if gpu in domain.record.gpus:
+            servers.update(domain.record.servers)
     on_mps = {client.grant for client in here if client.on_mps}
     if grant in on_mps and not servers.isdisjoint(samples):
         known = servers.union([client.pid for client in here])
@@ -50,12 +52,10 @@ def use_report(
 ) -> NodeReport:
     """busy: by UUID, without the GPUs of which NVML did not report it. unknown: why, of those."""
     report = node_report(replace(view, waiting=()), policy)
-    domains = {gpu.uuid: "" for gpu in view.gpus}
+    domains = dict.fromkeys(report.labels, "")
     rooms_left = rooms(view.gpus, domains, [held.grant for held in view.grants], policy)
-    left = {room.gpu.uuid: room for room in rooms_left}
     gpus = []
-    for gpu in report.gpus:
-        room = left[gpu.uuid]
+    for gpu, room in zip(report.gpus, rooms_left, strict=True):
         compute = policy.compute.of(room.gpu.ordinal)
         used = changed(gpu, compute_policy=compute.policy, max_inst=compute.max_inst)
         if view.grants_known and gpu.uuid not in view.ungrantable:

@@ -1,8 +1,5 @@
-"""Why a pod that has no node has none.
-
-What keeps the pod out whatever the GPUs have comes before what the GPUs lack, and `no room` only
-where there is none on any node that may take it.
-"""
+"""Why a pod that has no node has none: what keeps it out whatever the GPUs have comes before what
+they lack."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -125,14 +122,13 @@ def _reserved(context: ExplanationContext) -> Mapping[str, str]:
     return found
 
 
-# -- the nodes -----------------------------------------------------------------------------------
+# -- the nodes --
 
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A node. away: why it may not take the pod, whatever its GPUs have; empty where it may. gpus:
-    labels of those that have room for it, () where none has.
-    """
+    """away: why it may not take the pod, whatever its GPUs have. gpus: labels of those that have
+    room for it."""
 
     node: str
     ledger: NodeCapacity | None
@@ -159,7 +155,7 @@ def _outlook(
         return Explanation(Why.NO_NODE, _no_node(nodes, context))
     fitting = [one for one in nodes if one.gpus]
     free = [one for one in fitting if not one.away]
-    rooms = tuple(one.room for one in free or fitting)
+    rooms = tuple([one.room for one in free or fitting])
     if free:
         have = "has" if len(free) == 1 else "have"
         return Explanation(Why.NOT_LOOKED_AT, f"{listed(rooms)} {have} room", room=rooms)
@@ -204,12 +200,11 @@ def _no_node(nodes: Sequence[_Candidate], context: ExplanationContext) -> str:
     return f"{words}; an administrator does it: kubectl label node NODE {LABELS[0]}"
 
 
-# -- nothing fits --------------------------------------------------------------------------------
+# -- nothing fits --
 
 
 def _too_large(request: Request, nodes: Sequence[_Candidate]) -> str:
-    """Why it could fit nowhere, not even on empty GPUs; empty where it could, or where a node has
-    not reported its size."""
+    """Why it could not even fit on empty GPUs; empty where it could, or a size is not known."""
     most_mib, where = -1, ""
     for one in nodes:
         ledger = one.ledger
@@ -227,19 +222,19 @@ def _too_large(request: Request, nodes: Sequence[_Candidate]) -> str:
 def _too_many_clients(
     request: Request, nodes: Sequence[_Candidate], context: ExplanationContext
 ) -> str:
-    """Likewise; empty where a node has not reported how many clients its GPUs serve."""
-    reported = [context.reported.get(one.node) for one in nodes]
-    sizes = [gpu.promised_clients for node in reported if node for gpu in node.gpus]
-    most = max(filter(None, sizes), default=0)
-    is_known = None not in reported and None not in sizes
-    if request.clients is None or not is_known or request.clients <= most:
+    most = 0
+    for one in nodes:
+        node = context.reported.get(one.node)
+        sizes = [gpu.promised_clients for gpu in node.gpus] if node else [None]
+        if None in sizes:
+            return ""
+        most = max(most, *filter(None, sizes), 0)
+    if request.clients is None or request.clients <= most:
         return ""
     return f"asks for {request.clients} clients of one GPU, and the most that one serves is {most}"
 
 
 def _shortage(request: Request, nodes: Sequence[_Candidate]) -> str:
-    """What the nodes that may take it lack, and which may not. For nodes of which none may take it
-    and has room."""
     reasons: dict[str, list[str]] = {}
     for one in nodes:
         if one.away:
@@ -271,7 +266,6 @@ def _most_free_mib(ledger: NodeCapacity) -> int:
 
 
 def _fragmented(request: Request, nodes: Sequence[_Candidate]) -> Iterator[str]:
-    """Where no GPU has the memory, and those of a node have it together."""
     most_mib = 0
     names = []
     for one in _open(nodes):

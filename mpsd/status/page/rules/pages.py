@@ -4,7 +4,6 @@ Every sentence is one of the status or of `kubectl mps explain`."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from msgspec import structs
@@ -21,7 +20,14 @@ from mpsd.model.cluster_status import (
 from mpsd.model.domain import State
 from mpsd.model.events import PastEvent, Reason
 from mpsd.model.mpsnode import read_mpsnode
-from mpsd.model.node_report import ClientReport, DomainReport, NodeReport, WaitingReport
+from mpsd.model.node_report import (
+    ClientReport,
+    DomainReport,
+    NodeReport,
+    NodeStatus,
+    ViolationReport,
+    WaitingReport,
+)
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.model.problem import shortened, shown_name
@@ -57,7 +63,7 @@ def node_page(
     wedged_limit_s: float | None = None,
 ) -> PageView:
     """happened: what the agent remembers, from `since` (seconds since 1970) on. pods: None where no
-    kubelet is. wedged_limit_s: of the policy; None where it is not known."""
+    kubelet is. wedged_limit_s: None where it is not known."""
     more = max(0, len(node.waiting) - MOST_WAITING)
     head = view.PageHead(
         view.PageScope.NODE, shown_name(name), node.version, node.now, waiting_more=more
@@ -109,7 +115,7 @@ def _notes(node: NodeReport, foreign: Iterable[ClientReport]) -> Iterator[Note]:
         yield note(NoteKind.UNKNOWN, Level.BAD, text=what, key=str(place))
 
 
-# -- what happened recently ------------------------------------------------------------------------
+# -- what happened recently --
 
 
 def last_warnings(happened: Iterable[PastEvent]) -> Mapping[str, str]:
@@ -128,7 +134,7 @@ def _recent(node: NodeReport, happened: Iterable[PastEvent], since: float) -> It
     for one in happened:
         if one.what not in VIOLATION_REASONS:
             yield event_line(one.what, one.at, one.where, one.text, _level(one.what))
-    for seen in node.violations.last if node.violations else ():
+    for seen in _last_violations(node):
         text = "; ".join(filter(None, [seen.message, seen.outcome]))
         where = seen.pod or f"pid {seen.pid}"
         yield event_line(seen.kind, epoch(seen.at) or 0.0, where, text, key=seen.pid)
@@ -139,6 +145,10 @@ def _recent(node: NodeReport, happened: Iterable[PastEvent], since: float) -> It
             yield _fault(domain, at, domain.name)
 
 
+def _last_violations(node: NodeStatus) -> Iterable[ViolationReport]:
+    return node.violations.last if node.violations else ()
+
+
 def _fault(domain: DomainReport, at: float, where: str) -> EventLine:
     """The last one of a domain: whom it hit, as far as that is reported, and its causes."""
     hit = ", ".join(map(str, domain.faults.hit))
@@ -146,7 +156,7 @@ def _fault(domain: DomainReport, at: float, where: str) -> EventLine:
     return event_line(Reason.FAULT, at, where, "; ".join(filter(None, [hit, causes])))
 
 
-# -- pods that do not run yet --------------------------------------------------------------------
+# -- pods that do not run yet --
 
 
 def own_scene(node: str, view: NodeView, policy: Policy) -> "ExplanationContext":
@@ -169,15 +179,14 @@ def pods_here(
 ) -> view.PodsHere:
     from mpsd.status.rules.explanation import explanation_of
 
-    listed = pods[:MOST_ON_NODE]
-    cards = (
-        view.pod_card(pod, explanation_of(pod, around, warnings.get(pod.name.uid, "")))
-        for pod in listed
-    )
-    return view.PodsHere(tuple(cards), len(pods) - len(listed), heard)
+    cards = []
+    for pod in pods[:MOST_ON_NODE]:
+        answer = explanation_of(pod, around, warnings.get(pod.name.uid, ""))
+        cards.append(view.pod_card(pod, answer))
+    return view.PodsHere(tuple(cards), len(pods) - len(cards), heard)
 
 
-# -- a cluster, of which each node is made once and again only when it has reported --------------
+# -- a cluster --
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,15 +230,23 @@ def cluster_page(
     notes: Iterable[Note] = (),
 ) -> PageView:
     """waiting: of pods, as `pod_card` makes them; the head says how many there are beside these."""
-    violations = view.newest(chain.from_iterable(node.violations for node in nodes))
-    others = chain.from_iterable(node.recent for node in nodes)
+    all_notes = [*notes]
+    gpus: list[view.GpuCard] = []
+    recent: list[EventLine] = []
+    violations: list[EventLine] = []
+    for node in nodes:
+        all_notes += node.notes
+        gpus += node.gpus
+        recent += node.recent
+        violations += node.violations
+    recent += view.newest(violations)[:MOST_VIOLATIONS]
     return PageView(
         head,
-        notes=(*notes, *chain.from_iterable(node.notes for node in nodes)),
-        nodes=tuple([node.card for node in nodes]),
-        gpus=tuple(chain.from_iterable(node.gpus for node in nodes)),
-        waiting=tuple(waiting),
-        recent=view.newest([*violations[:MOST_VIOLATIONS], *others])[:MOST_RECENT],
+        tuple(all_notes),
+        tuple([node.card for node in nodes]),
+        tuple(gpus),
+        tuple(waiting),
+        view.newest(recent)[:MOST_RECENT],
     )
 
 
@@ -266,9 +283,8 @@ def _reported_events(node: ClusterNode, now: float) -> Iterator[EventLine]:
 def _reported_violations(node: ClusterNode, now: float) -> Iterator[EventLine]:
     """The last of each pod, and of all; one that is reported as both has the same id."""
     lasts = [(grant.pod, grant.violations and grant.violations.last) for grant in node.pods or ()]
-    lasts += [("", one) for one in node.violations.last] if node.violations else []
+    lasts += [("", one) for one in _last_violations(node)]
     for pod, one in lasts:
-        at = epoch(one.at) if one else None
-        if one and at is not None and now - at < DAY_S:
+        if one and (at := epoch(one.at)) is not None and now - at < DAY_S:
             where = f"{node.name} {one.pod or pod}".strip()
             yield event_line(one.kind, at, where, DONE.get(one.action, ""), key=one.action)

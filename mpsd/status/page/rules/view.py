@@ -61,8 +61,7 @@ class SliceHolder(StrEnum):
 
 
 class Slice(CardReport, frozen=True, omit_defaults=False, kw_only=True):
-    """What one holder has of one GPU; memory_mib None: not reported, or nothing was granted
-    (FOREIGN)."""
+    """What one holder has of one GPU; memory_mib None: not reported, or FOREIGN."""
 
     id: str
     holder: SliceHolder
@@ -95,8 +94,7 @@ class GpuCard(ServedGpu, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class NodeCard:
-    """A node of a cluster. reported_at None: it has told nothing yet. cordoned: labels of its GPUs,
-    or `all`."""
+    """Of a cluster. reported_at None: it has told nothing yet. cordoned: labels, or `all`."""
 
     id: str
     level: Level
@@ -158,8 +156,8 @@ class EventLine:
 
 @dataclass(frozen=True, slots=True)
 class PodsHeard:
-    """How far it is known which pods of a node do not run yet. away: why nothing is heard of them
-    since `since`, None where they were never heard of, so that none listed means nothing."""
+    """Of the pods of a node that do not run yet. away: why nothing is heard of them since `since`;
+    None where they were never heard of, so that none listed means nothing."""
 
     away: str = ""
     since: float | None = None
@@ -229,7 +227,7 @@ def newest(lines: Iterable[EventLine]) -> tuple[EventLine, ...]:
     return tuple(sorted(lines, key=lambda line: (-line.at, line.id)))
 
 
-# -- GPUs, and who has slices of them --------------------------------------------------------------
+# -- GPUs, and who has slices of them --
 
 
 def gpu_cards(
@@ -277,9 +275,8 @@ def holder_of(grant: GrantReport) -> tuple[SliceHolder, str]:
 
 
 def grant_slices(gpu: str, grants: Iterable[GrantReport]) -> Iterator[Slice]:
-    """Of one GPU (its UUID). A grant whose GPUs are not reported one by one has as much of each,
-    and is shown with what it uses of the one where it uses most.
-    """
+    """A grant whose GPUs are not reported one by one has as much of each, and is shown with what it
+    uses of the one where it uses most."""
     for grant in grants:
         if gpu in grant.gpus:
             holder, name = holder_of(grant)
@@ -317,7 +314,7 @@ def _foreign_slices(gpu: str, foreign: Iterable[ClientReport]) -> Iterator[Slice
         )
 
 
-# -- what an operator should look at, and who waits -----------------------------------------------
+# -- notes, and who waits --
 
 
 def gpu_notes(
@@ -371,12 +368,8 @@ def pod_card(pod: "PodSeen", answer: "Explanation") -> WaitingCard:
     )
     if pod.shared is None:
         return card
+    if not pod.node:
+        card = replace(card, since=seconds(pod.shared.created))
     request = pod.shared.request
-    since = card.since if pod.node else seconds(pod.shared.created)
-    return replace(
-        card,
-        memory_mib=request.memory_mib,
-        thread_percent=request.thread_percent,
-        gpus=request.gpus,
-        since=since,
-    )
+    percent = request.thread_percent
+    return replace(card, memory_mib=request.memory_mib, thread_percent=percent, gpus=request.gpus)
