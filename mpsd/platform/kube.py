@@ -321,10 +321,12 @@ class Kube:
         ask = Ask("create", resource, name, namespace, subresource, query, encode(value))
         return await self._object(ask, deadline_s)
 
-    async def replace(self, resource: Resource, value: Object, namespace: str = "") -> Object:
+    async def replace(
+        self, resource: Resource, value: Object, namespace: str = "", subresource: str = ""
+    ) -> Object:
         """Conflict where it has changed since the resourceVersion in `value`."""
         name = value["metadata"]["name"]
-        ask = Ask("update", resource, name, namespace, body=encode(value))
+        ask = Ask("update", resource, name, namespace, subresource, body=encode(value))
         return await self._object(ask)
 
     async def patch(

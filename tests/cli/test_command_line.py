@@ -11,6 +11,7 @@ import pytest
 
 from mpsd.platform import completion
 from mpsd.platform.command_line import OUTPUT, Between, flag, option, read, takes
+from tests.world.captured import captured
 
 _MPSD = f"{sys.executable} -c 'from mpsd.cli.main import main; main()'"
 
@@ -104,9 +105,7 @@ def test_bash_completes_a_program_with_its_script(tmp_path: Path) -> None:
     script = completion.script("mpsd", "bash")
     line = "COMP_WORDS=(mpsd explain --g) COMP_CWORD=2"
     asks = f'PATH="{tmp_path}:$PATH"\n{script}\n{line}\n_mpsd_offers\necho "${{COMPREPLY[@]}}"'
-    done = subprocess.run(
-        ["bash", "-c", asks], capture_output=True, text=True, timeout=60, check=True
-    )
+    done = captured(["bash", "-c", asks])
     assert done.stdout == "--gpu\n"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.asking import ask
+from tests.world.captured import captured
 
 MANIFESTS = Path(__file__).parents[1] / "data" / "manifests"
 SAMPLE, SEVERAL, TWO_GPUS = (
@@ -24,15 +25,7 @@ def program(
 ) -> subprocess.CompletedProcess[str]:
     """`mpsd` as a process of its own."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("MPSD_")}
-    return subprocess.run(
-        [*PROGRAM, *arguments],
-        input=given,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        env=clean | environment,
-        check=False,
-    )
+    return captured([*PROGRAM, *arguments], input=given, env=clean | environment, check=False)
 
 
 def explained(*arguments: str, given: str = "", code: int = 0) -> list[dict[str, Any]]:
@@ -249,9 +242,7 @@ def test_a_mistyped_verb_is_recognised() -> None:
 
 def test_a_closed_standard_input_is_an_unreadable_file() -> None:
     command = f"exec {sys.executable} -c 'from mpsd.cli.main import main; main()' explain -f - <&-"
-    done = subprocess.run(
-        ["bash", "-c", command], capture_output=True, text=True, timeout=30, check=False
-    )
+    done = captured(["bash", "-c", command], check=False)
     assert done.returncode == 2
     assert "standard input: 1 problem" in done.stderr
 

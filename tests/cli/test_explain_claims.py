@@ -53,7 +53,7 @@ def keep_template(cluster: GpuCluster, name: str, devices: Any) -> None:
 def one_node(cluster: GpuCluster, *grants: Any) -> None:
     """A node with the driver of claims, and what it has granted."""
     install(cluster, "node1")
-    cluster.nodes(machine("node1"), mpsnode("node1", 15, grants=grants))
+    cluster.nodes(machine("node1"), mpsnode("node1", 15, grants=[*grants]))
 
 
 def held(cluster: GpuCluster, gib: int) -> Any:

@@ -1,7 +1,6 @@
 """How programs import: what they bring is passed over by the garbage collector."""
 
 import gc
-import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mpsd.platform.imports import lasting
+from tests.world.captured import captured
 
 BIN = Path(sys.executable).parent
 
@@ -37,12 +37,9 @@ def test_ctrl_c_while_a_program_starts_ends_it_without_a_traceback(
 ) -> None:
     """A module that a plain status imports is interrupted half way."""
     (tmp_path / "msgspec.py").write_text("raise KeyboardInterrupt\n")
-    done = subprocess.run(
+    done = captured(
         [BIN / program, "status", "-o", "json"],
         env={"PYTHONPATH": str(tmp_path), "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=30,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
@@ -50,7 +47,7 @@ def test_ctrl_c_while_a_program_starts_ends_it_without_a_traceback(
 
 def test_who_closes_standard_output_gets_no_answer_and_no_traceback() -> None:
     command = ["bash", "-c", 'exec "$0" doctor --run-dir /nonexistent >&-', str(BIN / "mpsd")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = captured(command, check=False)
     assert (done.returncode, done.stderr) == (1, "")
 
 
@@ -79,16 +76,13 @@ def test_a_process_that_lasts_loads_nothing_that_it_does_without(
         " '--log-format', 'json']\ntry: main()\nexcept SystemExit as end: print(end.code, *(name"
         " for name, one in sys.modules.items() if one))\n"
     )
-    done = subprocess.run(
+    done = captured(
         [sys.executable, "-c", code],
         env={
             "PYTHONPATH": str(tmp_path),
             "PATH": "/usr/bin:/bin",
             "MPSD_RUN_DIR": str(tmp_path / "run"),
         },
-        capture_output=True,
-        text=True,
-        timeout=30,
         check=False,
     )
     ended, *loaded = done.stdout.split()
@@ -118,9 +112,7 @@ def test_a_short_answer_loads_what_it_is_made_of_and_no_more(
         f"import sys\nfrom mpsd.cli.main import main\nsys.argv = ['mpsd', *{words}]\n"
         "try: main()\nexcept SystemExit: print(); print(*sys.modules)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True
-    )
+    done = captured([sys.executable, "-c", code])
     loaded = done.stdout.splitlines()[-1].split()
     assert not {name.partition(".")[0] for name in loaded} & (heavy | without)
     ours = [name for name in loaded if name.partition(".")[0] == "mpsd"]

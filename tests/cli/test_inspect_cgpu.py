@@ -3,7 +3,6 @@ ledger."""
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from mpsd.cli.inspect_cgpu import main
 from tests.cli.cluster_world import ClusterWorld, Said
 from tests.cli.gpu_cluster import GpuCluster, gpu_pod, grant, machine, mpsnode, uuid
 from tests.whole.webhook.api_server import api_server
+from tests.world.captured import captured
 
 BIN = Path(sys.executable).parent
 A7 = """\
@@ -39,12 +39,9 @@ def test_one_empty_gpu_is_shown_as_in_the_guide_to_the_letter(cluster: GpuCluste
         machine("cn-shanghai.192.168.6.104", "192.168.6.104"),
         mpsnode("cn-shanghai.192.168.6.104", 15),
     )
-    done = subprocess.run(
+    done = captured(
         ["kubectl", "inspect", "cgpu"],
         env=os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"},
-        capture_output=True,
-        text=True,
-        timeout=30,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, A7, "")

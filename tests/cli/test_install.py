@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import stat
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 
 from tests.cli.asking import Done, ask
 from tests.host.engines import libraries_of
+from tests.world.captured import captured
 
 LAUNCHER = "usr/local/bin/mpsd-runtime"
 DOCKER, CONTAINERD = "etc/docker/daemon.json", "etc/containerd/config.toml"
@@ -104,9 +104,7 @@ def test_the_launcher_is_a_program_that_knows_what_was_chosen(root: Path) -> Non
     chosen = ("--next", "/usr/bin/true", "--log", "/var/log/other.log", "--run-dir", "/run/other")
     assert install(root, "docker", *chosen).returncode == 0
     assert stat.S_IMODE((root / LAUNCHER).stat().st_mode) == 0o755
-    shown = subprocess.run(
-        [root / LAUNCHER, "--help-mpsd"], capture_output=True, text=True, timeout=30, check=True
-    )
+    shown = captured([root / LAUNCHER, "--help-mpsd"])
     for said in ("(now: /usr/bin/true)", "(now: /run/other)", "(now: /var/log/other.log)"):
         assert said in shown.stdout
 
@@ -195,7 +193,7 @@ def engine_program(name: str) -> str:
 
 def dumped(config: Path) -> str:
     command = [engine_program("containerd"), "--config", str(config), "config", "dump"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+    return captured(command).stdout
 
 
 @pytest.mark.parametrize(
@@ -223,7 +221,7 @@ def test_containerd_knows_the_runtime_and_no_other_is_lost(root: Path, text: str
 def test_dockerd_takes_the_file(root: Path) -> None:
     assert install(root, "docker").returncode == 0
     command = [engine_program("dockerd"), "--validate", "--config-file", str(root / DOCKER)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = captured(command, check=False)
     if "flag" in done.stderr:
         pytest.skip(f"this dockerd has no --validate: {done.stderr}")
     assert (done.returncode, "configuration OK" in done.stderr) == (0, True), done.stderr
@@ -247,7 +245,5 @@ def test_podman_knows_the_runtime(tmp_path: Path) -> None:
     with tempfile.TemporaryDirectory() as short:  # podman takes no more than 50 characters
         own = [f"--{name}={short}/{name}" for name in ("root", "runroot", "tmpdir")]
         command = [podman, "--conmon", conmon, "--storage-driver", "vfs", *own, *asked]
-        answer = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=50, check=False
-        )
+        answer = captured(command, env=environment, check=False)
     assert (answer.returncode, answer.stdout) == (0, f"mpsd {to}\n"), answer.stderr

@@ -12,6 +12,7 @@ import pytest
 from mpsd.cli import kubectl_mps
 from tests.cli.cluster_world import ClusterWorld
 from tests.mpsnodes import NAMES
+from tests.world.captured import captured
 
 BIN = Path(sys.executable).parent
 
@@ -51,14 +52,7 @@ def test_where_kubectl_answers_no_client_is_loaded(world: ClusterWorld) -> None:
         " 'end')\n"
     )
     environment = os.environ | {"PATH": f"{BIN}:{os.environ['PATH']}"}
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=True,
-    )
+    done = captured([sys.executable, "-c", code], env=environment)
     assert done.stdout.splitlines()[-1].strip() == "end"
     assert "default/mps-sample-7xk2p" in done.stdout
 

@@ -1,7 +1,8 @@
 """What a verb has started is ended, and nothing else."""
 
-import subprocess
 import sys
+
+from tests.world.captured import captured
 
 # A process with a child from before it was this program, as a shell leaves by exec, and one of its
 # own.
@@ -20,7 +21,5 @@ print(len(leftovers.processes()))
 
 
 def test_every_descendant_is_ended_but_those_from_before_and_theirs() -> None:
-    answer = subprocess.run(
-        [sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=30, check=False
-    )
+    answer = captured([sys.executable, "-c", PROGRAM], check=False)
     assert (answer.stdout.split(), answer.stderr) == (["1", "None", "0"], "")

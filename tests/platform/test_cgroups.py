@@ -25,7 +25,6 @@ SEEN = {
     # kubernetes.io/docs/concepts/architecture/cgroups and kubelet's names for its three classes of
     # service
     "v2, cgroupfs, burstable": f"0::/kubepods/burstable/pod{UID}/{CONTAINER}",
-    "v2, cgroupfs, best effort": f"0::/kubepods/besteffort/pod{UID}/{CONTAINER}",
     "v2, cgroupfs, guaranteed": f"0::/kubepods/pod{UID}/{CONTAINER}",
     # github.com/cryptnono/cryptnono/issues/47
     "v2, systemd, containerd": (
@@ -45,12 +44,6 @@ SEEN = {
     "systemd, CRI-O with crun, which makes one more below": (
         "0::/kubepods.slice/kubepods-burstable.slice/"
         f"kubepods-burstable-pod{UNDERSCORED}.slice/crio-{CONTAINER}.scope/container"
-    ),
-    "cgroupfs, CRI-O": f"8:memory:/kubepods/burstable/pod{UID}/crio-{CONTAINER}",
-    # github.com/kinvolk/traceloop/pull/34
-    "systemd, Docker": (
-        "10:devices:/kubepods.slice/kubepods-besteffort.slice/"
-        f"kubepods-besteffort-pod{UNDERSCORED}.slice/docker-{CONTAINER}.scope"
     ),
     # github.com/elastic/apm-agent-nodejs/issues/3550: kubelet on systemd, containerd on cgroupfs
     "kubelet and containerd of two minds": (

@@ -1,9 +1,7 @@
 """Whose process it is, of containers that have cgroups to themselves and of those that have
 none."""
 
-import json
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -296,9 +294,6 @@ def test_without_cgroups_no_place_is_found(tmp_path: Path) -> None:
 
 # Which process a runtime's state names as a container's first.
 
-needs_runc = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("runc") is None, reason="needs runc, and root for it"
-)
 HERE = ProcessIdentity(7, 1234, processes.boot_id())
 STATE = '{"init_process_pid":7,"init_process_start":1234}'
 
@@ -310,10 +305,15 @@ def write(root: Path, name: str, text: str) -> Path:
     return path
 
 
-def test_cruns_status_names_it(tmp_path: Path) -> None:
-    write(
-        tmp_path, "status", '{"pid":7,"process-start-time":1234,"cgroup-path":"/c1","bundle":"/b"}'
-    )
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("state.json", STATE),
+        ("status", '{"pid":7,"process-start-time":1234,"cgroup-path":"/c1","bundle":"/b"}'),
+    ],
+)
+def test_the_state_of_runc_or_crun_names_it(tmp_path: Path, name: str, text: str) -> None:
+    write(tmp_path, name, text)
     assert first_process(str(tmp_path), "c1") == HERE
 
 
@@ -369,33 +369,6 @@ def test_a_state_that_others_may_have_made_is_not_believed(
     becomes(write(tmp_path, "state.json", STATE))
     with pytest.raises(StateUnknown, match=why):
         first_process(str(tmp_path), "c1")
-
-
-@needs_runc
-def test_a_real_runc_names_its_containers_first_process(tmp_path: Path) -> None:
-    bundle, root, name = tmp_path / "bundle", tmp_path / "root", f"mpsd-state-{os.getpid()}"
-    (bundle / "rootfs" / "usr").mkdir(parents=True)
-    subprocess.run(["runc", "spec", "--bundle", str(bundle)], check=True)
-    config = json.loads((bundle / "config.json").read_text())
-    config["process"] |= {"terminal": False, "args": ["/usr/bin/sleep", "600"]}
-    config["mounts"].append(
-        {"destination": "/usr", "type": "bind", "source": "/usr", "options": ["rbind", "ro"]}
-    )
-    for link in ("bin", "lib", "lib64"):
-        (bundle / "rootfs" / link).symlink_to(f"usr/{link}")
-    (bundle / "config.json").write_text(json.dumps(config))
-    runc = ["runc", "--root", str(root)]
-    assert first_process(str(root), name) is None
-    quiet = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
-    created = subprocess.run([*runc, "create", "--bundle", str(bundle), name], **quiet)
-    try:
-        assert created.returncode == 0
-        found = first_process(str(root), name)
-        assert found
-        assert processes.identity_of(found.pid) == found
-    finally:
-        subprocess.run([*runc, "delete", "--force", name], check=True)
-    assert first_process(str(root), name) is None
 
 
 # The pod of a process, by the kernel's word.

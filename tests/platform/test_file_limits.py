@@ -13,6 +13,7 @@ import pytest
 from mpsd.mps.daemon import LogTail
 from mpsd.platform import event_loop, processes, records
 from mpsd.platform.event_loop import DeathWatch
+from tests.world.captured import captured
 
 _OWN = "import resource; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
 
@@ -42,9 +43,7 @@ async def main():
     return 0
 sys.exit(event_loop.run(main()))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
-    )
+    done = captured([sys.executable, "-c", program], check=False)
     assert done.returncode == 0, done.stderr
 
 

