@@ -341,7 +341,6 @@ class NodeView:
 
     @property
     def every_domain(self) -> tuple[DomainView, ...]:
-        """Those that leave too."""
         return (*self.domains, *self.leaving)
 
     @property
