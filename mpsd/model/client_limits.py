@@ -61,8 +61,7 @@ def limit_in(variables: Mapping[str, str]) -> ClientLimit | None:
 def problems_with(
     limit: ClientLimit, where: str, capability: Capability, card_mib: int, sms: int
 ) -> Iterator[Problem]:
-    """Why a client could not start, or would not be held, under this limit on a GPU of `card_mib`
-    MiB and `sms` SMs."""
+    """Why a client could not start, or would not be held, on a GPU of `card_mib` MiB."""
     percent = limit.thread_percent
     memory = f"{limit.memory_mib} MiB"
     if not 1 <= percent <= 100:
