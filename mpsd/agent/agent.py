@@ -80,7 +80,7 @@ class DomainLimits:
         return DomainView(record, frozenset(limits))
 
     async def set(self, domain: str, limit: ServerLimit, now: float) -> bool:
-        """False where it was only set again. ControlFailed where it cannot be set and read back."""
+        """False where it was only set again. ControlFailed."""
         folder = self.settings.domain(domain)
         if limit.server is None:  # first, so that a daemon that is started meanwhile gets it too
             records.write(folder.limits, limit.memory_mib)
@@ -101,8 +101,7 @@ class _QueueEntry:
 
 @dataclass(slots=True)
 class GrantQueue:
-    """Requests without an answer, in order; each gets exactly one, or is dropped. wake: called for
-    each change."""
+    """Requests without an answer, in order. wake: called for each change."""
 
     wake: Callable[[], None]
     _entries: dict[str, _QueueEntry] = field(default_factory=dict)
@@ -210,8 +209,8 @@ class AgentRole:
             await self._pause(pause_s, stop)
 
     async def _cycle(self) -> bool:
-        """Looks, decides and acts, stage after stage. False where an action failed; the rest of
-        that domain then waits for the next cycle."""
+        """Looks, decides and acts. False where an action failed; the rest of that domain then waits
+        for the next cycle."""
         with self._shortages.survived("follow the GPUs"):
             self._node.look()
             self.domains.follow(self._node.gpus)
@@ -242,8 +241,7 @@ class AgentRole:
         return not troubles
 
     async def granted(self, waiting: WaitingRequest) -> Admit | Refuse:
-        """The answer to a request; where GPUs are joined for it, once they serve, else it is taken
-        back."""
+        """The answer; where GPUs are joined for it, once they serve, else it is taken back."""
         answer = await self.queue.wait(waiting)
         if isinstance(answer, Refuse) or not answer.joins:
             return answer

@@ -23,10 +23,9 @@ from mpsd.platform.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class AgentSources:
-    """What an agent's APIs read; policy and facts are current. ledger: None beside a kubelet.
-    unheard: what of the cluster is not heard of, and why. claims: the driver of resource claims,
-    and why they cannot be served now. upgrade_state: of the node's driver. All are empty for
-    nothing."""
+    """What an agent's APIs read. ledger: None beside a kubelet. unheard: what of the cluster is not
+    heard of, and why. claims: the driver of resource claims, and why they cannot be served now.
+    upgrade_state: of the node's driver."""
 
     settings: Settings
     agent: AgentRole

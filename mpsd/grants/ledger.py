@@ -177,8 +177,8 @@ class LocalGrants:
             path.unlink(missing_ok=True)
 
     def _rebuild(self) -> None:
-        """Rebuilds what can be proven of the grants whose records cannot be read; their files are
-        replaced only then. For the others it learns what domain they are of."""
+        """Rebuilds what can be proven of grants whose records cannot be read, and replaces their
+        files; of the others it learns the domain."""
         if self._here is None or not self._broken:
             return
         marked = marked_processes()
@@ -200,8 +200,8 @@ class LocalGrants:
                 self._log.warning("grant rebuilt", grant=grant.id, holder=str(grant.holder), **size)
 
     async def refresh(self) -> None:
-        """Learns from the runtimes what became of containers, and whether a record was removed or
-        can be read again."""
+        """Learns from runtimes what became of containers, and whether a record was removed or can
+        be read again."""
         self.settle()
         for path in tuple(self._broken):
             self._load(path)

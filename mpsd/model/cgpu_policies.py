@@ -1,7 +1,5 @@
-"""cGPU's compute policies, and what mpsd does on MPS for each.
-
-MPS has no weights and no time slices, so a row says what happens instead, and nothing is pretended.
-"""
+"""cGPU's compute policies, and what mpsd does instead on MPS, which has no weights and no time
+slices."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -85,17 +83,17 @@ MOST_INSTANCES = 100
 
 
 def policy_for(weight: int, own: int) -> ComputePolicy:
-    """What holds for a container on a card whose policy is `own`: a weight over 1 selects the
-    weighted one, unless the card's policy is a share by weight.
-    """
-    of_card = POLICIES[own]
-    return POLICIES[WEIGHTED] if weight > 1 and of_card.share is not ThreadCap.WEIGHT else of_card
+    """Of a container on a card whose policy is `own`: a weight over 1 selects the weighted one,
+    unless the card's is a share by weight."""
+    if weight > 1 and POLICIES[own].share is not ThreadCap.WEIGHT:
+        return POLICIES[WEIGHTED]
+    return POLICIES[own]
 
 
 def percent_of(share: ThreadCap, weight: int, max_inst: int | None) -> int:
     """The cap that a share comes to, 1 to 100; over 100 where the weight is more than max_inst.
-    max_inst: not None where the share is a part of it, which no policy that loads lacks.
-    """
+    max_inst: not None where the share is a part of it."""
     if share is ThreadCap.WHOLE or max_inst is None:
         return 100
-    return max(1, 100 * (weight if share is ThreadCap.WEIGHT else 1) // max_inst)
+    parts = weight if share is ThreadCap.WEIGHT else 1
+    return max(1, 100 * parts // max_inst)

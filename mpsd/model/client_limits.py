@@ -1,8 +1,5 @@
-"""The limits that mpsd writes into a client's environment, and which of them can be.
-
-Only the forms that were seen to work on real hardware are written (`model.cuda_limit_parser` has
-the others).
-"""
+"""The limits that mpsd writes into a client's environment, in forms that were seen to work on real
+hardware (`model.cuda_limit_parser` has the others), and which of them can be."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -29,8 +26,7 @@ DENY_MIB = 8  # a server limit that no context fits under; 0 would mean no limit
 
 @dataclass(frozen=True, slots=True)
 class ClientLimit:
-    """What one process may have of one GPU: MiB (context included) and active-thread percentage, 1
-    to 100."""
+    """Of one process on one GPU; MiB with its context. thread_percent: 1 to 100."""
 
     memory_mib: int
     thread_percent: int
@@ -39,25 +35,25 @@ class ClientLimit:
 def environment(
     limit: ClientLimit, pipe_directory: str, priority: int | None = None
 ) -> dict[str, str]:
-    """The variables that hold a client to its limit, and to its priority where it is given one. The
-    one entry `0=` is right for every client, whichever GPU it got and however it narrows its
-    devices: the ordinal counts the devices the process sees, and an entry for one it does not see
-    would lift every limit.
-    """
+    """The variables that hold a client to its limit, and to its priority if it has one. The one
+    entry `0=` is right whichever GPU it got and however it narrows its devices: the ordinal counts
+    the devices the process sees, and an entry for one it does not see would lift every limit."""
     variables = {
         PIPE_DIRECTORY: pipe_directory,
         MEMORY_LIMIT: f"0={limit.memory_mib}M",
         THREAD_PERCENT: str(limit.thread_percent),
         PARTITIONING: "0",
     }
-    return variables if priority is None else {**variables, CLIENT_PRIORITY: str(priority)}
+    if priority is not None:
+        variables[CLIENT_PRIORITY] = str(priority)
+    return variables
 
 
 _WRITTEN = re.compile(r"0=([1-9][0-9]{0,8})M ([1-9][0-9]?|100)")
 
 
 def limit_in(variables: Mapping[str, str]) -> ClientLimit | None:
-    """The limit that `environment` wrote there; None where it is not there any more."""
+    """The limit that `environment` wrote there, if it is still there."""
     found = _WRITTEN.fullmatch(f"{variables.get(MEMORY_LIMIT)} {variables.get(THREAD_PERCENT)}")
     return ClientLimit(int(found[1]), int(found[2])) if found else None
 
@@ -65,14 +61,12 @@ def limit_in(variables: Mapping[str, str]) -> ClientLimit | None:
 def problems_with(
     limit: ClientLimit, where: str, capability: Capability, card_mib: int, sms: int
 ) -> Iterator[Problem]:
-    """Why a client could not start, or would not be held, under this limit on a GPU of `card_mib`
-    MiB and `sms` SMs."""
+    """Why a client could not start, or would not be held, on a GPU of `card_mib` MiB."""
     percent = limit.thread_percent
     memory = f"{limit.memory_mib} MiB"
     if not 1 <= percent <= 100:
-        yield Problem(
-            "percent-range", where, str(percent), "is no thread percentage", "write 1 to 100"
-        )
+        message = "is no thread percentage"
+        yield Problem("percent-range", where, str(percent), message, "write 1 to 100")
     cost_mib = capability.context_cost_mib(capability.sms_given(min(100, max(1, percent)), sms))
     if limit.memory_mib <= cost_mib:
         message = f"is too small for a CUDA context, which takes {cost_mib} MiB on this GPU"
@@ -94,16 +88,15 @@ PRIORITIES: Mapping[str, int] = {"normal": NORMAL, "below-normal": BELOW_NORMAL}
 
 
 def client_priority(pod: PodPriority | None, policy: GpuPriority) -> int | None:
-    """What the policy says of a pod; None where it says nothing of any. pod None: it is not
-    known."""
-    said = pod or PodPriority()
-    match policy.by:
-        case "none":
-            return None
-        case "priority-class":
-            return BELOW_NORMAL if pod and (said.value or 0) < policy.below_normal_under else NORMAL
-        case "annotation":
-            return PRIORITIES.get(said.written or "", NORMAL)
+    """What the policy says of a pod, None where it is not known; None where it says nothing of
+    any."""
+    if policy.by == "none":
+        return None
+    if pod is None:
+        return NORMAL
+    if policy.by == "annotation":
+        return PRIORITIES.get(pod.written or "", NORMAL)
+    return BELOW_NORMAL if (pod.value or 0) < policy.below_normal_under else NORMAL
 
 
 def priority_reason(pod: PodPriority, policy: GpuPriority) -> str:
@@ -112,27 +105,17 @@ def priority_reason(pod: PodPriority, policy: GpuPriority) -> str:
         case "none":
             return ""
         case "priority-class":
-            is_under = (
-                "is under" if client_priority(pod, policy) == BELOW_NORMAL else "is not under"
-            )
-            return (
-                f"its priority {pod.value or 0} {is_under} {policy.below_normal_under},"
-                " gpu_priority of the policy"
-            )
+            under = f"under {policy.below_normal_under}, gpu_priority of the policy"
+            if client_priority(pod, policy) == NORMAL:
+                under = f"not {under}"
+            return f"its priority {pod.value or 0} is {under}"
         case "annotation":
-            return (
-                f"its annotation {PRIORITY} is"
-                f" {'not set' if pod.written is None else shown(pod.written)}"
-            )
+            written = "not set" if pod.written is None else shown(pod.written)
+            return f"its annotation {PRIORITY} is {written}"
 
 
 def priority_problem(written: object, where: str) -> Iterator[Problem]:
     """What is wrong with a priority that somebody has written there."""
     if not isinstance(written, str) or written not in PRIORITIES:
-        yield Problem(
-            "priority-unknown",
-            where,
-            shown(written),
-            "is no priority",
-            f"write {' or '.join(PRIORITIES)}",
-        )
+        remedy = f"write {' or '.join(PRIORITIES)}"
+        yield Problem("priority-unknown", where, shown(written), "is no priority", remedy)

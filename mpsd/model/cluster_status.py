@@ -1,9 +1,5 @@
-"""The GPUs of a node or a cluster, their domains and who holds them, as shown: the shape of
-`kubectl mps -o json`.
-
-Names and units are an interface, those of model.node_report where they mean the same; fields are
-added, never renamed. What is not known is None, and never zero.
-"""
+"""The GPUs of a node or a cluster as shown: the shape of `kubectl mps -o json`, an interface with
+the names and units of model.node_report. What is not known is None, and never zero."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -32,7 +28,7 @@ class ServedGpu(GpuReport, frozen=True, omit_defaults=False):
     state: str | None = None
     restarts: int | None = None
     context_mib: int | None = None
-    #: An operator has asked that it takes no new pods, or that a GPU of its domain does.
+    #: By the spec, as any GPU of its domain.
     cordoned: bool = False
 
 
@@ -66,8 +62,6 @@ def ended_before(causes: Iterable[str]) -> str:
 
 
 class PlacedGrant(NamedTuple):
-    """A grant, and where it is."""
-
     grant: GrantReport
     #: Of its GPUs.
     labels: tuple[str, ...]
@@ -85,14 +79,12 @@ def placed(
 
 
 class ClusterNode(NodeStatus, frozen=True, omit_defaults=False):
-    """A node of a cluster."""
-
     name: str = ""
-    #: It has reported of late that every GPU takes programs; a cordoned one takes none.
+    #: By a recent report every GPU takes programs.
     ready: bool = False
     #: Of its last report, seconds since 1970; None where there is none.
     reported_at: float | None = None
-    #: Whether that is too long ago to be believed.
+    #: That is too long ago to be believed.
     stale: bool = False
     #: As in the spec, UUIDs or `all`.
     cordoned: tuple[str, ...] = ()
@@ -129,7 +121,7 @@ def is_stale(reported_at: float | None, now: float) -> bool:
 
 
 def silence(node: ClusterNode, now: float) -> str | None:
-    """Why what is shown of a node may be out of date; None where it has reported of late."""
+    """Why what is shown of a node may be out of date."""
     if node.reported_at is None:
         return (
             f"{node.name} has reported nothing yet; check that a pod of the DaemonSet mpsd-agent"

@@ -72,13 +72,12 @@ class VariableSource(NamedTuple):
 
 
 class VolumeMount(Read, frozen=True, gc=False):
-    """A place inside a container where a volume appears, as a folder, a file or a raw device."""
+    """Where a volume, or its sub_path, appears inside a container, also as a raw device."""
 
     #: the volume's
     name: str = ""
     mount_path: str = ""
     device_path: str = ""
-    #: what of the volume appears; empty for all of it
     sub_path: str = ""
     #: the same with variables
     sub_path_expr: str = ""
@@ -102,8 +101,6 @@ class SecurityContext(Read, frozen=True, gc=False):
 
 
 class _Amounts(Read, frozen=True, gc=False):
-    """limits, requests: by resource, as they were written."""
-
     limits: dict[str, Any] = field(default_factory=dict)
     requests: dict[str, Any] = field(default_factory=dict)
     claims: tuple[Named, ...] = ()
@@ -151,12 +148,12 @@ class Container(Read, frozen=True, gc=False):
 
     @property
     def claims(self) -> tuple[str, ...]:
-        """What the pod calls the resource claims that it uses."""
+        """By the pod's names for them."""
         return tuple(one.name for one in self.resources.claims)
 
     @property
     def capabilities(self) -> tuple[str, ...]:
-        """Those added, as they were written."""
+        """Those added."""
         return self.security.capabilities.add
 
     @property
@@ -186,7 +183,7 @@ class Container(Read, frozen=True, gc=False):
         return bool(self.claims) or any("/" in name for name in (*self.limits, *self.requests))
 
     def size(self) -> int:
-        """How many entries its lists and mappings have."""
+        """How many entries there are."""
         parts = self.limits, self.requests, self.resources.claims, self.env, self.env_from
         mounts = self.volume_mounts, self.volume_devices
         capabilities = self.security.capabilities

@@ -1,8 +1,5 @@
-"""How libcuda was seen to read the limits in its process's environment.
-
-This is what the driver does (580.159.04), not what a manual says. libcuda never complains: a value
-it does not like may be no limit at all.
-"""
+"""How libcuda (580.159.04) was seen to read the limits in its process's environment. It never
+complains: a value it does not like may be no limit at all."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +13,7 @@ PIPE_DIRECTORY = "CUDA_MPS_PIPE_DIRECTORY"
 CLIENT_PRIORITY = "CUDA_MPS_CLIENT_PRIORITY"
 PARTITIONING = "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING"
 CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
-# All that decide of a limit or a priority.
+# all that decide of a limit or a priority
 VARIABLES = (
     MEMORY_LIMIT,
     THREAD_PERCENT,
@@ -36,8 +33,7 @@ class Unset:
 
 @dataclass(frozen=True, slots=True)
 class Limited:
-    """Bytes by the ordinal of a device the process sees; where the server's limit is smaller, that
-    one counts."""
+    """Bytes by the ordinal of a device the process sees; a smaller limit of the server counts."""
 
     bytes_by_ordinal: Mapping[int, int]
 
@@ -63,10 +59,8 @@ _AMOUNT = re.compile(r"(?P<minus>-?)(?P<digits>[0-9]+)(?P<unit>.?)", re.DOTALL)
 
 
 def memory_limit_as_read(value: str | None, visible_uuids: Sequence[str]) -> MemoryReading:
-    """What libcuda makes of CUDA_MPS_PINNED_DEVICE_MEM_LIMIT in a process that sees these GPUs, in
-    this order. Every row was read off driver 580.159.04; None stands for a variable that is not
-    set.
-    """
+    """What libcuda makes of CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, None where it is not set, in a
+    process that sees these GPUs in this order."""
     if not value:
         return Unset()
     limits: dict[int, int] = {}
@@ -85,16 +79,15 @@ def memory_limit_as_read(value: str | None, visible_uuids: Sequence[str]) -> Mem
 
 
 def _ordinal(device: str, uuids: Sequence[str], shortest: int) -> int | None:
-    """The position of the device with this ordinal, or with this start of a UUID, of `shortest`
-    characters or more. None when there is no such one, or more than one.
-    """
+    """The position of the one device with this ordinal, or with this start of a UUID, of `shortest`
+    characters or more."""
     if device.isascii() and device.isdigit():
-        ordinal = _whole(device)
-        return ordinal if ordinal < len(uuids) else None
-    matching = [
-        n for n, uuid in enumerate(uuids) if len(device) >= shortest and uuid.startswith(device)
-    ]
-    return matching[0] if len(matching) == 1 else None
+        matching = [_whole(device)]
+    elif len(device) < shortest:
+        return None
+    else:
+        matching = [n for n, uuid in enumerate(uuids) if uuid.startswith(device)]
+    return matching[0] if len(matching) == 1 and matching[0] < len(uuids) else None
 
 
 def _amount_bytes(amount: str) -> int | Lifted | Unusable:
@@ -111,16 +104,13 @@ def _amount_bytes(amount: str) -> int | Lifted | Unusable:
 
 
 def _whole(digits: str) -> int:
-    """The number; those beyond 64 bits are all alike, so that one of thousands of digits is read
-    like any other."""
+    """Those beyond 64 bits are all alike, also of thousands of digits."""
     return int(digits.lstrip("0")[:20] or "0")
 
 
 def visible_devices(value: str | None, uuids: Sequence[str]) -> tuple[str, ...]:
-    """What CUDA_VISIBLE_DEVICES leaves of these GPUs, in its order; None stands for a variable that
-    is not set. As the CUDA programming guide has it: the first entry that is no device hides itself
-    and everything after it.
-    """
+    """What CUDA_VISIBLE_DEVICES, None where it is not set, leaves of these GPUs, in its order. The
+    first entry that is no device hides itself and all after it (CUDA programming guide)."""
     if value is None:
         return tuple(uuids)
     visible: list[str] = []
@@ -133,15 +123,13 @@ def visible_devices(value: str | None, uuids: Sequence[str]) -> tuple[str, ...]:
 
 
 def client_priority_as_read(value: str | None) -> int | None:
-    """What libcuda makes of CUDA_MPS_CLIENT_PRIORITY: 0 is normal and the best there is, 1 below
-    it; None where the server's default counts.
-    """
+    """What libcuda makes of CUDA_MPS_CLIENT_PRIORITY: 0 is normal and the best, 1 below it; None
+    where the server's default counts."""
     return int(value) if value in {"0", "1"} else None
 
 
 def thread_percent_as_read(value: str | None) -> float:
-    """What libcuda makes of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: anything that is not above 0 and at
-    most 100 is 100."""
+    """What libcuda makes of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE."""
     try:
         percent = float(value or "")
     except ValueError:

@@ -15,8 +15,7 @@ def killed_by(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One process for ever: start_ticks is field 22 of /proc/PID/stat, boot_id the kernel's random
-    id of this boot."""
+    """One process for ever. start_ticks: field 22 of /proc/PID/stat. boot_id: the kernel's."""
 
     pid: int
     start_ticks: int
@@ -50,8 +49,7 @@ def process_of(holder: ProcessIdentity | HostContainer) -> ProcessIdentity:
 
 @dataclass(frozen=True, slots=True)
 class PodName:
-    """One pod for ever: its name may be used again, its uid is not. uid: empty where it is not
-    known."""
+    """One pod for ever, by its uid; that is empty where it is not known."""
 
     namespace: str
     name: str

@@ -12,7 +12,7 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 @lru_cache(maxsize=256)
 def matching(patterns: tuple[str, ...]) -> Callable[[str], object]:
-    """The same question for many names: what is true of a name that matches one of the patterns."""
+    """What is true of a name that matches one of the patterns."""
     each = (
         re.escape(one.removesuffix("*")) + (".*" if one.endswith("*") else "") for one in patterns
     )
@@ -43,7 +43,7 @@ CONTROL = "mpsd-control"
 AGENT = "mpsd-agent"
 WEBHOOK = "mpsd-webhook"
 SCHEDULER = "mpsd-scheduler"
-# DeviceClasses: of a part of a GPU, and of all of one
+# DeviceClasses, of a part of a GPU and of all of one
 CLAIM_CLASS = "mps.mpsd.io"
 WHOLE_CLASS = "whole-gpu.mpsd.io"
 CLAIM_DRIVER = "gpu.mpsd.io"  # as shipped; `mpsd agent --dra` may name another

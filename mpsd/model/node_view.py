@@ -64,7 +64,7 @@ class FaultHit:
 
 @dataclass(frozen=True, slots=True)
 class FaultCause:
-    """A client that ended just before a fault, and not by it. pod, grant: as of a FaultHit."""
+    """A client that ended just before a fault, not by it. pod, grant: as of a FaultHit."""
 
     process: ProcessIdentity
     command: str
@@ -119,9 +119,9 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Canary:
     """What a CUDA client of mpsd found under known limits. problem: why this driver cannot be
-    relied on, or empty. context_mib: measured with `sms` SMs; None where there was no context.
-    warning: what is not as limits/gpus.yaml has it, or empty. memory_cap: CAP_HOLDS where a memory
-    limit of its cgroup held a client, why it did not, or empty where that was not tried."""
+    relied on. context_mib: with `sms` SMs; None where there was no context. warning: what is not as
+    limits/gpus.yaml has it. memory_cap: CAP_HOLDS where a memory limit of its cgroup held a client,
+    else why it did not, if that was tried."""
 
     boot_id: str
     driver: str
@@ -203,8 +203,7 @@ class DomainView:
 
     @property
     def allowed_mib(self) -> int:
-        """The largest client that every server, now and to come, is known to accept; 0 while one is
-        not known to."""
+        """The largest client that every server, now and to come, is known to accept."""
         confirmed = {(limit.server, limit.ordinal): limit.memory_mib for limit in self.limits}
         servers = (None, *self.record.servers)
         wanted = product(servers, range(len(self.record.gpus)))
@@ -341,7 +340,6 @@ class NodeView:
 
     @property
     def every_domain(self) -> tuple[DomainView, ...]:
-        """Those that leave too."""
         return (*self.domains, *self.leaving)
 
     @property
@@ -370,8 +368,8 @@ class NodeView:
 
     @property
     def ungrantable(self) -> Mapping[str, str]:
-        """By UUID, why a GPU takes no new grant and its limits stay as they are, with the remedy: a
-        grant that may be on it cannot be read."""
+        """By UUID, why a GPU takes no new grant and its limits stay: a grant that may be on it
+        cannot be read."""
         if not self.unreadable:
             return {}
         labels = {gpu.uuid: gpu.label for gpu in self.gpus}
@@ -403,8 +401,7 @@ def pod_names(*views: NodeView) -> dict[str, PodName]:
 
 
 def past_pods(view: NodeView) -> dict[str, PodName]:
-    """Those that hold a grant, and the last of those that did: a pod that was killed is to be named
-    in a fault."""
+    """Those that hold a grant, and the last that did, to be named in a fault."""
     every = dict(view.past_pods)
     for uid, pod in _granted(view).items():
         every.pop(uid, None)  # to the end

@@ -1,8 +1,5 @@
-"""What is wrong with something a person wrote: the object, the field, the value, the reason and the
-remedy.
-
-Whoever reads input reports every problem in it at once, so readers return or raise tuples of these.
-"""
+"""What is wrong with something a person wrote. Whoever reads input reports every problem in it at
+once, so readers return or raise tuples of these."""
 
 import json
 import re
@@ -17,14 +14,9 @@ _PROGRAM = re.compile(r"[\w.:/+@~-]{1,200}")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One fault in one field.
-
-    rule: a stable id in kebab-case, for machines and for documentation.
-    where: the path of the field inside its object, such as `spec.containers[0].resources.limits`.
-    value: what was written there, shortened, as the person would recognise it.
-    message: what is wrong, one sentence without a full stop.
-    remedy: what to write instead, one sentence without a full stop.
-    """
+    """One fault in one field. rule: a stable id in kebab-case. where: the path inside the object,
+    such as `spec.containers[0].resources.limits`. value: as written, shortened. message: what is
+    wrong, and remedy: what to write instead, each a sentence without a full stop."""
 
     rule: str
     where: str
@@ -46,9 +38,8 @@ class Problem:
 
 
 class InvalidInput(Exception):
-    """An object that cannot be used as it is, with every problem found in it. subject: the object
-    as a person names it, such as `Job default/train` or `limits/policy.yaml`.
-    """
+    """An object with every problem in it. subject: as a person names it, such as `Job
+    default/train`."""
 
     def __init__(self, subject: str, problems: Iterable[Problem]) -> None:
         self.subject = subject
@@ -61,9 +52,7 @@ class InvalidInput(Exception):
 
 
 def shown(value: object, longest: int = 60) -> str:
-    """A value as a person would have written it: JSON, which YAML reads too, never longer than
-    `longest`. What a terminal would act on instead of printing it is escaped.
-    """
+    """A value as JSON for one line of a message."""
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
     # numbers of thousands of digits, nesting without end

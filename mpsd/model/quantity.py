@@ -1,8 +1,5 @@
-"""A Kubernetes quantity as a whole number of the units that a resource is counted in.
-
-Kubernetes' own grammar decides what a number is, and no number, however large, costs time or
-memory.
-"""
+"""A Kubernetes quantity, by Kubernetes' own grammar, as a whole number of the units that a resource
+is counted in. No number, however large, costs time or memory."""
 
 import math
 import re
@@ -13,7 +10,7 @@ from functools import lru_cache
 from mpsd.model.problem import Problem, shown
 
 _LONGEST_TEXT = 64  # characters; what is longer is no number that a person wrote
-# beyond it every number is over the ceiling, or under every fraction that Kubernetes keeps
+# beyond it a number is over the ceiling, or under every fraction that Kubernetes keeps
 _LARGEST_EXPONENT = 64
 
 _BYTES = {f"{prefix}i": 1024**power for power, prefix in enumerate("KMGTPE", 1)}
@@ -27,7 +24,7 @@ _GRAMMAR = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))"
     r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE]?)|[eE](?P<exponent>[+-]?[0-9]+))"
 )
-# The number that a person had in mind, where one can be seen.
+# the number that a person had in mind
 _MEANT = re.compile(
     r"\s*(?P<whole>[0-9]{1,6})(?:[.,][0-9]*)?\s*(?:g|gb|gib|%|percent)?\s*", re.IGNORECASE
 )
@@ -35,9 +32,7 @@ _MEANT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class QuantityUnit:
-    """What a resource counts: `name` follows a number in a sentence, `example` is a number that
-    makes sense. mib: the size of one, None for what is not memory.
-    """
+    """name: as it follows a number in a sentence. mib: of one, None for what is not memory."""
 
     name: str
     example: int
@@ -47,61 +42,56 @@ class QuantityUnit:
 @lru_cache(maxsize=16)
 def memory_unit(mib: int) -> QuantityUnit:
     """The unit of a memory resource whose one is `mib` MiB."""
-    name = f"{mib // 1024} GiB" if mib % 1024 == 0 else f"{mib} MiB"
-    return QuantityUnit(
-        {1024: "GiB", 1: "MiB"}.get(mib, f"units of {name}"), max(1, 7 * 1024 // mib), mib
-    )
+    name = f"units of {mib} MiB"
+    if mib == 1:
+        name = "MiB"
+    elif mib == 1024:
+        name = "GiB"
+    elif mib % 1024 == 0:
+        name = f"units of {mib // 1024} GiB"
+    return QuantityUnit(name, max(1, 7 * 1024 // mib), mib)
 
 
 def whole_units(value: object, where: str, unit: QuantityUnit) -> int | Problem:
     """The whole number of units, 1 or more, that `value` (what YAML or JSON gave) stands for, or
     what is wrong."""
     number, is_bytes = _amount(value)
-    example = unit.example
+    remedy = f"write whole {unit.name}, such as {unit.example}"
     if number is None:
+        found = ("quantity-malformed", "is not a Kubernetes quantity")
         meant = _MEANT.fullmatch(value[:_LONGEST_TEXT]) if isinstance(value, str) else None
-        example = int(meant["whole"]) if meant else example
-        rule = "quantity-malformed"
-        message = "is not a Kubernetes quantity"
-        remedy = ""
+        if meant and int(meant["whole"]):
+            remedy = f"write whole {unit.name}, such as {int(meant['whole'])}"
     elif is_bytes and unit.mib is not None:
+        found = ("quantity-has-a-unit", f"has a unit, and the unit is already {unit.name}")
         remedy = f"write {max(1, math.ceil(number / (unit.mib * 1024**2)))}"
-        rule = "quantity-has-a-unit"
-        message = f"has a unit, and the unit is already {unit.name}"
     elif number > 2**63 - 1:  # Kubernetes' own ceiling
-        rule = "quantity-too-large"
-        message = "is beyond every number Kubernetes knows"
-        remedy = ""
+        found = ("quantity-too-large", "is beyond every number Kubernetes knows")
     elif number <= 0:
-        rule = "quantity-below-one"
-        message = "is not 1 or more"
+        found = ("quantity-below-one", "is not 1 or more")
         remedy = f"write 1 {unit.name} or more, or nothing"
     elif number.denominator > 1:
-        rule = "quantity-fraction"
-        message = "is not a whole number"
-        remedy = ""
-        example = math.ceil(number)
+        found = ("quantity-fraction", "is not a whole number")
+        remedy = f"write whole {unit.name}, such as {math.ceil(number)}"
     else:
         return number.numerator
-    remedy = remedy or f"write whole {unit.name}, such as {example or unit.example}"
+    rule, message = found
     return Problem(rule, where, shown(value), message, remedy)
 
 
 def is_zero(value: object) -> bool:
-    """Whether a quantity is zero in any way to write it; false for what is no quantity."""
+    """In any way to write it; false for what is no quantity."""
     return _amount(value)[0] == 0
 
 
 def whole(value: object) -> int | None:
-    """The whole number that a quantity stands for, bytes where it has their suffix; None for any
-    other."""
-    number = _amount(value)[0]
+    """The whole number that a quantity stands for, bytes where it has their suffix."""
+    number, _is_bytes = _amount(value)
     return number.numerator if number is not None and number.denominator == 1 else None
 
 
 def _amount(value: object) -> tuple[Fraction | int | None, bool]:
-    """The number that a quantity stands for, None when it is no quantity; and whether its suffix is
-    one for bytes."""
+    """The number that a quantity stands for, if it is one, and whether its suffix is of bytes."""
     match = _GRAMMAR.fullmatch(_text(value))
     if match is None:
         return None, False
@@ -112,22 +102,19 @@ def _amount(value: object) -> tuple[Fraction | int | None, bool]:
         held = max(-_LARGEST_EXPONENT, min(_LARGEST_EXPONENT, int(match["exponent"])))
         return number * Fraction(10) ** held, False
     suffix = match["suffix"]
-    return (
-        (number * _BYTES[suffix], True) if suffix in _BYTES else (number * _COUNTS[suffix], False)
-    )
+    if suffix in _BYTES:
+        return number * _BYTES[suffix], True
+    return number * _COUNTS[suffix], False
 
 
 def _text(value: object) -> str:
     """What the API server would parse; empty for what is no quantity."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return ""
-    if isinstance(value, int):
-        return (
-            str(value)
-            if value.bit_length() <= 128
-            else f"{'-' if value < 0 else ''}1e{_LARGEST_EXPONENT}"
-        )
-    text = value if isinstance(value, str) else repr(value)
+    if isinstance(value, int):  # of thousands of digits str raises
+        huge = 10**_LARGEST_EXPONENT
+        return str(max(-huge, min(huge, value)))
+    text = str(value)
     return text if len(text) <= _LONGEST_TEXT else ""
 
 
@@ -137,8 +124,7 @@ def gib(memory_mib: int) -> str:
     return str(tenths // 10) if tenths % 10 == 0 else f"{tenths // 10}.{tenths % 10}"
 
 
-# -- an amount of memory as `mpsd set` takes it ----------------------------------------------------
-# Whole MiB, which the ledger and MPS count in, or with a unit.
+# -- an amount of memory as `mpsd set` takes it: whole MiB, or with a unit -------------------------
 
 _MEMORY_GRAMMAR = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?)\s?(?P<unit>Mi|MiB|Gi|GiB)?")
 _MIB_OF_UNIT = {"Mi": 1, "MiB": 1, "Gi": 1024, "GiB": 1024}
@@ -153,7 +139,6 @@ def written_mib(text: str, where: str) -> int | Problem:
     mib = Fraction(match["number"]) * _MIB_OF_UNIT[match["unit"] or "Mi"]
     if mib.denominator > 1 or mib < 1:
         remedy = f"write {max(1, int(mib))}MiB, or another whole number of them"
-        return Problem(
-            "memory-malformed", where, shown(text), "is not 1 MiB or more in whole MiB", remedy
-        )
+        message = "is not 1 MiB or more in whole MiB"
+        return Problem("memory-malformed", where, shown(text), message, remedy)
     return int(mib)

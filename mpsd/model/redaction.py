@@ -1,6 +1,6 @@
 """A report for those who may see who uses what, and not what programs were started with."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -18,20 +18,14 @@ Started = TypeVar("Started", ClientReport, GrantReport, WaitingReport, Violation
 
 def without_arguments(report: NodeReport) -> NodeReport:
     """Commands cut to their programs."""
-    violations = report.violations
-    if violations:
-        violations = replace(
-            violations, last=tuple([_bare_violation(one) for one in violations.last])
-        )
-    return replace(
-        report,
-        clients=None if report.clients is None else _bare(report.clients),
-        grants=None
-        if report.grants is None
-        else tuple([_bare_grant(one) for one in report.grants]),
-        waiting=_bare(report.waiting),
-        violations=violations,
-    )
+    changed: dict[str, Any] = {"waiting": _bare(report.waiting)}
+    if seen := report.violations:
+        changed["violations"] = replace(seen, last=tuple(map(_bare_violation, seen.last)))
+    if report.clients is not None:
+        changed["clients"] = _bare(report.clients)
+    if report.grants is not None:
+        changed["grants"] = tuple(map(_bare_grant, report.grants))
+    return replace(report, **changed)
 
 
 def _bare(entries: tuple[Started, ...]) -> tuple[Started, ...]:

@@ -1,11 +1,8 @@
-"""Reads decoded data into dataclasses by the types of their fields, and finds all that is wrong
-with it at once.
-
-Nothing is guessed and nothing is ignored: a field that the dataclass does not have, lacks or that
-is of another type is a problem, with its path. msgspec says what a value of a type is; `Meta` in an
-annotation bounds it. What is about several fields is for `__post_init__`, and what is about several
-entries of a list for a function in the annotation of that list: both raise ValueError, or
-Contradiction where it is one field's.
+"""Reads the decoded files of mpsd into dataclasses, and finds all that is wrong at once: a field
+that the dataclass does not have, one that is missing, or of another type or bound (msgspec's
+`Meta`). What is about several fields is for `__post_init__`, and about several entries of a list
+for a function in its annotation: both raise ValueError, or Contradiction where it is one field's.
+(`model.fields` is for objects of Kubernetes, of which mpsd reads a part.)
 """
 
 from collections.abc import Mapping, Sequence
@@ -47,8 +44,7 @@ class Contradiction(ValueError):
 
 
 def read(kind: type[Record], data: object, subject: str, shipped: str) -> Record:
-    """The dataclass `kind` of `data`; InvalidInput naming `subject` with every problem. shipped:
-    what has every field, for a remedy."""
+    """InvalidInput naming `subject` with every problem. shipped: what has every field."""
     reader = _Reader(shipped)
     found = reader.read(kind, data, "")
     if reader.problems:
@@ -63,7 +59,7 @@ class _Reader:
         self.problems: list[Problem] = []
 
     def read(self, kind: Any, value: object, where: str) -> Any:
-        """The value as this type has it; _WRONG where a problem was noted."""
+        """_WRONG where a problem was noted."""
         bare, notes = _taken_apart(kind)
         if get_origin(bare) in {UnionType, Union} and NoneType in get_args(bare):
             (rest,) = [one for one in get_args(bare) if one is not NoneType]
@@ -86,36 +82,33 @@ class _Reader:
             self._unknown(at(where, str(name)), value[name])
         read = {}
         for field in fields(kind):
-            if field.name in value:
-                read[field.name] = self.read(
-                    types[field.name], value[field.name], at(where, field.name)
-                )
+            name = field.name
+            place = at(where, name)
+            if name in value:
+                read[name] = self.read(types[name], value[name], place)
             elif field.default is MISSING and field.default_factory is MISSING:
                 remedy = f"add it; {self._shipped} has every field"
-                self.problems.append(
-                    Problem("field-missing", at(where, field.name), "", "is missing", remedy)
-                )
+                self._note("field-missing", place, "", "is missing", remedy)
         if len(self.problems) > before:
             return _WRONG
         try:
             return kind(**read)
         except Contradiction as error:
-            shown_value = shown(value[error.field]) if error.field in value else ""
-            place = at(where, error.field)
-            self.problems.append(Problem(error.rule, place, shown_value, str(error), error.remedy))
+            written = shown(value[error.field]) if error.field in value else ""
+            self._note(error.rule, at(where, error.field), written, str(error), error.remedy)
         except ValueError as error:
             self._contradiction(where or "the file", error)
         return _WRONG
 
     def _list(self, kind: Any, notes: Sequence[Any], value: list[object], where: str) -> Any:
-        entries = [
-            self.read(get_args(kind)[0], one, f"{where}[{position}]")
-            for position, one in enumerate(value)
-        ]
+        sound = []
+        for position, one in enumerate(value):
+            entry = self.read(get_args(kind)[0], one, f"{where}[{position}]")
+            if entry is not _WRONG:
+                sound.append(entry)
         bounds = [note for note in notes if isinstance(note, Meta)]
         if self._leaf(list, bounds, value, where) is _WRONG:
             return _WRONG
-        sound = [one for one in entries if one is not _WRONG]
         for check in notes:
             if callable(check):
                 try:
@@ -123,7 +116,7 @@ class _Reader:
                 except ValueError as error:
                     self._contradiction(where, error)
                     return _WRONG
-        return _WRONG if len(sound) < len(entries) else get_origin(kind)(entries)
+        return _WRONG if len(sound) < len(value) else get_origin(kind)(sound)
 
     def _mapping(self, kind: Any, value: object, where: str) -> Any:
         """Of names that a type has, or of any; a class of its own is made of what was read."""
@@ -147,34 +140,34 @@ class _Reader:
         try:
             return msgspec.convert(value, Annotated[kind, *notes] if notes else kind)
         except msgspec.ValidationError as error:
-            words = _words(kind)
-            message = f"is none of {', '.join(words)}" if words else f"is wrong: {error}"
+            message = f"is wrong: {error}"
+        if words := _words(kind):
+            message = f"is none of {', '.join(words)}"
         found = ("field-wrong", message, self._remedy(kind, value))
         for note in notes:
             if isinstance(note, Meta) and note.extra:
                 found = note.extra["words"]
         rule, message, remedy = found
-        self.problems.append(Problem(rule, where or "the file", shown(value), message, remedy))
+        self._note(rule, where or "the file", shown(value), message, remedy)
         return _WRONG
 
     def _remedy(self, kind: Any, value: object) -> str:
-        is_flag = isinstance(value, bool)
         is_a_word = value is False and "off" in _words(kind)
-        if is_a_word or (kind is str and isinstance(value, int | float)):
-            flag = "; without, YAML reads on, off, yes and no as true or false" if is_flag else ""
-            return f"write it in quotes{flag}"
-        return f"see the comment beside this field in {self._shipped}"
+        if not is_a_word and (kind is not str or not isinstance(value, int | float)):
+            return f"see the comment beside this field in {self._shipped}"
+        if isinstance(value, bool):
+            return "write it in quotes; without, YAML reads on, off, yes and no as true or false"
+        return "write it in quotes"
+
+    def _note(self, rule: str, where: str, value: str, message: str, remedy: str) -> None:
+        self.problems.append(Problem(rule, where, value, message, remedy))
 
     def _unknown(self, where: str, value: object) -> None:
         remedy = "remove it, or correct its spelling"
-        self.problems.append(
-            Problem("field-unknown", where, shown(value), "is not a field here", remedy)
-        )
+        self._note("field-unknown", where, shown(value), "is not a field here", remedy)
 
     def _contradiction(self, where: str, error: ValueError) -> None:
-        self.problems.append(
-            Problem("fields-contradict", where, "", str(error), "make the two agree")
-        )
+        self._note("fields-contradict", where, "", str(error), "make the two agree")
 
 
 @lru_cache(maxsize=64)
@@ -184,7 +177,9 @@ def _types_of(kind: type) -> Mapping[str, Any]:
 
 def _taken_apart(kind: Any) -> tuple[Any, Sequence[Any]]:
     """A type without its annotations, and these."""
-    return (kind.__origin__, kind.__metadata__) if get_origin(kind) is Annotated else (kind, ())
+    if get_origin(kind) is Annotated:
+        return kind.__origin__, kind.__metadata__
+    return kind, ()
 
 
 def _words(kind: Any) -> tuple[str, ...]:

@@ -1,5 +1,4 @@
-"""Times as Kubernetes writes them (whole seconds, UTC, RFC 3339: metav1.Time), and durations for
-people."""
+"""Times as Kubernetes writes them (metav1.Time: RFC 3339, UTC, whole seconds), and durations."""
 
 from datetime import UTC, datetime
 
@@ -11,8 +10,7 @@ Instant = datetime
 
 
 def lasting(seconds: float) -> str:
-    """Such as `40 s`, `5 min`, `3 h` or `12 d`; `0 s` for what lies in the future, since clocks
-    differ."""
+    """Such as `40 s`, `5 min`, `3 h` or `12 d`; `0 s` for the future, since clocks differ."""
     whole = int(max(0.0, min(seconds, 1e12)))
     for unit_s, unit in ((DAY_S, "d"), (HOUR_S, "h"), (MINUTE_S, "min")):
         if whole >= 2 * unit_s:

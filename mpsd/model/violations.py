@@ -1,8 +1,4 @@
-"""Violations: the ways in which a process exceeds its grant, and the response to each.
-
-A kind has the name of its field in `limits/policy.yaml`, which sets the response; its event reason
-never changes.
-"""
+"""Violations: the ways in which a process exceeds its grant, and the response to each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,9 +16,7 @@ if TYPE_CHECKING:  # as in model.grants
 
 
 class Response(StrEnum):
-    """What is done about a violation, in the words of the policy. Here, since whoever only shows it
-    does without the policy's reader, which takes a tenth of a second to load.
-    """
+    """In the words of the policy; here, since its reader takes a tenth of a second to load."""
 
     OBSERVE = "observe"
     WARN = "warn"
@@ -53,8 +47,7 @@ DONE: Mapping[str, str] = {
 
 
 class ViolationKind(StrEnum):
-    """The values are the fields of `violations` in the policy; the reason of its events has the
-    same name."""
+    """By their fields in `violations` of the policy; the reason of its events has the same name."""
 
     MEMORY_OVER_GRANT = "memory_over_grant"
     LIMIT_LIFTED = "limit_lifted"
@@ -80,11 +73,8 @@ class ViolationKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One process that takes more than it was given, and what is done about it. gpu: its UUID. pod:
-    None where no pod that is known by name holds the process. client: the process to end where the
-    response ends one. again: it was signalled before and is still there. message: in plain words,
-    what it does.
-    """
+    """One process that takes more than it was given. gpu: a UUID. pod: None where none is known by
+    name. client: the process to end, if any. again: it was signalled before and is still there."""
 
     kind: ViolationKind
     response: Response
@@ -100,12 +90,11 @@ class Violation:
 
 
 def named(client: Client) -> str:
-    """A process as it is reported: its program alone, since arguments may be secret."""
+    """With its program alone, since arguments may be secret."""
     program = client.command.partition(" ")[0].rpartition("/")[2]
     return f"{client.process} ({printable(program, 40)})"
 
 
 def most_mib(part: GpuShare, policy: "Policy") -> int:
-    """What the processes of a grant may use together of one of its GPUs before it is a
-    violation."""
+    """That the processes of a grant may use together without a violation."""
     return part.memory_mib + policy.violations.memory_over_grant.tolerance_mib

@@ -51,15 +51,6 @@ def test_d4_the_sum_of_weights_over_100_is_refused_on_every_card_that_lacks_it()
     assert not answer.for_ever
 
 
-def test_d4_what_each_card_lacks_is_said_and_what_has_enough_is_not_named() -> None:
-    node = Node(cards())
-    granted(node, egpu((0, 30000, 10), (1, 1024, 95)))
-    answer = refused(node, egpu((0, 10240, 5), (1, 10240, 10), (2, 10240, 10)))
-    assert "gpu0 has 2768 of 32768 MiB" in answer.reason
-    assert "gpu1 has 5 % of its threads" in answer.reason
-    assert "gpu2" not in answer.reason
-
-
 def test_d4_a_card_is_filled_to_the_last_mib_and_percent_and_not_beyond() -> None:
     node = Node(cards())
     granted(node, egpu((0, 20480, 40)))

@@ -44,12 +44,6 @@ def like(view: NodeView, **records: object) -> NodeView:
     return replace(node(**records), grants=view.grants, clients=view.clients)  # type: ignore[arg-type]
 
 
-def test_a_domain_that_serves_although_its_canary_found_something_says_so() -> None:
-    (told_of,) = node_events(like(BUSY, state=State.STARTING), like(BUSY, canary=DEAR), "node1")
-    assert told_of.reason is Reason.READY
-    assert told_of.message.endswith(DEAR.warning)
-
-
 def test_nothing_new_tells_nothing() -> None:
     assert told(BUSY, BUSY) == []
 
@@ -130,16 +124,6 @@ def test_where_nobody_knows_the_clients_every_pod_there_may_have_lost_some() -> 
     ]
     assert [one.subject.name for one in pods] == ["a", "idle"]
     assert all("any GPU processes of this pod" in one.message for one in pods)
-
-
-@pytest.mark.parametrize(
-    "state", [one for one in State if one not in {State.STARTING, State.FAULT}]
-)
-def test_every_state_that_is_reached_is_told_on_the_node(state: State) -> None:
-    before = like(BUSY, state=State.STARTING)
-    one, *_rest = node_events(before, like(BUSY, state=state, reason="because"), "node1")
-    assert one.subject.kind == "Node"
-    assert ": because" in one.message
 
 
 def test_a_first_look_tells_of_troubles_alone_and_takes_nothing_for_lost() -> None:
@@ -276,12 +260,6 @@ def test_whoever_finds_a_fault_again_says_the_same_of_it_and_sees_that_it_was_sa
 def test_an_event_without_a_time_tells_nothing(event: dict[str, object]) -> None:
     one, *_rest = events(QUIET, seen(FAULT))
     assert not is_reported_by(event, EventCount(one, NOW, NOW, 1))
-
-
-def test_a_pod_that_is_gone_is_named_by_its_uid() -> None:
-    gone = Fault(NOW, (hit(1, "gone"),))
-    (found,) = events(QUIET, seen(gone))
-    assert "a pod that is gone, uid uid-of-gone (1)" in found.message
 
 
 def test_many_pods_do_not_make_a_message_endless() -> None:

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,24 +17,6 @@ from mpsd.model.node_view import DomainView
 from tests.model.gpu_worlds import client
 from tests.model.worlds import record
 from tests.status.pod_worlds import held, node
-
-
-@pytest.mark.parametrize(
-    ("state", "truth", "reason"),
-    [
-        (State.READY, Truth.TRUE, "AllServe"),
-        (State.STARTING, Truth.FALSE, "DomainStarting"),
-        (State.FAULT, Truth.FALSE, "DomainFault"),
-        (State.WEDGED, Truth.FALSE, "DomainWedged"),
-        (State.DOWN, Truth.FALSE, "DomainDown"),
-        (State.REFUSED, Truth.FALSE, "DomainRefused"),
-        (State.DRAINING, Truth.TRUE, "SomeCordoned"),
-        (State.DRAINED, Truth.TRUE, "SomeCordoned"),
-    ],
-)
-def test_each_state_of_one_domain_of_two_says_so(state: State, truth: Truth, reason: str) -> None:
-    found = mps_ready(node(state=state))
-    assert (found.status, found.reason) == (truth, reason)
 
 
 def test_the_worst_domain_gives_the_reason_and_its_own_is_quoted() -> None:

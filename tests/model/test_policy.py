@@ -155,24 +155,6 @@ def test_the_shipped_policy_names_every_rule_with_its_default() -> None:
     assert POLICY.admission.rules.by_default == ()
 
 
-def test_the_shipped_policy_warns_only_of_what_the_published_sample_or_a_daemon_has() -> None:
-    relaxed = {
-        rule for rule, mode in POLICY.admission.rules.items() if mode is not RuleMode.ENFORCE
-    }
-    assert relaxed == {
-        RuleId.GPUS_NOT_TOGETHER,
-        RuleId.HOST_IPC_ADDED,
-        RuleId.HOST_IPC_UNNEEDED,
-        RuleId.ENVIRONMENT_SECRET,
-        RuleId.ENVIRONMENT_UNSEEN,
-        RuleId.HOST_PID,
-        RuleId.HOST_ROOT,
-        RuleId.GRACE_ZERO,
-        RuleId.UNASKED_PRIVILEGED,
-        RuleId.UNASKED_HOST_PATH,
-    }
-
-
 def test_a_policy_that_is_older_than_priorities_gives_none_and_reports_what_lifts_threads() -> None:
     older = read_policy(POLICY_DATA, "policy.yaml")
     assert (older.gpu_priority.by, older.gpu_priority.below_normal_under) == ("none", 0)

@@ -1,6 +1,5 @@
-"""Decides what to do about one view: actions, in an order in which the ledger stays true after
-each. Grants end before others begin; a limit is raised before its program is answered, and lowered
-last."""
+"""Decides what to do about one view. The order keeps promises true after each action: grants end
+before others begin; a limit is raised before its program is answered, and lowered last."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from mpsd.model.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class EndGrant:
-    """Remove the grant from the ledger: its holder, processes and clients are gone."""
+    """Its holder, processes and clients are gone."""
 
     grant: Grant
 
@@ -75,8 +74,8 @@ def domain_of(action: Action) -> str:
 
 
 def stages(actions: Iterable[Action]) -> Iterator[Mapping[str, Sequence[Action]]]:
-    """The actions in order, one by one; consecutive limits are set in all domains at the same time,
-    so that a silent daemon holds up its own domain alone."""
+    """The actions in order, one by one; but consecutive limits in all domains at the same time, so
+    that a silent daemon holds up its own alone."""
     for are_limits, run in groupby(actions, key=lambda action: isinstance(action, SetLimit)):
         if not are_limits:
             yield from ({domain_of(action): [action]} for action in run)
@@ -185,7 +184,7 @@ def _held(view: NodeView) -> list[Grant]:
 
 
 def had_room(request: CardsRequest, view: NodeView, policy: Policy) -> tuple[str, ...]:
-    """The labels of the GPUs that could give a container what it asks of them."""
+    """The labels of the GPUs that could give what is asked of them."""
     asked = {part.gpu: part for part in request.parts}
     labels = []
     for room in _open_rooms(view, _held(view), policy):
@@ -252,7 +251,7 @@ def no_daemon(name: str) -> str:
 
 
 def _without_domain(view: NodeView) -> list[Gpu]:
-    """GPUs that `mpsd control` has not named yet, so nothing is known of them."""
+    """GPUs that `mpsd control` has not named yet."""
     known = view.domain_of
     return [gpu for gpu in view.gpus if gpu.uuid not in known]
 

@@ -1,6 +1,5 @@
-"""The events between two views of a node: on the node, and on each pod that lost something. A
-fault's are made from its record, so that every agent makes the same, which the API server
-recognizes."""
+"""The events between two views of a node: on the node, and on each pod that lost something. Those
+of a fault are made from its record, so that every agent makes the same."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -120,7 +119,7 @@ class _FaultEvents:
             yield Event(pod_subject(self.names[str(pod)]), Reason.FAULT, text, faults[-1].at)
 
     def _of_killed(self, known: Fault | None, fault: Fault) -> Iterator[Event]:
-        """On the pods of processes that stayed after the fault and were killed since `known`."""
+        """On the pods of processes that were killed since `known`."""
         already = known.killed if known else {}
         for hit in fault.killed.values():
             pod = self.names.get(hit.pod or "")
@@ -132,7 +131,7 @@ class _FaultEvents:
                 yield Event(pod_subject(pod), Reason.FAULT, text, hit.ended_at)
 
     def _of_reasons(self, fault: Fault, known: Reasons, reported: Reasons) -> Iterator[Event]:
-        """What Kubernetes says of its causes, which comes after all else: so its time is later."""
+        """What Kubernetes says of its causes, which comes later."""
         if all(one.process in known or one.process not in reported for one in fault.causes or ()):
             return
         text = f"MPS domain {self.domain} had a fault at {stamp(fault.at)}"

@@ -1,8 +1,5 @@
-"""Chooses the GPUs of a request: any that fit by the policy's preference (`place`), or those it
-names (`place_there`).
-
-The same capacities and the same request always give the same GPUs.
-"""
+"""Chooses the GPUs of a request: any that fit (`place`), or those it names (`place_there`); the
+same for the same capacities and request."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
