@@ -98,7 +98,7 @@ def _holding(
             for entry in container.devices:
                 if kind := resources.get(entry.resource_name):
                     ids.setdefault(kind, set()).update(entry.device_ids)
-            if ids:
+            if any(ids.values()):
                 name = ContainerName(pod.namespace, pod.name, container.name)
                 held = {kind: tuple(sorted(some)) for kind, some in ids.items()}
                 yield ContainerDevices(name, **held)
