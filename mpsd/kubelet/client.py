@@ -1,5 +1,4 @@
-"""The agent's calls to kubelet over its Unix sockets: registering a device plugin, and listing who
-holds which devices.
+"""The agent's calls to kubelet over its Unix sockets: registering, and listing who holds what.
 
 An answer that cannot be read is KubeletUnavailable, never an empty list, which would free every
 device.
@@ -32,8 +31,7 @@ class KubeletUnavailable(Exception):
     """Kubelet does not answer, or refuses the call, as the message says; it may answer again."""
 
 
-# One socket file for ever: a restarted kubelet's, at the same path, has another inode or another
-# time.
+# of one socket file for ever: a restarted kubelet's has another inode or another time
 SocketIdentity = tuple[int, int, int]
 
 
@@ -47,9 +45,9 @@ def identity_of(path: Path) -> SocketIdentity | None:
 
 
 async def register(folder: Path, endpoint: str, resource: str, deadline_s: float = 15.0) -> None:
-    """Registers the socket `endpoint` in kubelet's folder for `resource`; the socket must answer
-    already. KubeletUnavailable where it is not registered. A newer kubelet dials the socket before
-    it answers, for 10 s at most (client.go of kubelet's device manager), hence the deadline."""
+    """Registers the socket `endpoint`, which must answer already, in kubelet's folder for
+    `resource`. KubeletUnavailable. A newer kubelet dials the socket before it answers, for 10 s at
+    most (client.go of its device manager), hence the deadline."""
     path = folder / KUBELET_SOCKET
     request = plugin_api.RegisterRequest(
         version=VERSION, endpoint=endpoint, resource_name=resource, options=OPTIONS
@@ -72,10 +70,8 @@ class DeviceList:
 async def held_devices(
     socket: Path, resources: Mapping[str, Kind], deadline_s: float = 5.0
 ) -> DeviceList:
-    """What each container holds of `resources`, by their names; containers that hold none are left
-    out. Kubelet does not list init containers, except those that it restarts. Sorted, which
-    kubelet's answer is not, so that equal states give equal lists. KubeletUnavailable where kubelet
-    did not answer."""
+    """What each container holds of `resources`, by their names, sorted. Kubelet does not list init
+    containers, except those that it restarts. KubeletUnavailable."""
     async with dial(socket, ("grpc.max_receive_message_length", _LONGEST_ANSWER)) as channel:
         try:
             request = resources_api.ListPodResourcesRequest()
@@ -98,19 +94,16 @@ def _holding(
     once."""
     for pod in pods:
         for container in pod.containers:
-            memory = list[str]()
-            percent = list[str]()
-            ids = {
-                name: memory if kind == "memory" else percent for name, kind in resources.items()
-            }
+            ids: dict[str, set[str]] = {}
             for entry in container.devices:
-                if (own := ids.get(entry.resource_name)) is not None:
+                if kind := resources.get(entry.resource_name):
                     new = entry.device_ids
                     # to iterate over one takes four times as long
-                    own += [new[0]] if len(new) == 1 else new
-            if memory or percent:
+                    ids.setdefault(kind, set()).update([new[0]] if len(new) == 1 else new)
+            if any(ids.values()):
                 name = ContainerName(pod.namespace, pod.name, container.name)
-                yield ContainerDevices(name, tuple(sorted({*memory})), tuple(sorted({*percent})))
+                held = {kind: tuple(sorted(some)) for kind, some in ids.items()}
+                yield ContainerDevices(name, **held)
 
 
 def dial(path: Path, *more: tuple[str, int]) -> grpc.aio.Channel:

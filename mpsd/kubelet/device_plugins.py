@@ -1,9 +1,7 @@
-"""The two device plugins: memory, whose devices are on GPUs, and percent, which counts shares of
-the threads.
+"""The two device plugins: memory, whose devices are on GPUs, and percent.
 
-Kubelet names no pod when it asks for devices, so the container is guessed here, and checked before
-it starts. What is allocated is in the journal before kubelet is answered, and no container starts
-before its domain's servers are known to accept a client of its size.
+What is allocated is in the journal before kubelet is answered, and no container starts before its
+domain's servers are known to accept a client of its size.
 """
 
 import asyncio
@@ -62,8 +60,7 @@ _START_S = 20.0
 
 @dataclass(eq=False)
 class NodeDevices:
-    """The devices of this node and who holds them, for both plugins. memory, percent: all devices
-    of each resource."""
+    """The devices of this node and who holds them, for both plugins."""
 
     node: Node
     domains: NodeDomains
@@ -84,8 +81,7 @@ class NodeDevices:
         self.one_at_a_time = asyncio.Lock()
 
     def update(self, view: NodeView, *, is_left: bool = False) -> None:
-        """Brings the devices up to date with this look at the node. is_left: its daemons may end
-        for longer than a restart, so that a GPU which is down does not come back soon."""
+        """Brings the devices up to date. is_left: daemons that are down do not come back soon."""
         policy = self.policy()
         seen: set[str] = set()
         good: set[str] = set()
@@ -129,8 +125,8 @@ class NodeDevices:
     async def container_for(
         self, kind: Kind, count: int, gpus: int | None = None
     ) -> RequestingContainer | None:
-        """The container that `count` devices are most likely for; None where none is known to wait
-        for so many. gpus: the number of GPUs they lie on, where that is settled."""
+        """The container that `count` devices on `gpus` GPUs are most likely for; None where none is
+        known to wait for so many."""
         found = self.guess(kind, count, gpus)
         deadline = time.monotonic() + _API_LAG_S
         while found is None and time.monotonic() < deadline:
@@ -148,15 +144,14 @@ class NodeDevices:
         return expected(self.ledger.pods_seen, have, kind, count, gpus=gpus, begun=begun)
 
     def joined_for(self, ids: Sequence[str]) -> tuple[Domain, ...]:
-        """The domains once the GPUs of these devices are one; those of now where they cannot be."""
+        """Once the GPUs of these devices are one domain; those of now where they cannot be."""
         gpus = gpus_of(ids)
         if not self._may_join(gpus):
             return self.domains.now
         return self.domains.planned(gpus, self.ledger.view.gpus) or self.domains.now
 
     def join(self, ids: Sequence[str]) -> bool:
-        """Has the GPUs of these devices in one domain from now on, where they can be; whether that
-        is another one."""
+        """Has their GPUs in one domain from now on, where possible; whether that is another one."""
         gpus = gpus_of(ids)
         before = self.domains.now
         if self._may_join(gpus):
@@ -165,8 +160,7 @@ class NodeDevices:
         return self.domains.now is not before
 
     def join_again(self, starting: ContainerDevices) -> None:
-        """For a container that kubelet starts without Allocate, as after a reboot, when no GPUs are
-        joined yet."""
+        """For a container that kubelet starts without Allocate, as after a reboot."""
         gpus = gpus_of(starting.memory)
         grants = [held.grant for held in self.ledger.view.held]
         pod = "/".join(starting.pod)
@@ -221,10 +215,9 @@ class MemoryPlugin:
     async def preferred(
         self, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
-        """Asks kubelet first where anything was given since its last answer: for a pod that came a
-        moment ago the journal may have guessed another's percent. Kubelet answers meanwhile: it
-        holds no lock while it asks this (callGetPreferredAllocationIfAvailable of its
-        pkg/kubelet/cm/devicemanager/manager.go)."""
+        """Asks kubelet first where anything was given since its last answer: the journal may have
+        guessed another's percent. Kubelet answers meanwhile: it holds no lock
+        (callGetPreferredAllocationIfAvailable of its pkg/kubelet/cm/devicemanager/manager.go)."""
         node = self._node
         ledger = self._node.ledger
         if not ledger.is_current:
@@ -246,8 +239,7 @@ class MemoryPlugin:
         return preferred(offer, container, here, node.policy(), tuple(held))
 
     async def allocate(self, ids: Sequence[str]) -> Answer:
-        """InvalidInput where no container can have these devices together; then the pod gets an
-        event too."""
+        """InvalidInput, and an event, where no container can have these devices together."""
         async with self._node.one_at_a_time:
             container = await self._node.container_for("memory", len(ids), len(gpus_of(ids)))
             try:
@@ -276,9 +268,8 @@ class MemoryPlugin:
         return rules.memory_answer(allocation, self._conditions)
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """StartDeferred with the reason; kubelet retries, unless the pod has been evicted. A
-        container that started before kubelet lists what its pod holds could be judged by too small
-        a grant."""
+        """StartDeferred with the reason; kubelet retries, unless the pod has been evicted. Kubelet
+        must have listed what the pod holds: it could be judged by too small a grant."""
         if silent := await self._node.ledger.until_answered(_ANSWER_S):
             raise StartDeferred(f"kubelet does not list who holds which device: {silent}")
         starting = starting_container(tuple(ids), self._node.context())
@@ -325,8 +316,6 @@ class MemoryPlugin:
 
 
 class PercentPlugin:
-    """The plugin of the percent resource, whose devices are all alike."""
-
     def __init__(self, devices: NodeDevices) -> None:
         self._node = devices
 

@@ -1,10 +1,7 @@
-"""The ledger of a node whose GPUs kubelet gives away: kubelet's list of held devices, joined with
-the journal.
+"""The ledger of a node whose GPUs kubelet gives away: kubelet's list of held devices, which stands
+while it does not answer, and the journal of what it does not list yet, or at all (init containers).
 
-While kubelet does not answer, its last list stands. The journal, which is of this boot only, adds
-what kubelet does not list (init containers) or does not list yet. Kubelet's list changes with pods
-and with what it is answered, and the agent sees both: so cycles ask kubelet once a second for a
-while after such a change, and otherwise rarely.
+Cycles ask kubelet once a second for a while after pods or its answers changed, otherwise rarely.
 """
 
 import asyncio
@@ -41,14 +38,12 @@ _NOT_LISTED = "kubelet has not reported its allocations yet"
 
 @dataclass(frozen=True, slots=True)
 class _Journal:
-    """As it is on disk."""
-
     entries: tuple[JournalEntry, ...]
 
 
 @dataclass(eq=False)
 class KubeletGrants:
-    """_pods: those of this node. _domains: of this node. _socket: of kubelet's PodResources."""
+    """_socket: of kubelet's PodResources."""
 
     _socket: Path
     _journal: Path
@@ -79,9 +74,8 @@ class KubeletGrants:
         self.claims_unknown = ""  # why there may be more of them
         # ends the claim of this uid, which has left
         self.end_claim: Callable[[str], None] = lambda _uid: None
-        # the pods of claims that have left in which processes live
+        # the pods of claims that have left in which processes live; when seen, and of which
         self._living: frozenset[str] = frozenset()
-        # when and of which
         self._living_at: tuple[float, tuple[PreparedClaim, ...]] = (float("-inf"), ())
         self.whereabouts = PodProcesses()
         self.view = LedgerView(unknown=(_NOT_LISTED,))
@@ -91,8 +85,7 @@ class KubeletGrants:
 
     @property
     def pods_seen(self) -> tuple[NodePod, ...]:
-        """Those that ask for a GPU; the very same tuple as before where none of them has
-        changed."""
+        """Those that ask for a GPU; the very tuple of before where none has changed."""
         rows = self._pods.objects()
         if rows is not self._rows:
             self._rows = rows
@@ -113,7 +106,7 @@ class KubeletGrants:
 
     @property
     def is_answered(self) -> bool:
-        """Whether kubelet answered when it was last asked."""
+        """When it was last asked."""
         return self._answered > 0 and not self._trouble
 
     @property
@@ -123,22 +116,19 @@ class KubeletGrants:
         return self.is_answered and self._answered > self._noted
 
     def set_unallocated(self, uids: frozenset[str]) -> None:
-        """Sets the pods that have long been without what they ask for: they count as holding
-        nothing."""
+        """Sets the pods that have long been without what they ask for, and hold nothing."""
         if uids != self._unallocated:
             self._unallocated = uids
             self.count()
 
     def set_claims(self, claims: tuple[PreparedClaim, ...], unknown: str) -> None:
-        """Sets the claims that hold a grant here. unknown: why there may be more; empty where these
-        are all."""
+        """Sets the claims that hold a grant here. unknown: why there may be more, or empty."""
         self.claims = claims
         self.claims_unknown = unknown
         self.count()
 
     def _look_at_left(self, now: float) -> None:
-        """Kubelet, or the API, says that nobody has these claims any more; whether a process lives
-        the kernel says."""
+        """Nobody has these claims any more; whether a process lives the kernel says."""
         left = tuple(claim for claim in self.claims if claim.left)
         looked_at, before = self._living_at
         if left and (left != before or now - looked_at >= _PROCESSES_S):
@@ -167,7 +157,7 @@ class KubeletGrants:
         self.count()
 
     async def until_answered(self, deadline_s: float) -> str:
-        """Asks kubelet until it answers; empty, or why it did not by the deadline."""
+        """Empty once kubelet has answered, or why it did not by the deadline."""
         before = self._questions
         with suppress(TimeoutError):
             async with asyncio.timeout(deadline_s):
@@ -214,8 +204,8 @@ class KubeletGrants:
             )
 
     def _prove(self) -> None:
-        """Replaces a journal that cannot be read once kubelet has listed the devices of every pod
-        that was there."""
+        """Replaces an unreadable journal once kubelet has listed the devices of every pod of
+        then."""
         if not self._unreadable:
             return
         holding = {one.pod for one in self.held_devices if one.memory}
@@ -232,9 +222,8 @@ class KubeletGrants:
             self._log.info("journal written again", reason=reason)
 
     def load(self) -> None:
-        """Reads what an earlier agent answered in this boot. A journal that cannot be read is not
-        replaced before kubelet's list has made up for it, and until then nothing counts as
-        known."""
+        """Reads what an earlier agent answered in this boot. While the journal cannot be read,
+        nothing counts as known before kubelet's list has made up for it."""
         found: tuple[JournalEntry, ...] = ()
         try:
             if read := records.read(self._journal, _Journal):
@@ -264,9 +253,8 @@ class KubeletGrants:
         records.write(self._journal, _Journal(entries))
 
     def count(self) -> None:
-        """Makes the view again where something that it is made from has changed. To be called after
-        pods have changed. Once kubelet has listed the devices nothing is unknown: pods outlive it,
-        so its last list stands."""
+        """Makes the view again where something that it is made from has changed. Once kubelet has
+        listed the devices nothing is unknown: pods outlive it."""
         pods = self.pods_seen
         if self._rows is not self._counted_rows:
             self._counted_rows = self._rows
@@ -320,8 +308,7 @@ class KubeletGrants:
 
 
 def are_same(some: tuple[object, ...], others: tuple[object, ...]) -> bool:
-    """Whether they hold the very same objects: to compare their contents would cost as much as to
-    count again."""
+    """Whether they hold the very same objects: a comparison would cost as much as counting."""
     return len(some) == len(others) and all(
         one is other for one, other in zip(some, others, strict=True)
     )

@@ -1,12 +1,9 @@
 """Serves one resource to kubelet over its device plugin API v1beta1, and keeps it registered.
 
-A `Plugin` decides and answers in plain values. Kubelet shows the message of an exception in the
-pod's events. A refused Allocate is final, a refused PreStartContainer is retried.
-
-Kubelet 1.26 to 1.35 may close the connection of one plugin when another one of the same resource
-ends, since it knows plugins by resource only (kubernetes issues 121994 and 127803). So a resource
-is registered again as soon as either socket has been replaced or kubelet no longer reads its
-devices.
+Kubelet shows the message of an exception in the pod's events. A refused Allocate is final, a
+refused PreStartContainer is retried. Kubelet 1.26 to 1.35 may close the connection of one plugin
+when another one of the same resource ends (kubernetes issues 121994 and 127803): so a resource is
+registered again as soon as either socket has been replaced or kubelet no longer reads its devices.
 """
 
 import asyncio
@@ -42,8 +39,7 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in its stu
 
 
 class StartDeferred(Exception):
-    """The plugin refuses a start, for now or for good; the message says why. Not a failure, so it
-    is not logged."""
+    """The message says why. Not a failure, so it is not logged."""
 
 
 _OUTCOMES = {
@@ -57,20 +53,18 @@ class Plugin(Protocol):
     """What decides for one resource. Every method may be called several times at once."""
 
     def devices(self) -> AsyncIterator[tuple[Device, ...]]:
-        """All devices at once, then all of them again whenever one changes."""
+        """All devices, and all of them again whenever one changes."""
 
     async def preferred(
         self, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
-        """The ids that kubelet should take for one container. It may take others."""
+        """For one container. Kubelet may take others."""
 
     async def allocate(self, ids: Sequence[str]) -> Answer:
-        """What the container that receives these ids gets. Any exception refuses the pod;
-        InvalidInput is expected."""
+        """Any exception refuses the pod; InvalidInput is expected."""
 
     async def pre_start(self, ids: Sequence[str]) -> None:
-        """Returns if the container with these ids may start. An exception defers it: kubelet
-        retries."""
+        """An exception defers the start of the container with these ids: kubelet retries."""
 
 
 class _Stream(Generic[Value]):
@@ -157,9 +151,8 @@ class SocketServer:
     async def start(self) -> None:
         """Replaces what lies at the socket's path. KubeletUnavailable where the folder cannot be
         used."""
-        # Created under a temporary name, so that the socket is never there without answering; and
-        # gRPC, which deletes the name that it created when it stops, then does not delete the
-        # socket of another process.
+        # Under a temporary name the socket is never there without answering; gRPC, which deletes
+        # that name when it stops, does not delete the socket of another process.
         making = self._path.with_name(f".{secrets.token_hex(4)}")
         server = grpc.aio.server()
         self._add_to(server)
@@ -180,7 +173,7 @@ class SocketServer:
     async def send(
         self, values: AsyncIterator[Value], write: Callable[[Value], Awaitable[None]]
     ) -> None:
-        """Writes one value after the other, until there is none or the server stops."""
+        """Until there is no other value or the server stops."""
         stream = _Stream(values)
         self.streams.add(stream)
         try:
@@ -191,8 +184,7 @@ class SocketServer:
             await stream.close()
 
     async def stop(self) -> None:
-        """Ends the streams, lets the calls under way end, and removes the socket if it is still
-        ours."""
+        """Lets the calls under way end, and removes the socket if it is still ours."""
         server = self._server
         self._server = None
         if self.reachable:

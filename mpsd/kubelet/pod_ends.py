@@ -95,24 +95,25 @@ class PodEnds:
     # -- what is seen of pods ---------------------------------------------------------------------
 
     def see(self, before: NodePod | None, now: NodePod | None) -> None:
-        """What a pod was and is; None where it is not there."""
+        """None where it is not there."""
         if not self._drain_s:
             return
-        is_same = before is not None and now is not None and before.identity == now.identity
-        if before and not is_same:
+        now_s = processes.boot_time_s()
+        was_running = False
+        if before:
             pod = before.identity
-            self._put(rules.removed(self._ends.get(pod.uid), pod, processes.boot_time_s()))
+            if now and now.identity == pod:
+                was_running = before.deletion is None
+            else:
+                self._put(rules.removed(self._ends.get(pod.uid), pod, now_s))
         if now:
-            self._unheard.discard(now.identity.uid)
-            was_running = is_same and before is not None and before.deletion is None
-            self._see_deletion(now, was_running=was_running)
-
-    def _see_deletion(self, pod: NodePod, *, was_running: bool) -> None:
-        if pod.deletion:
-            name = pod.identity
-            now_s = processes.boot_time_s()
-            known = self._ends.get(name.uid)
-            self._put(rules.deleted(known, name, pod.deletion, now_s, was_running=was_running))
+            self._unheard.discard(now.uid)
+            if now.deletion:
+                known = self._ends.get(now.uid)
+                end = rules.deleted(
+                    known, now.identity, now.deletion, now_s, was_running=was_running
+                )
+                self._put(end)
 
     def _put(self, end: PodEnd) -> None:
         if end != self._ends.get(end.pod.uid):
@@ -148,14 +149,13 @@ class PodEnds:
     # -- what is done -----------------------------------------------------------------------------
 
     def _look_at_once(self) -> None:
-        """A change of a pod waits for no scan, and for nothing else in the event loop: kubelet's
-        first signal comes 10 to 30 ms after it."""
+        """Waits for no scan: kubelet's first signal comes 10 to 30 ms after the change."""
         if self._scan:
             with self._shortages.survived("pod ends"):
                 self.look(self._scan)
 
     def look(self, scan: Scan) -> None:
-        """Stops the clients whose time it is. To be called with each scan of the watchdog."""
+        """Stops the clients whose time it is. For each scan of the watchdog."""
         self._scan = scan
         if not self._drain_s:
             self._ends.clear()
@@ -201,8 +201,7 @@ class PodEnds:
             del self._failed[process]
 
     def _tell(self, pods: Iterable[str], now_s: float, pod_end_s: float) -> None:
-        """Logs when the clients of these pods, by uid, are stopped, and again where that has
-        changed."""
+        """Logs when the clients of these pods, by uid, are stopped."""
         for uid in pods:
             end = self._ends[uid]
             at_s = rules.stop_at_s(end, pod_end_s)
@@ -223,7 +222,7 @@ class PodEnds:
             self._begun.add(client.process)
 
     def _tell_failure(self, client: Client, error: NotEnded) -> None:
-        """Once for each reason. That it has ended by itself is what most do in that moment."""
+        """Once for each reason."""
         if self._failed.get(client.process) != str(error):
             self._failed[client.process] = str(error)
             tell = self.log.warning if isinstance(error, NotKilled) else self.log.info

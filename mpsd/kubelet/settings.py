@@ -21,11 +21,10 @@ _LONGEST_DRIVER = 63  # of a driver's name in Kubernetes
 
 @dataclass(frozen=True, slots=True)
 class KubeletSettings:
-    """kubelet_directory: kubelet's root, with device-plugins/ in it. port 0: the kernel chooses.
-    kubeconfig None: the service account of this pod. dra_driver: the name under which resource
-    claims are served in place of the device plugins, unless the policy goes by a label that the
-    Node lacks; empty where they are not. startup_taint: the key of a taint of this Node that is
-    removed once its GPUs are served; empty for none."""
+    """kubelet_directory: kubelet's root. port 0: the kernel chooses. kubeconfig None: the service
+    account of this pod. dra_driver: serves resource claims in place of the device plugins, unless
+    the policy goes by a label that the Node lacks; empty for none. startup_taint: removed from this
+    Node once its GPUs are served; empty for none."""
 
     node: str
     kubelet_directory: Path

@@ -1,8 +1,7 @@
 """The HTTP API for kube-scheduler and for clients of gpushare, its listener and its metrics.
 
-While the ledger cannot be used, requests fail instead of being answered with a guess, so pods wait.
-What cannot be read is answered 400 with the problem. Labels of metrics come from closed sets, never
-from a request.
+While the ledger cannot be used, requests fail, so pods wait. What cannot be read is answered 400.
+Labels of metrics come from closed sets, never from a request.
 """
 
 import asyncio

@@ -1,10 +1,9 @@
 """Binds a pod to a node and to GPUs of it, with a reservation first, so that no scheduler gives
 them away twice.
 
-The reservation is written with the resourceVersion by which the capacity was counted; after a
-conflict it is counted again. It counts here from the moment a bind comes, and those of all binds to
-a node that wait are written at once. An interruption before the binding leaves a reservation, which
-ends by itself; one after it leaves a pod whose annotations say which GPUs it has.
+A reservation counts here from the moment a bind comes, and those of all binds to a node that wait
+are written at once. An interruption before the binding leaves a reservation, which ends by itself;
+one after it leaves a pod whose annotations say which GPUs it has.
 
 Rights: get and patch mpsnodes; get pods; create pods/binding.
 """
@@ -52,8 +51,8 @@ _HELD_S = 2.0
 
 @dataclass(slots=True)
 class _Wanted:
-    """A bind that needs a reservation. chosen: None where nothing fits any more, and `refusal` says
-    why. is_reserved: the server has `chosen`."""
+    """A bind that needs a reservation. chosen: None where nothing fits any more, as `refusal`
+    says."""
 
     pod: SharedPod
     chosen: "Chosen | None" = None
@@ -63,8 +62,7 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The GPUs for a pod. dev_mib: what the first may give away in all. since: when chosen, by the
-    ledger's clock."""
+    """dev_mib: what the first may give away in all. since: by the ledger's clock."""
 
     gpus: tuple[GpuName, ...]
     memory_mib: int
@@ -109,8 +107,8 @@ class _AlreadyBound(Exception):
 
 
 class Binder:
-    """Binds pods. Any number of binds may run at once; those of one pod wait for each other. Of
-    those to one node, one at a time writes reservations, for all that wait."""
+    """Any number of binds may run at once; those of one pod wait for each other. Of those to one
+    node, one at a time writes reservations, for all that wait."""
 
     def __init__(self, kube: Kube, ledger: ClusterLedger) -> None:
         self._kube = kube
@@ -196,8 +194,8 @@ class Binder:
             raise _NotBound(str(error)) from None
 
     async def _unbound(self, args: BindArgs) -> Object:
-        """The pod as the server has it now, if it can be bound. Else _NotBound, _BindUnknown where
-        the server does not answer, _AlreadyBound where it is bound to this node already."""
+        """The pod as the server has it now, if it can be bound. Else _NotBound, _BindUnknown or
+        _AlreadyBound."""
         try:
             pod = await self._kube.get(PODS, args.pod_name, args.pod_namespace)
         except NotFound:
@@ -218,8 +216,7 @@ class Binder:
         return pod
 
     async def _reserve(self, pod: SharedPod, known: KnownNode) -> Chosen:
-        """The GPUs that the pod gets, once the server has the reservation. _NotReserved where it
-        gets none."""
+        """Once the server has the reservation. _NotReserved where there can be none."""
         wanted = self._wanted.setdefault(known.name, {})
         uid = pod.name.uid
         wanted[uid] = one = _Wanted(pod)
@@ -279,8 +276,8 @@ class Binder:
         return Chosen(gpus, request.memory_mib, dev_mib, ledger.policy, self._ledger.now())
 
     async def _write(self, known: KnownNode) -> bool:
-        """Writes the reservations that count, and those of all binds that wait, once more by what
-        is known of the node now. False after a conflict; the new MPSNode is known then."""
+        """Writes the reservations that count, and those of all binds that wait. False after a
+        conflict; the new MPSNode is known then."""
         waiting = [one for one in self._wanted.get(known.name, {}).values() if not one.is_reserved]
         for one in waiting:
             self._choose(one, known)

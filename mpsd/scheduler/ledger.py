@@ -35,9 +35,8 @@ from mpsd.scheduler.rules.reservations import PodState, Reservation
 
 
 class KnownPods:
-    """The pods of a cluster that request GPUs, and those that have ended. remembered_s: how long an
-    end is remembered. A pod has ended only if it was there and is gone; one that was never seen may
-    still come."""
+    """The pods of a cluster that request GPUs, and those that have ended, for remembered_s. A pod
+    has ended only if it was there and is gone; one that was never seen may still come."""
 
     def __init__(self, remembered_s: float) -> None:
         self._remembered_s = remembered_s
@@ -76,10 +75,9 @@ _COARSE_S = 1.0  # that a row may be late where only time has passed
 
 
 class Rows:
-    """The rows of a table that have to be written. Each is written once for all changes, before it
-    is read or soon. write: writes one row, and returns when it changes if nothing else happens;
-    None: never. now: of the same clock. is_due: whether they are wanted yet; until then changes are
-    only noted."""
+    """The rows of a table that have to be written, each once for all changes, before it is read or
+    soon. write: writes one, and returns when it changes if nothing else happens; None: never. now:
+    of the same clock. is_due: until then changes are only noted."""
 
     def __init__(
         self,
@@ -218,8 +216,8 @@ class ClusterLedger:
         return sorted(known.pods.values(), key=lambda pod: (pod.created, pod.name.uid))
 
     def reserved_for(self, uid: str) -> Mapping[str, NodeCapacity]:
-        """By node with a reservation for this pod, the capacity without it: an interrupted bind may
-        have left it."""
+        """By node with a reservation for this pod, as of an interrupted bind, the capacity without
+        it."""
         found: dict[str, NodeCapacity] = {}
         for name in self._reserved.get(uid, ()):
             if ledger := self.without(self._nodes[name], uid):
@@ -227,8 +225,7 @@ class ClusterLedger:
         return found
 
     def without(self, known: KnownNode, uid: str) -> NodeCapacity | None:
-        """The node's capacity now, without the reservation for one pod. None where it has no
-        MPSNode."""
+        """Without the reservation for one pod. None where the node has no MPSNode."""
         others = (one for one in self.reservations(known) if one.pod.uid != uid)
         return known.ledger(self._policy(), others)
 
@@ -240,8 +237,7 @@ class ClusterLedger:
         return known.reservations.written(uid, partial(self._state, known), self.now())
 
     def take_answer(self, known: KnownNode, thing: Object, refused: str = "") -> None:
-        """Takes an MPSNode from an answer of the server, ahead of the watch. refused: as in
-        `KnownNode`."""
+        """Takes an MPSNode from an answer of the server. refused: as in `KnownNode`."""
         if known.take_answer(read_reported(thing), self.now(), refused):
             self.reservations_changed(known)
 

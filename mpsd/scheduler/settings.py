@@ -18,12 +18,8 @@ from mpsd.platform.settings import KUBECONFIG, Listen, Setting, address, path, p
 @dataclass(frozen=True, slots=True)
 class SchedulerSettings:
     """port, metrics_port: 0 lets the kernel choose. kubeconfig None: the service account of this
-    pod.
-
-    certificate_directory, client_authority: both are named, for TLS with client certificates, or
-    neither is. listen: where readers are served. drain_s: from SIGTERM until nobody can connect any
-    more. in_pod: whether there is a service account.
-    """
+    pod. certificate_directory, client_authority: both or neither. listen: where readers are served.
+    drain_s: from SIGTERM until nobody can connect any more. in_pod: there is a service account."""
 
     address: str
     port: int

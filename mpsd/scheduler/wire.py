@@ -106,8 +106,8 @@ class Candidates:
 
 
 class CandidatesReader:
-    """Reads requests to filter and prioritize. The names of thousands of nodes come again and
-    again: the same bytes give the very same tuple, by which the table keeps its results."""
+    """Reads requests to filter and prioritize. The same bytes of names give the very same tuple, by
+    which the table keeps its results."""
 
     def __init__(self) -> None:
         self._names: RecentValues[bytes, tuple[str, ...]] = RecentValues(_KEPT)
@@ -132,8 +132,8 @@ class CandidatesReader:
 def filter_answer(
     passing: Sequence[str], failed: Mapping[str, str], never: Mapping[str, str]
 ) -> bytes:
-    """passing: some of the nodes asked about. failed: why the others do not, by name. never: those
-    of `failed` that would not either if every pod there were stopped."""
+    """failed: why nodes do not pass, by name. never: those of `failed` that would not either if
+    every pod there were stopped."""
     return msgspec.json.encode(_Filtered(passing, failed, never))
 
 

@@ -40,16 +40,14 @@ _LEFT_S = 60.0  # that a claim must be without any pod before mpsd asks whether 
 
 @dataclass(frozen=True, slots=True)
 class _ClaimJournal:
-    """As it is on disk."""
-
     claims: tuple[PreparedClaim, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimPlace:
     """Where claims are served. driver: empty where they are no longer. pool: the name of the node.
-    journal: the file of what is prepared. cdi: the folder in which the container runtime looks for
-    devices. registry: kubelet's plugins_registry."""
+    journal: the file of what is prepared. cdi: the container runtime's folder of devices. registry:
+    kubelet's plugins_registry."""
 
     driver: str
     pool: str
@@ -61,8 +59,7 @@ class ClaimPlace:
 
 
 class ClaimDriver:
-    """kube: where the claims are read. agent: which raises limits for claims, and ends their
-    grants."""
+    """agent: raises limits for claims, and ends their grants."""
 
     def __init__(
         self,
@@ -91,8 +88,7 @@ class ClaimDriver:
 
     @property
     def _node(self) -> ClaimNode:
-        """With the domains of this moment: a claim of one GPU may be in a domain that was joined
-        for others."""
+        """With the domains of now: a claim of one GPU may be in one that was joined for others."""
         place = self._place
         return ClaimNode(
             place.driver, place.pool, place.gpus(), self._agent.domains.now, processes.boot_id()
@@ -101,8 +97,8 @@ class ClaimDriver:
     # -- the journal ------------------------------------------------------------------------------
 
     def load(self) -> None:
-        """Reads what an earlier agent prepared in this boot. While a journal that cannot be read is
-        not made again from the API, nothing counts as known."""
+        """Reads what an earlier agent prepared in this boot. While the journal cannot be read, and
+        is not made again from the API, nothing counts as known."""
         found: tuple[PreparedClaim, ...] = ()
         try:
             if journal := records.read(self._place.journal, _ClaimJournal):
@@ -142,7 +138,7 @@ class ClaimDriver:
 
     def note_pods(self) -> None:
         """Writes down the pods that have come to a claim: kubelet does not ask again for them, and
-        after a restart their processes must be known while the API server is away."""
+        their processes must be known while the API server is away."""
         rows = self._ledger.rows
         claims = self._claims
         if self._unreadable or are_same((rows, claims), self._noted):
@@ -158,8 +154,7 @@ class ClaimDriver:
         self, namespace: str, name: str, uid: str
     ) -> tuple[PreparedClaim, tuple[str, ...]]:
         """The claim, and what its containers get beside its own CDI devices. InvalidInput,
-        StartDeferred, KubeError or OSError with the reason why they get nothing yet; kubelet tries
-        again."""
+        StartDeferred, KubeError or OSError; kubelet tries again."""
         async with self._lock:
             claim = await self._prepared(namespace, name, uid)
         if why := await self._agent.until_allowed(claim.domain, claim.memory_mib, _START_S):
@@ -210,7 +205,7 @@ class ClaimDriver:
         return rules.read_claim(thing, uid, self._node, self._policy(), time.time(), started)
 
     async def _with_priority(self, claim: PreparedClaim) -> PreparedClaim:
-        """With what the policy says of its pods, once they are known."""
+        """Once its pods are known."""
         deadline = time.monotonic() + _API_LAG_S
         while self._policy().gpu_priority.by != "none" and time.monotonic() < deadline:
             if {row.identity for row in self._ledger.rows}.issuperset(claim.pods):
@@ -219,8 +214,8 @@ class ClaimDriver:
         return rules.with_priority(claim, self._ledger.rows, self._policy())
 
     async def unprepare(self, uid: str) -> None:
-        """Gives the claim up, whether or not it is still there, and waits a moment for its end.
-        OSError where that cannot be recorded."""
+        """Gives the claim up, and waits a moment for its end. OSError where that is not
+        recorded."""
         async with self._lock:
             self._path(uid).unlink(missing_ok=True)
             # without its file and without processes it does not count when that is made again
@@ -238,7 +233,7 @@ class ClaimDriver:
             self._log.info("unprepared", claim=str(claim), reason=why)
 
     def _end(self, uid: str) -> None:
-        """Ends the grant of a claim that has left, now that nothing of it lives. OSError."""
+        """Of a claim that has left, now that nothing of it lives. OSError."""
         claim = self._claims.get(uid)
         if claim and claim.left:  # else kubelet has prepared it again a moment ago
             self._keep({other: kept for other, kept in self._claims.items() if other != uid})
@@ -249,7 +244,6 @@ class ClaimDriver:
         return self._place.cdi / cdi.file_of(self._place.driver, uid)
 
     def _write_file(self, claim: PreparedClaim, answer: Answer) -> None:
-        """Whole or not at all: a container runtime may read it at any moment."""
         path = self._path(claim.uid)
         content = cdi.spec_of(self._place.driver, claim, answer)
         with suppress(FileNotFoundError):
@@ -271,8 +265,8 @@ class ClaimDriver:
     # -- what kubelet does not tell ---------------------------------------------------------------
 
     async def run(self) -> None:
-        """Reads an unreadable journal's claims from the API again, and ends grants of claims that
-        are gone though kubelet, which has forgotten them, did not say so."""
+        """Reads an unreadable journal's claims from the API, and ends grants of claims that kubelet
+        has forgotten without giving them up."""
         while True:
             try:
                 async with self._lock:
@@ -289,8 +283,7 @@ class ClaimDriver:
             await asyncio.sleep(_LOOK_S)
 
     async def _restore(self) -> None:
-        """InvalidInput for a claim whose programs run, and of which nobody can say what it
-        takes."""
+        """InvalidInput for a claim whose programs run, where nobody can say what it takes."""
         if not self._ledger.pods_synced:
             return
         found: dict[str, PreparedClaim] = {}
@@ -309,8 +302,8 @@ class ClaimDriver:
         self._log_unserved()
 
     async def _restored(self, namespace: str, name: str, uid: str) -> PreparedClaim | None:
-        """None for a claim of another driver, and for one that is not allocated or was never
-        prepared, where it cannot be."""
+        """None for one of another driver, or not allocated, or never prepared, where it cannot
+        be."""
         started, priority = self._started_with(uid)
         here = [row for row in self._ledger.rows if row.namespace == namespace]
         pods = {row.uid for row in here if name in row.claims}
@@ -329,9 +322,9 @@ class ClaimDriver:
         return replace(claim, priority=priority)
 
     def _started_with(self, uid: str) -> tuple[int | None, int | None]:
-        """The cap of threads, None where it was not prepared, and the priority that programs of a
-        prepared claim were started with. An agent that no longer serves claims cannot see their
-        files: none of its claims is taken for one that was not."""
+        """The cap of threads, None where it was not prepared, and the priority that its programs
+        were started with. An agent that no longer serves claims cannot see their files: all
+        count."""
         try:
             spec = self._path(uid).read_bytes()
             return cdi.started_with(spec) or _WHOLE_PERCENT, cdi.started_with(spec, CLIENT_PRIORITY)
@@ -365,8 +358,7 @@ class ClaimDriver:
                 self._keep_one(replace(claim, pods=stay))
 
     async def _is_gone(self, claim: PreparedClaim) -> bool:
-        """Whether the claim is gone, or is reserved for nobody. KubeError where that cannot be
-        known."""
+        """Or reserved for nobody. KubeError where that cannot be known."""
         try:
             thing = await self._kube.get(RESOURCE_CLAIMS, claim.name, claim.namespace)
         except NotFound:

@@ -1,12 +1,9 @@
-"""Resource claims on one node: what is offered to the scheduler in the ResourceSlice, what kubelet
-has prepared, and the health of the GPUs.
+"""Resource claims on one node: what is offered in the ResourceSlice, what kubelet has prepared, and
+the health of the GPUs.
 
-Kubelet deletes the slices of a driver that has left, and all of a node when it starts itself; so
-the agent only has to write. Every write raises the generation of the pool above that of any slice
-that is there, which then no longer counts; one that another one overtook is tried again.
-
-Where the node serves its GPUs by the device plugins, only what an earlier agent prepared is known
-here, and counts.
+Kubelet deletes the slices of a driver that has left, and all of a node when it starts; so the agent
+only has to write. Every write raises the generation of the pool above that of any slice there.
+Where the node serves by device plugins, only what an earlier agent prepared counts.
 """
 
 import asyncio
@@ -43,7 +40,7 @@ _UNWRITTEN = "the ResourceSlice is not written yet"
 
 @dataclass(frozen=True, slots=True)
 class _Slice:
-    """One of the pool's as the API has it. content: empty where mpsd did not write it."""
+    """content: empty where mpsd did not write it."""
 
     name: str
     version: str
@@ -82,8 +79,7 @@ class SlicePublisher:
             self._news.set()
 
     async def withdraw(self) -> None:
-        """Offers nothing any more, before the driver leaves. Kubelet deletes the slice too, but
-        half a minute later."""
+        """Offers nothing any more. Kubelet deletes the slice too, but half a minute later."""
         self.offer(())
         with suppress(TimeoutError):
             async with asyncio.timeout(_WITHDRAWN_S):
@@ -167,8 +163,8 @@ class NodeClaims:
         return (self._server.trouble or self._slices.trouble) if self.serves else ""
 
     def update(self, view: NodeView) -> None:
-        """Offers what this look at the node found. What others hold is not known in every look:
-        then it stays. What a claim that has left still holds the scheduler does not count."""
+        """Offers what this look at the node found, where it is known what others hold. A claim that
+        has left the scheduler does not count."""
         self._driver.note_pods()
         if not self.serves:
             return

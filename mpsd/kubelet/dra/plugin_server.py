@@ -38,7 +38,7 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in its stu
 
 @dataclass(frozen=True, slots=True)
 class DeviceHealth:
-    """trouble: why programs on it cannot be well, by the name of the GPU; empty while they can."""
+    """trouble: why programs on it cannot be well; empty while they can."""
 
     pool: str
     device: str
@@ -51,8 +51,7 @@ class DraServer(
     health_services.DRAResourceHealthServicer,
     registration_services.RegistrationServicer,
 ):
-    """driver: the name that kubelet and allocations know it by. folder: kubelet's
-    plugins_registry."""
+    """folder: kubelet's plugins_registry."""
 
     def __init__(self, driver: str, folder: Path, claims: ClaimDriver) -> None:
         super().__init__(folder / f"{driver}-reg.sock", _STOP_S)
@@ -126,8 +125,7 @@ class DraServer(
     async def _answers(
         self, request: Any, answer: Callable[[wire.Claim], Awaitable[Any]], refused: Any
     ) -> dict[str, Any]:
-        """By uid, the answer for each claim; where it went wrong, `refused` with the reason, which
-        kubelet shows in the pod's events."""
+        """By uid; where it went wrong, `refused` with the reason, for the pod's events."""
         answers = {}
         for claim in request.claims:
             try:

@@ -1,9 +1,8 @@
-"""Devices and what a container gets for them: their ids, whether they can go together, and the
-answer to kubelet.
+"""Devices (`<UUID>/<n>`: a unit of a GPU's memory; `percent/<n>`: a percent of any GPU's threads),
+whether they can go together, and the answer to kubelet.
 
-A device is one unit of a GPU's memory, `<UUID>/<n>`, or one percent of the threads of any GPU,
-`percent/<n>`. The ids alone say which GPU and how much memory a container gets, so a wrong guess at
-the pod can never lift a memory limit.
+The ids alone say which GPU and how much memory a container gets, so a wrong guess at the pod can
+never lift a memory limit.
 """
 
 import re
@@ -42,16 +41,14 @@ _STAYS_HEALTHY = frozenset({State.FAULT, State.STARTING, State.DOWN})
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device of a resource. A container keeps a device that becomes unhealthy; no other one
-    gets it."""
+    """A container keeps one that becomes unhealthy; no other gets it."""
 
     id: str
     healthy: bool
 
 
 def memory_devices(gpus: Sequence[Gpu], policy: Policy) -> tuple[str, ...]:
-    """`<UUID>/<n>` for every whole unit (policy.resources.memory_unit_mib) that each GPU may give
-    away."""
+    """For every whole unit (policy.resources.memory_unit_mib) that each GPU may give away."""
     unit_mib = policy.resources.memory_unit_mib
     found: list[str] = []
     for gpu in gpus:
@@ -60,8 +57,7 @@ def memory_devices(gpus: Sequence[Gpu], policy: Policy) -> tuple[str, ...]:
 
 
 def units_claimed(claims: Iterable["Allocation"], policy: Policy) -> Mapping[str, int]:
-    """By UUID, how many units resource claims hold, which kubelet must not give away as devices
-    too."""
+    """By UUID, how many units resource claims hold, which are no devices for others."""
     units: Counter[str] = Counter()
     for claim in claims:
         each = -(-claim.memory_mib // policy.resources.memory_unit_mib)
@@ -77,14 +73,14 @@ def without_room(devices: Sequence[str], claimed: Mapping[str, int]) -> frozense
 
 
 def percent_devices(gpus: Sequence[Gpu], policy: Policy) -> tuple[str, ...]:
-    """`percent/<n>` for every percent of the threads that all GPUs together may give away."""
+    """For every percent that all GPUs together may give away."""
     percents = policy.oversubscription.thread_percent * len(gpus)
     return tuple(f"{PERCENT}/{n}" for n in range(percents))
 
 
 def healthy(state: State | None, was_ready: bool) -> bool:
-    """Whether kubelet may give a GPU's devices to new pods. state None: its domain has no daemon
-    yet. was_ready: the domain has been ready since the agent or the daemon started."""
+    """Whether new pods may get a GPU's devices. state None: its domain has no daemon yet.
+    was_ready: since the agent or the daemon started."""
     return state is State.READY or (was_ready and state in _STAYS_HEALTHY)
 
 
@@ -117,8 +113,7 @@ def number_of(device_id: str) -> int:
 
 
 def units_by_gpu(ids: Iterable[str]) -> Counter[str]:
-    """From UUID to the number of units there, in the order of their first ids. InvalidInput for
-    unknown ids."""
+    """Of each UUID. InvalidInput for unknown ids."""
     named = tuple(ids)
     if unknown := [device_id for device_id in named if not gpu_of(device_id)]:
         raise InvalidInput("the devices", _unknown(unknown))
@@ -126,7 +121,7 @@ def units_by_gpu(ids: Iterable[str]) -> Counter[str]:
 
 
 def gpus_of(ids: Iterable[str]) -> tuple[str, ...]:
-    """The UUIDs of all that these devices are of, in the order of their first ids."""
+    """Their UUIDs, in the order of their first ids."""
     return tuple(dict.fromkeys(filter(None, map(gpu_of, ids))))
 
 
@@ -136,7 +131,7 @@ def names_by_gpu(domains: Iterable[Domain]) -> dict[str, str]:
 
 
 def domain_with(gpus: Iterable[str], domains: Iterable[Domain]) -> Domain | None:
-    """The domain that has all of these GPUs; None where none has."""
+    """None where none has all of these GPUs."""
     wanted = frozenset(gpus)
     return next((domain for domain in domains if wanted.issubset(domain.gpus)), None)
 
@@ -150,7 +145,6 @@ def _unknown(ids: Sequence[str]) -> Iterator[Problem]:
 
 
 def spread(units: Mapping[str, int]) -> str:
-    """How many devices are on which GPU, for people."""
     return " and ".join(f"{count} of {uuid}" for uuid, count in units.items())
 
 
@@ -243,8 +237,8 @@ def _subject(container: RequestingContainer | None) -> str:
 def misplaced(
     units: Mapping[str, int], domains: Sequence[str], holds: str
 ) -> Iterator[tuple[str, str]]:
-    """Why no container can have these units together: the rule's name, and the sentence. domains:
-    the names of those that the GPUs are of. holds: what the sentence begins with."""
+    """Why no container can have these units together: rule and sentence. domains: the names of
+    those that the GPUs are of. holds: how the sentence begins."""
     those = f"{holds} {spread(units)}"
     if len(domains) > 1:
         of = f"of the domains {', '.join(domains)}; a container must be in one domain"
@@ -295,7 +289,6 @@ def _refused(
 
 
 def _room(gpus: int) -> str:
-    """What to do where the GPUs that were free did not do."""
     return _ROOM if gpus == 1 else _ROOM_OF_SEVERAL.format(gpus=gpus)
 
 
@@ -326,7 +319,7 @@ _CDI_KIND = "nvidia.com/gpu"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a container gets with its devices. cdi: names such as `vendor.com/class=name`."""
+    """cdi: names such as `vendor.com/class=name`."""
 
     environment: Mapping[str, str] = field(default_factory=dict)
     mounts: tuple[HostMount, ...] = ()
@@ -347,10 +340,9 @@ class DeviceListStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeConditions:
-    """What is the same for every container of this node. run_directory: mpsd's, on the host. The
-    rest is for simulated GPUs, and empty for real ones. extra: variables; shared: folders of the
-    host that a container sees at the same path; device_lists: variables that take the UUIDs, in
-    place of the device nodes that a container runtime would make."""
+    """What is the same for every container of this node. run_directory: on the host. The rest is
+    for simulated GPUs. extra: variables; shared: folders of the host, at the same path inside;
+    device_lists: variables that take the UUIDs in place of device nodes."""
 
     run_directory: str
     strategy: DeviceListStrategy
@@ -387,12 +379,11 @@ def memory_answer(allocation: Allocation, conditions: NodeConditions) -> Answer:
 
 
 def percent_answer(thread_percent: int) -> Answer:
-    """For the percent resource, which names no GPU."""
     return Answer(environment={THREAD_PERCENT: str(thread_percent)})
 
 
 def _gpus_answer(uuids: Sequence[str], strategy: DeviceListStrategy) -> Answer:
-    """What makes the container runtime put these GPUs into the container, and no others."""
+    """What makes the container runtime put in these GPUs alone."""
     cdi = tuple(f"{_CDI_KIND}={uuid}" for uuid in uuids)
     match strategy:
         case DeviceListStrategy.ENVVAR:

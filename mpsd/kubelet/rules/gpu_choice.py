@@ -39,9 +39,8 @@ CHOICE_KEYS = (GPU, f"{_V1}IDX", f"{_V2}allocation")  # by which `chosen_gpus` r
 
 
 def chosen_gpus(annotations: Mapping[str, str], gpus: Sequence[GpuName]) -> tuple[str, ...]:
-    """The UUIDs of the GPUs of this node that the pod's annotations name, in the order of `gpus`;
-    () for none. The first format that names one decides; gpushare's ordinals name no MIG
-    instances."""
+    """The UUIDs that the pod's annotations name, in the order of `gpus`; () for none. The first
+    format that names one decides; gpushare's ordinals name no MIG instances."""
     own = _names(annotations, GPU)
     found = tuple(gpu.uuid for gpu in gpus if gpu.uuid in own)
     whole = [gpu for gpu in gpus if not gpu.instance]
@@ -74,10 +73,9 @@ def _ordinals(text: str) -> Iterator[str]:
 def annotations_for(
     pod: NodePod, held: Sequence[ContainerDevices], gpus: Sequence[Gpu], policy: Policy, at_ns: int
 ) -> dict[str, str]:
-    """All annotations of mpsd for a pod that holds these devices; {} for one that holds none. What
-    kubelet gave replaces what a scheduler chose. at_ns: nanoseconds since 1970 when the devices
-    were allocated, used where the pod has no time of its own yet. v1 has no form for several
-    GPUs."""
+    """All annotations of mpsd for a pod that holds these devices, whatever a scheduler chose; {}
+    for none. at_ns: when they were allocated, since 1970, for a pod that has no time of its own
+    yet. v1 has no form for several GPUs."""
     own = [one for one in held if one.pod == (pod.namespace, pod.name)]
     units = _by_gpu({device_id for one in own for device_id in one.memory}, gpus)
     if not units:
@@ -95,9 +93,8 @@ def annotations_for(
 def annotations_at_bind(
     gpus: Sequence[GpuName], memory_mib: int, dev_mib: int, policy: Policy, at_ns: int
 ) -> dict[str, str]:
-    """What a scheduler writes on a pod with its binding. gpus: those chosen, of one domain.
-    memory_mib: on each of them. dev_mib: what the first of them may promise in all. at_ns: now,
-    since 1970."""
+    """What a scheduler writes on a pod with its binding. memory_mib: on each GPU. dev_mib: what the
+    first may promise in all. at_ns: now, since 1970."""
     wanted = {GPU: ",".join(gpu.uuid for gpu in gpus)}
     unit_mib = policy.resources.memory_unit_mib
     if len(gpus) == 1:
@@ -106,8 +103,7 @@ def annotations_at_bind(
 
 
 def _by_gpu(ids: Iterable[str], gpus: Sequence[Gpu]) -> dict[Gpu, int]:
-    """From each GPU of this node that has any of these devices to their number, in the order of
-    `gpus`."""
+    """How many are on each GPU that has any, in the order of `gpus`."""
     count = Counter(map(gpu_of, ids))
     return {gpu: count[gpu.uuid] for gpu in gpus if count[gpu.uuid]}
 
@@ -150,11 +146,9 @@ def preferred(
     policy: Policy,
     held: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """The ids to take, always `size` of them with `must_include`; Allocate refuses them where
-    nothing fits one domain. rooms: of all GPUs of the node, so that one without threads or clients
-    left is avoided where another one would do. held: devices that other containers of the pod have;
-    their GPUs come first, then those that the scheduler wrote on the pod, then the policy's
-    placement."""
+    """The ids to take, always `size` of them; Allocate refuses them where nothing fits one domain.
+    rooms: of all GPUs of the node. held: devices that other containers of the pod have; their GPUs
+    come first, then those that the scheduler wrote on the pod, then the policy's placement."""
     unit_mib = policy.resources.memory_unit_mib
     percent: int | None = None
     chosen: Iterable[str] = ()
@@ -176,10 +170,8 @@ def preferred(
 
 
 class Offer:
-    """The choice that kubelet offers: `size` ids of `available`, with `must_include` among them, on
-    so many GPUs.
-
-    must, free: ids, in order. each: units on each of `gpus` GPUs, with `rest` left over."""
+    """The choice that kubelet offers. must, free: ids, in order. each: units on each of `gpus`
+    GPUs, with `rest` left over."""
 
     def __init__(
         self, available: Sequence[str], must_include: Sequence[str], size: int, gpus: int
@@ -196,14 +188,13 @@ class Offer:
         return self.inside[uuid] + self.left[uuid]
 
     def fits(self, uuid: str) -> bool:
-        """Whether this GPU could be one of the container's."""
         return self.rest == 0 and self.inside[uuid] <= self.each <= self.units(uuid)
 
     def select(
         self, among: Sequence[GpuCapacity], wish: frozenset[str] | None, group: Mapping[str, str]
     ) -> tuple[str, ...]:
-        """GPUs that can be had together and hold what must be included, and are of the wish or hold
-        all of it; () for none. group: by GPU, as `together` has it."""
+        """GPUs that can be had together (by `group`) and hold what must be included, and are of the
+        wish or hold all of it; () for none."""
         needed = self.inside.keys() - {""}
         for domain in dict.fromkeys(group[room.gpu.uuid] for room in among):
             here = [room.gpu.uuid for room in among if group[room.gpu.uuid] == domain]
@@ -215,7 +206,7 @@ class Offer:
         return ()
 
     def taken_from(self, selected: Sequence[str]) -> tuple[str, ...]:
-        """The ids of the container on these GPUs, the same number on each."""
+        """As many on each."""
         taken = [*self.must]
         for uuid in selected:
             free = [one for one in self.free if gpu_of(one) == uuid]
@@ -226,8 +217,8 @@ class Offer:
 @dataclass(frozen=True, slots=True)
 class SharedPod:
     """A pod of the cluster as a scheduler needs it. request: on each of its GPUs, when it holds
-    most. node: empty where it is not bound. choice: its annotations that name GPUs. created: RFC
-    3339. finished: it holds nothing any more. terminating: its deletion was requested."""
+    most. node: empty where it is not bound. choice: its annotations by CHOICE_KEYS. created: RFC
+    3339. terminating: its deletion was requested."""
 
     name: PodName
     request: Request
@@ -241,7 +232,7 @@ class SharedPod:
 
 
 def read_shared_pod(thing: object, policy: Policy) -> SharedPod | None:
-    """The pod in a decoded object of the API; None for what asks for no GPU or cannot be read."""
+    """None for what asks for no GPU or cannot be read."""
     pod = pod_in(thing)
     if pod is None:
         return None

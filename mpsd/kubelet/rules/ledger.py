@@ -52,11 +52,10 @@ class ContainerDevices:
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
     """What was answered to one Allocate. pod: the container, None where it was not known.
-    thread_percent None: no cap was answered. at: seconds since 1970. uid: of the pod, so that a
-    later pod of the same name is not taken for it. unit_mib: what each device was worth; 0 where
-    that was not recorded, and then the policy's unit counts. priority: None where none was
-    answered. answered_for: the uid of the pod whose priority that is, which may not be `uid`: that
-    is corrected by what kubelet lists."""
+    thread_percent None: no cap was answered. at: seconds since 1970. uid: of the pod. unit_mib:
+    what each device was worth; 0 where that was not recorded, and the policy's unit counts.
+    priority: None where none was answered. answered_for: the uid of the pod whose priority that is;
+    `uid` may be corrected since."""
 
     resource: Kind
     ids: tuple[str, ...]
@@ -75,7 +74,7 @@ class JournalEntry:
         return self.pod.pod_key if self.pod else None
 
     def names_one_of(self, pods: Mapping[PodKey, NodePod]) -> bool:
-        """Whether it names one of these pods, and not an earlier pod of that name."""
+        """And not an earlier pod of that name."""
         pod = pods.get(self.pod_key or ("", ""))
         return pod is not None and not pod.is_finished and self.uid in ("", pod.uid)
 
@@ -87,7 +86,7 @@ Pods = Sequence[NodePod]
 
 
 def counted(rows: Iterable[NodePod]) -> tuple[object, ...]:
-    """What of pods the view is made from: not what changes most, such as annotations."""
+    """What of pods the view is made from."""
     of_grants = ("uid", "phase", "static_uid", "requests", "claims", "priority", "ends")
     return tuple(map(attrgetter(*of_grants), rows))
 
@@ -109,8 +108,8 @@ def by_devices(journal: Journal) -> dict[frozenset[str], JournalEntry]:
 
 
 def served(resource: Kind, held: Held, journal: Journal, pods: Pods) -> frozenset[ContainerName]:
-    """The containers that have their devices of this resource, according to kubelet or the journal.
-    An entry does not count where kubelet has given one of its devices to another pod."""
+    """The containers that have their devices of this resource. An entry does not count where
+    kubelet has given one of its devices to another pod."""
     found: set[ContainerName] = set()
     owners: dict[str, PodKey] = {}
     for one in held:
@@ -130,8 +129,7 @@ def corrected(
     journal: Journal, asked_with: Journal, held: Held, pods: Pods
 ) -> tuple[JournalEntry, ...]:
     """The entries, each with the container to which kubelet has by now given exactly its devices.
-    asked_with: the entries that existed when kubelet was asked; its answer says nothing about later
-    ones."""
+    asked_with: those of when kubelet was asked; it says nothing about later ones."""
     known = by_name(pods)
     holders = {ids: one.container for one in held for ids in one.sets}
     right: dict[int, JournalEntry] = {}
@@ -147,8 +145,8 @@ def still_needed(
     journal: Journal, held: Held, pods: Pods, not_before: float
 ) -> tuple[JournalEntry, ...]:
     """The entries of pods that exist or of devices that are held, the oldest first. pods: all of
-    this node that ask for a GPU. not_before: seconds since 1970; later entries stay, since kubelet
-    and the API may not know of them yet."""
+    this node that ask for a GPU. not_before: seconds since 1970; kubelet and the API may not know
+    of later entries, which stay."""
     known = by_name(pods)
     in_use = {device_id for one in held for device_id in (*one.memory, *one.percent)}
     kept: list[JournalEntry] = []
@@ -167,11 +165,9 @@ def still_needed(
 def pod_grants(
     held: Held, journal: Journal, pods: Pods, domains: Sequence[Domain], policy: Policy
 ) -> tuple[Grant, ...]:
-    """One grant for each pod that holds memory devices, in the order of their ids. held: kubelet's
-    list, which leaves out init containers. journal: of this boot, for init containers and for what
-    was allocated after kubelet was asked. Where a pod's devices lie in two domains, or unevenly,
-    its grant is the least that holds on all its GPUs: Allocate and PreStartContainer refuse such a
-    pod."""
+    """One grant for each pod that holds memory devices, in the order of their ids. journal: of this
+    boot. Where a pod's devices lie in two domains, or unevenly, its grant is the least that holds
+    on all its GPUs: Allocate and PreStartContainer refuse such a pod."""
     known = by_name(pods)
     domain_of = {uuid: domain for domain in domains for uuid in domain.gpus}
     holdings = _holdings(held, journal, known)
@@ -192,8 +188,7 @@ def pod_grants(
 
 @dataclass(slots=True)
 class _Holding:
-    """What one pod holds: its devices, the containers that kubelet lists, and its entries that say
-    more."""
+    """What one pod holds. containers: in kubelet's list. entries: those that say more."""
 
     memory: set[str] = field(default_factory=set)
     percent: set[str] = field(default_factory=set)
@@ -221,7 +216,7 @@ def _holdings(
 
 
 def _claimed(key: PodKey, ids: Collection[str], owners: dict[str, PodKey]) -> Collection[str]:
-    """Those of the devices that had no owner; this pod becomes it."""
+    """Those that had no owner; this pod becomes it."""
     new = [device_id for device_id in ids if device_id not in owners]
     owners.update(dict.fromkeys(new, key))
     return new
@@ -234,10 +229,9 @@ def _owned_entries(
     listed: frozenset[tuple[ContainerName, Kind]],
 ) -> Iterator[tuple[PodKey, JournalEntry]]:
     """The entries that say more than kubelet's list, the newest first, each with the pod that holds
-    its devices. owners: of each device, by kubelet's list. listed: the containers in that list,
-    with the resources they hold. While the first pod exists kubelet gives its devices to no second
-    one. So a pod that kubelet lists with one of them holds all of them, even where the journal
-    named another pod that exists as well."""
+    its devices. owners: by kubelet's list. While the first pod exists kubelet gives its devices to
+    no second one, so a pod that is listed with one of them holds all, whatever pod the journal
+    names."""
     listed_pods = {container.pod_key for container, _ in listed}
     seen: set[tuple[ContainerName | None, Kind]] = set(listed)
     last_uid: dict[PodKey, str] = {}
@@ -269,8 +263,7 @@ def _priority(
     pod: NodePod | None,
     policy: Policy,
 ) -> int:
-    """The best that its containers were answered; where no answer is known, what the policy says of
-    the pod. last: the last answer for each set of devices."""
+    """The best that its containers were answered, else what the policy says of the pod."""
     answers = [entry for one in holding.containers if (entry := last.get(frozenset(one.memory)))]
     answers += [entry for entry in holding.entries if entry.resource == "memory"]
     if answers:
@@ -341,8 +334,7 @@ def _grant(
 
 
 def _with_init_containers(grant: Grant, pod: NodePod | None) -> Grant:
-    """At least what the init containers of a pending pod ask for: after a reboot neither source
-    lists their devices."""
+    """Whose devices neither source lists after a reboot, while their pod is pending."""
     if pod is None or pod.phase != "Pending":
         return grant
     init = [request.memory_mib for request in pod.requests if request.role is Role.INIT]
@@ -351,9 +343,8 @@ def _with_init_containers(grant: Grant, pod: NodePod | None) -> Grant:
 
 
 def by_cgroup(grants: Iterable[Grant], pods: Pods) -> dict[str, str]:
-    """From each uid that a pod's cgroups may have to the id of the pod's grant. The uid of a static
-    pod comes from an annotation, which every user may write, so it counts only where one pod alone
-    has it."""
+    """From each uid that a pod's cgroups may have to the id of the pod's grant. A static pod's is
+    from an annotation, which every user may write, so it counts where one pod alone has it."""
     ids = {grant.pod.uid: grant.id for grant in grants if grant.pod and grant.pod.uid}
     claims = Counter(pod.static_uid for pod in pods)
     found: dict[str, str] = {}
@@ -370,9 +361,9 @@ def by_cgroup(grants: Iterable[Grant], pods: Pods) -> dict[str, str]:
 def without_devices(
     pods: Pods, held: Held, listed: Collection[PodKey], journal: Journal
 ) -> tuple[NodePod, ...]:
-    """The pods that run and ask for GPU memory, but hold none according to kubelet and the journal:
-    a kubelet without a registered plugin was observed to run pods without calling Allocate. listed:
-    the pods in kubelet's list; of others it does not know yet what they hold."""
+    """The pods that run and ask for GPU memory, but hold none: a kubelet without a registered
+    plugin was observed to run pods without calling Allocate. listed: the pods in kubelet's list; of
+    others it does not know yet what they hold."""
     have = {container.pod_key for container in served("memory", held, journal, pods)}
     found: list[NodePod] = []
     for pod in pods:
@@ -384,14 +375,14 @@ def without_devices(
 
 
 def since(before: Mapping[str, float], seen: Iterable[NodePod], now: float) -> dict[str, float]:
-    """From the uid of each pod to when it was first seen so, without a break."""
+    """By uid, since when each has been seen so without a break."""
     return {pod.uid: before.get(pod.uid, now) for pod in seen}
 
 
 def late(
     first_seen: Mapping[str, float], seen: Iterable[NodePod], now: float
 ) -> tuple[NodePod, ...]:
-    """Those that have been so for PATIENCE_S. first_seen: as `since` has it."""
+    """Those that have been so for PATIENCE_S."""
     return tuple(pod for pod in seen if now - first_seen[pod.uid] >= PATIENCE_S)
 
 
@@ -402,9 +393,8 @@ def ungranted(
     unallocated: Collection[str],
     policy: Policy,
 ) -> dict[str, PodName]:
-    """The pods that certainly hold no grant, by the uid that the API has: a process of theirs on a
-    GPU is a violation, and is ended, so any doubt keeps a pod out. unallocated: the uids of pods
-    that have been without their devices for PATIENCE_S."""
+    """The pods that certainly hold no grant, by the API's uid: a process of theirs on a GPU is
+    ended, so any doubt keeps a pod out. unallocated: without their devices for PATIENCE_S."""
     asking = [row for row in rows if row.requests]
     have = {container.pod_key for container in served("memory", held, journal, asking)}
     may_have_one = _asking_for_gpus({row.asked for row in rows}, policy)
@@ -419,9 +409,8 @@ def ungranted(
 def _asking_for_gpus(
     asked: Iterable[tuple[str, ...]], policy: Policy
 ) -> frozenset[tuple[str, ...]]:
-    """Those for which mpsd, another device plugin or a DRA driver may have given a GPU; a thread
-    share is none. Claims may be for nothing, and a pod does not say what for: they count only where
-    the policy names a device class."""
+    """Those for which mpsd, another device plugin or a DRA driver may have given a GPU. Claims may
+    be for anything: they count where the policy names a device class."""
     kept = policy.admission.visible_devices_kept_for
     ways = {policy.resources.memory}
     if any(name.startswith(DEVICE_CLASS) for name in kept):

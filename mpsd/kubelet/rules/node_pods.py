@@ -1,7 +1,5 @@
-"""The pods of this node as its device plugin needs them, and which of them kubelet is asking for.
-
-Kubelet names no pod when it allocates, so that is guessed, and checked when the container starts,
-where kubelet does name it.
+"""The pods of this node, and which of them kubelet is asking for: it names no pod when it
+allocates, so that is guessed, and checked when the container starts.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -33,8 +31,6 @@ _SIGNALLED = 128  # exit codes above it are signals'
 
 @dataclass(frozen=True, slots=True)
 class ContainerName:
-    """One container of a pod of this node."""
-
     namespace: str
     pod: str
     container: str
@@ -49,8 +45,8 @@ class ContainerName:
 
 @dataclass(frozen=True, slots=True)
 class NodePod:
-    """A pod of this node. Of one that asks for no GPU of ours, of which there may be hundreds, only
-    what tells whose its processes are is kept: all up to `ends`."""
+    """A pod of this node. One that asks for no GPU of ours has the fields up to `ends` alone, which
+    tell whose its processes are: there may be hundreds."""
 
     identity: PodName
     #: the names of everything that device plugins may have given it, as `Pod.asked` has them
@@ -94,13 +90,12 @@ class NodePod:
 
     @property
     def terminating(self) -> bool:
-        """Whether its deletion was requested."""
         return self.deletion is not None
 
     @property
     def came(self) -> tuple[str, str, str]:
         """The order in which kubelet hears of pods: when they were bound, where that is written on
-        them, since many are made in one second and bound in any order; else when they were made."""
+        them (many are made in one second), else when they were made."""
         at = self.annotations.get(BOUND_AT, "")[:_NANOSECONDS]
         if not (at.isascii() and at.isdecimal()):
             at = ""
@@ -108,16 +103,14 @@ class NodePod:
 
     @property
     def static_uid(self) -> str:
-        """The uid that kubelet names a static pod's cgroups by, which is not the API's; empty for
-        any other pod."""
+        """By which kubelet names a static pod's cgroups; empty for any other pod."""
         return self.annotations.get(MIRROR, "")
 
     def request(self, container: str) -> ContainerRequest | None:
-        """What the container of this name asks for; None where it asks for nothing."""
+        """None where it asks for nothing."""
         return next((request for request in self.requests if request.container == container), None)
 
     def container(self, request: ContainerRequest) -> ContainerName:
-        """The name of the container that has this request."""
         return ContainerName(self.namespace, self.name, request.container)
 
 
@@ -134,8 +127,7 @@ class RequestingContainer(NamedTuple):
 
 def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
     """The pod in a decoded object of the API; None for what is no pod, or asks for no GPU and
-    leaves any doubt. Whatever kubelet would allocate is read, also where admission would refuse it:
-    kubelet has taken it already."""
+    leaves any doubt. What kubelet would allocate is read, even where admission would refuse it."""
     shape = FieldReader(NO_BOUND)
     pod = pod_in(thing, shape)
     if pod is None or not pod.is_named:
@@ -180,7 +172,6 @@ def _ends(pod: Pod) -> tuple[ContainerEnd, ...]:
 
 
 def devices_of(request: ContainerRequest, kind: Kind) -> int:
-    """How many devices of this resource kubelet allocates for the container."""
     return request.memory_units if kind == "memory" else request.percents
 
 
@@ -194,10 +185,10 @@ def expected(
     begun: Collection[ContainerName] = (),
 ) -> RequestingContainer | None:
     """The container that kubelet most likely allocates `count` devices for: the first that waits
-    for exactly so many. pods: those bound to this node. served: the containers that have their
-    devices of this resource. gpus: the number of GPUs that the devices lie on, where it is known:
-    pods that ask for as many come first then. begun: containers that have devices of the other
-    resource; kubelet finishes one before it begins the next, so these come first."""
+    for exactly so many. served: those that have their devices of this resource. gpus: the number
+    that the devices lie on, where known: who asks for as many comes first. begun: those with
+    devices of the other resource; kubelet finishes one before it begins the next, so these come
+    first."""
     found: list[tuple[tuple[object, ...], RequestingContainer]] = []
     for pod in pods:
         if pod.is_finished or pod.terminating:

@@ -38,9 +38,8 @@ class PodEnd:
 def deleted(
     known: PodEnd | None, pod: PodName, deletion: PodDeletion, now_s: float, *, was_running: bool
 ) -> PodEnd:
-    """The end of a pod whose deletion is requested. known: None where that is new. was_running:
-    whether the pod was seen without that just before; else nobody knows for how long its grace has
-    run, and none is left."""
+    """The end of a pod whose deletion is requested. was_running: whether the pod was seen without
+    that just before; else nobody knows for how long its grace has run, and none is left."""
     if known:
         return replace(known, grace_s=min(known.grace_s, deletion.grace_s))
     grace_s = deletion.grace_s if was_running else 0.0
@@ -48,8 +47,7 @@ def deleted(
 
 
 def removed(known: PodEnd | None, pod: PodName, now_s: float) -> PodEnd:
-    """The end of a pod that the API server does not have any more. known: None where its deletion
-    was not seen before."""
+    """The end of a pod that the API server does not have any more."""
     end = known or PodEnd(pod, now_s, 0.0)
     return end if end.removed_s is not None else replace(end, removed_s=now_s)
 
@@ -60,8 +58,7 @@ def is_over(end: PodEnd, now_s: float) -> bool:
 
 
 def stop_at_s(end: PodEnd, pod_end_s: float) -> float:
-    """When its clients are stopped, whatever they do about a signal. pod_end_s: how long before
-    the grace is over."""
+    """When its clients are stopped at last. pod_end_s: how long before the grace is over."""
     if end.removed_s is not None:
         return end.seen_s
     return end.seen_s + max(0.0, end.grace_s - pod_end_s)
@@ -84,8 +81,7 @@ def due_clients(
     now_s: float,
     pod_end_s: float,
 ) -> DueClients:
-    """The clients of MPS that are to be stopped. ends: by the pod's uid. mortal: those that die of
-    a first signal. pod_end_s: as of `stop_at_s`."""
+    """ends: by the pod's uid. mortal: those that die of a first signal."""
     found = []
     next_s = math.inf
     for client in clients:

@@ -1,8 +1,7 @@
 """The checks before a container starts on the devices it holds, which Allocate could not make.
 
-A permanent problem evicts the pod, a temporary one defers the start. What cannot be known (no
-journal since a reboot, no answer of the API) is no problem; nor is a GPU other than the scheduler
-chose, since kubelet's choice stands.
+What cannot be known (no journal since a reboot, no answer of the API) is no problem; nor is a GPU
+other than the scheduler chose, since kubelet's choice stands.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,8 +30,7 @@ _WAITING = "domain-not-ready"  # kubelet retries the start; for any other reason
 
 @dataclass(frozen=True, slots=True)
 class StartProblem:
-    """One reason. rule: its stable name. waits: kubelet is to retry; else the pod is to be
-    evicted."""
+    """rule: its stable name. waits: kubelet is to retry; else the pod is to be evicted."""
 
     rule: str
     sentence: str
@@ -42,8 +40,7 @@ class StartProblem:
 @dataclass(frozen=True, slots=True)
 class StartContext:
     """What a start is checked against. held: of all containers of the node. journal: of this boot.
-    records: one for each domain of `mpsd control`; pods: those of this node that ask for a GPU, as
-    far as known."""
+    pods: those that ask for a GPU, as far as known."""
 
     gpus: tuple[Gpu, ...]
     records: tuple[DomainRecord, ...]
@@ -52,7 +49,6 @@ class StartContext:
     pods: tuple[NodePod, ...]
 
     def pod(self, key: PodKey) -> NodePod | None:
-        """None where no such pod is known."""
         return next((pod for pod in self.pods if pod.key == key), None)
 
     def request(self, name: ContainerName) -> ContainerRequest | None:
@@ -91,7 +87,7 @@ def starting_container(ids: tuple[str, ...], node: StartContext) -> ContainerDev
 def _asking_for_as_many(
     ids: tuple[str, ...], later: ContainerName, node: StartContext
 ) -> ContainerName:
-    """The first container of the pod that asks for so many devices; `later` where none does."""
+    """`later` where no container of the pod does."""
     if pod := node.pod(later.pod_key):
         for request in pod.requests:
             if devices_of(request, kind_of(ids[0])) == len(ids):
@@ -150,8 +146,7 @@ class _Start:
         return next((record for record in self.node.records if uuid in record.gpus), None)
 
     def given_at(self, one: ContainerDevices) -> float:
-        """When its memory devices were given to this container; 0, before all others, where there
-        is no entry."""
+        """When it was given its memory devices; 0, before all others, without an entry."""
         return self.noted.get(frozenset(one.memory), NO_ENTRY).at
 
 
@@ -191,8 +186,7 @@ def _wrong_amount(start: _Start) -> _Checked:
 
 
 def _apart(start: _Start) -> _Checked:
-    """A pod has one grant, on one GPU or on as many as its label says; every container has all of
-    them."""
+    """A pod has one grant; every container has all of its GPUs."""
     for one in start.node.held:
         if one.pod != start.starting.pod or not start.units:
             continue
@@ -231,8 +225,7 @@ def _pod_of(grant: Grant) -> PodKey:
 
 
 def _came(grant: Grant, start: _Start) -> tuple[float, str, str]:
-    """By when the pod received its devices; before all others where a container of it has no
-    entry."""
+    """When the pod had its devices; before all others where a container has no entry."""
     key = _pod_of(grant)
     times = [start.given_at(one) for one in start.held if one.pod == key and one.memory]
     last = max(times, default=0.0)
@@ -243,8 +236,7 @@ def _came(grant: Grant, start: _Start) -> tuple[float, str, str]:
 
 
 def _other_limit(start: _Start) -> _Checked:
-    """Allocate answers for the pod it expects, and two pods with equal requests can be mistaken for
-    each other."""
+    """Allocate may have mistaken two pods with equal requests for each other."""
     if start.request is None:
         return
     entries = [start.noted.get(ids, NO_ENTRY) for ids in start.starting.sets]
@@ -261,8 +253,7 @@ def _other_limit(start: _Start) -> _Checked:
 
 
 def _other_priority(start: _Start) -> _Checked:
-    """The same of priorities. What was answered for this very pod stays, whatever its annotation
-    says since."""
+    """What was answered for this very pod stays, whatever its annotation says since."""
     entry = start.noted.get(frozenset(start.starting.memory), NO_ENTRY)
     pod = start.node.pod(start.starting.pod)
     if pod is None or entry.priority is None or entry.answered_for == pod.uid:

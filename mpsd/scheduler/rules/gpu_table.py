@@ -1,10 +1,9 @@
 """A table of what every GPU of a cluster has left: which nodes have room for a request, and which
 are best.
 
-It says of a node exactly what `placement.place` says of its capacity, but for all nodes at once, in
-columns of numbers by kind of number, GPU of a node, and the node's slot. Results are kept for each
-request and list of nodes: schedulers ask about the same nodes again and again, for similar pods,
-and then only the nodes that have changed are computed.
+It says of a node exactly what `placement.place` says of its capacity, in columns of numbers by kind
+of number, GPU of a node, and the node's slot. Results are kept for each request and list of nodes,
+since schedulers ask about the same again: then only nodes that have changed are computed.
 """
 
 import operator
@@ -66,8 +65,7 @@ class Lack(IntEnum):
 
 class RecentValues(Generic[Key, Value]):
     """The `most` values last asked for, by key. Keys are compared, not hashed: a hash of thousands
-    of names costs more. The very object of before is found without a comparison, so it is worth
-    keeping what is made from a key (names, from the bytes they came in) as one object."""
+    of names costs more. The very object of before is found without a comparison."""
 
     def __init__(self, most: int = 8) -> None:
         self._most = most
@@ -112,8 +110,8 @@ class _Found:
 
 
 class GpuTable:
-    """The capacity of every node, and its columns, which are rewritten when it changes. The slot
-    after the last one written is empty, and so is -1, which stands for an unknown node."""
+    """The capacity of every node, and its columns. The slot after the last one written is empty,
+    and so is -1, which stands for an unknown node."""
 
     def __init__(self) -> None:
         self._gpus = np.full((5, 1, _FIRST), _ABSENT, np.int32)
@@ -189,13 +187,12 @@ class GpuTable:
         return sorted(self._slots)
 
     def slots(self, nodes: Sequence[str]) -> Slots:
-        """Where these nodes are, until a node comes or goes; -1 for an unknown one. Kept for a
-        tuple, and at no cost where the very tuple is asked about again."""
+        """Where these nodes are, until a node comes or goes; -1 for an unknown one."""
         return self._listed(tuple(nodes)).slots
 
     def passing(self, request: Request, nodes: Sequence[str]) -> tuple[str, ...]:
         """Those of these nodes that have room, in their order: the very tuple of before while they
-        are the same. They are asked about next, so where they are is kept."""
+        are the same, which is asked about next."""
         names = tuple(nodes)
         listed = self._listed(names)
         fits = self.fits(request, listed.slots)
@@ -215,7 +212,7 @@ class GpuTable:
 
     def scores(self, request: Request, slots: Slots) -> Scores:
         """BEST for the nodes that their placement takes first, one less for the next, and so on; 0
-        where nothing fits. Nodes that are as good as each other have the same score."""
+        where nothing fits."""
         keys = self._keys(request)[slots]
         if not self._spread.any() or (spread := self._spread[slots]).all():
             return _ranked(keys)
@@ -247,7 +244,7 @@ class GpuTable:
         return found
 
     def _write(self, slot: int, ledger: NodeCapacity | None) -> None:
-        """Empties a slot's columns, which are computed again at the next question."""
+        """Empties a slot's columns."""
         self._ledger[slot] = ledger
         self._gpus[:, :, slot] = _ABSENT
         self._spread[slot] = False

@@ -20,7 +20,7 @@ _CLUSTER = "Allocated/Total GPU Memory In Cluster:"
 
 @dataclass(frozen=True, slots=True)
 class CgpuGpu:
-    """A GPU in a table. column: n of GPUn. allocated, total: in units."""
+    """column: n of GPUn. allocated, total: in units."""
 
     column: int
     label: str
@@ -31,8 +31,8 @@ class CgpuGpu:
 
 @dataclass(frozen=True, slots=True)
 class CgpuPod:
-    """A pod in a table. columns: of its GPUs; () for one that is bound and has none yet. memory: on
-    each of them, or in all where it has none."""
+    """columns: of its GPUs; () for a pod that is bound and has none yet. memory: on each of them,
+    or in all where it has none."""
 
     namespace: str
     name: str
@@ -43,8 +43,7 @@ class CgpuPod:
 
 @dataclass(frozen=True, slots=True)
 class CgpuNode:
-    """A node in a table. gpus: by column. allocated: including what is pending, which is on no GPU
-    yet."""
+    """gpus: by column. allocated: with what is pending, which is on no GPU yet."""
 
     name: str
     address: str

@@ -23,12 +23,12 @@ def victims(
     preemptor: SharedPod, ledger: NodeCapacity, pods: Iterable[SharedPod], proposed: Sequence[str]
 ) -> tuple[str, ...]:
     """The uids of all who have to go: those proposed, and as few more as will do. Empty where
-    nothing helps, or where nobody has to go. preemptor: pods of a lower priority give way to it.
+    nothing helps, or where nobody has to go.
 
     pods: those of the node that ledger knows. proposed: uids, kept whatever they are, since they
-    may stand in the way of something else that the request wants, such as CPU. The room of pods
-    that go already counts. For a request of one GPU no other choice adds fewer, and the highest
-    priority that has to go is as low as it can be; for several they are found GPU by GPU.
+    may stand in the way of CPU, say. The room of pods that go already counts. For a request of one
+    GPU no other choice adds fewer, and the highest priority that has to go is as low as it can be;
+    for several they are found GPU by GPU.
     """
     there = tuple(pods)
     gone = {*_going(ledger, there), *(one for one in ledger.taken if one.pod.uid in proposed)}
@@ -68,8 +68,7 @@ def _going(ledger: NodeCapacity, pods: Sequence[SharedPod]) -> Iterator[Taken]:
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Finds whom to stop for a request, beside those whose room is counted already. priorities: by
-    uid."""
+    """Finds whom to stop for a request. priorities: by uid."""
 
     request: Request
     policy: Policy

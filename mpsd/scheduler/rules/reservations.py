@@ -1,13 +1,11 @@
 """Reservations of a node's GPUs for pods that the API server has not bound there yet.
 
-They are written into an annotation of the node's MPSNode, with the resourceVersion by which its
-capacity was counted: of two schedulers that would give away the same GPU, one gets a conflict and
-counts again.
+They are in an annotation of the node's MPSNode, written with the resourceVersion by which its
+capacity was counted: of two schedulers that would give away the same GPU, one gets a conflict.
 
-Once written, a reservation stays on its GPUs until something irreversible has been seen (kubelet
-gave the pod its GPUs, the pod has ended or is bound elsewhere), or for LONGEST_S if the pod has not
-been seen bound. Ages are by the reader's own clock from when it first saw the reservation: clocks
-of two machines are never compared.
+A reservation stays until something irreversible has been seen (kubelet gave the pod its GPUs, the
+pod has ended or is bound elsewhere), or for LONGEST_S if the pod has not been seen bound, by the
+reader's own clock from when it first saw it: clocks of two machines are never compared.
 """
 
 import itertools
@@ -39,9 +37,8 @@ class _Entry(msgspec.Struct, omit_defaults=True):
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """One reservation. memory_mib, percent: of each of `gpus` (UUIDs). at: when it was made, by the
-    writer's clock; it is for people, and distinguishes a new reservation for the same pod from the
-    one before."""
+    """memory_mib, percent: of each of `gpus` (UUIDs). at: when it was made, by the writer's clock;
+    it is for people, and distinguishes a new reservation for the same pod."""
 
     pod: PodName
     gpus: tuple[str, ...]
@@ -51,7 +48,7 @@ class Reservation:
 
 
 def read_reservations(text: str) -> tuple[Reservation, ...]:
-    """Those in the annotation's text; what cannot be read is left out, and nothing raises."""
+    """What cannot be read is left out, and nothing raises."""
     if not 0 < len(text) <= _LONGEST_TEXT:
         return ()
     try:
@@ -136,8 +133,7 @@ class NodeReservations:
         return one
 
     def counting(self, states: States, now: float) -> Iterable[Reservation]:
-        """What is written goes before what is decided here: another scheduler may have bound the
-        pod by it."""
+        """What is written goes first: another scheduler may have bound the pod by it."""
         written = {uid: one for uid in self._written if (one := self.written(uid, states, now))}
         return (self.pending | written).values()
 

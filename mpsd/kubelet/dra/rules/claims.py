@@ -1,9 +1,8 @@
-"""What a ResourceClaim gets on this node: its grant, read from what the scheduler allocated and
-from its parameters.
+"""What a ResourceClaim gets on this node.
 
-The allocation alone says which GPUs and how much of each, by what the claim consumes of their
-capacity. The parameters (MPSConfig) may only raise the cap of its threads above what it reserves,
-and lower its priority. What is missing is refused, never guessed.
+The allocation alone says which GPUs and how much of each. The parameters (MPSConfig) may only raise
+the cap of its threads above what it reserves, and lower its priority. What is missing is refused,
+never guessed.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,8 +33,7 @@ _MIB = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class ClaimDevice:
-    """One device of a claim, as the allocation names it. share: the id of the allocation's part of
-    the device."""
+    """As the allocation names it. share: the id of its part of the device."""
 
     request: str
     pool: str
@@ -58,10 +56,9 @@ class ClaimGrant(Grant):
 
 @dataclass(frozen=True, slots=True)
 class PreparedClaim:
-    """A claim that has its grant on this node, as the journal keeps it. memory_mib,
-    reserved_percent: of each GPU. pods: those that it was reserved for, now or later. at: seconds
-    since 1970. left: kubelet has given it up, and it counts until no process of its pods lives.
-    priority: None where it was given none."""
+    """A claim that has its grant on this node. memory_mib, reserved_percent: of each GPU. pods:
+    those that it was reserved for, now or later. at: seconds since 1970. left: kubelet has given it
+    up, and it counts until no process of its pods lives. priority: None where it was given none."""
 
     uid: str
     namespace: str
@@ -115,8 +112,7 @@ class PreparedClaim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimNode:
-    """What a claim is read for. driver: the name that allocations know mpsd by; the pool has the
-    name of the node. boot_id: of its kernel's present boot."""
+    """pool: the name of the node. boot_id: of its kernel's present boot."""
 
     driver: str
     pool: str
@@ -131,10 +127,9 @@ class ClaimNode:
 def read_claim(
     thing: Fields, uid: str, node: ClaimNode, policy: Policy, now: float, started: int | None = None
 ) -> PreparedClaim:
-    """What the claim has here. thing: a decoded ResourceClaim. uid: of the one that kubelet means.
-    InvalidInput with every reason why it can have nothing. started: the cap of the threads that
-    programs of it were started with; None where it was not prepared before. What they hold is a
-    fact, which today's policy does not judge."""
+    """What the claim has here. uid: of the one that kubelet means. InvalidInput with every reason
+    why it can have nothing. started: the cap of the threads that its programs were started with, a
+    fact that today's policy does not judge; None where it was not prepared before."""
     fields = FieldReader()
     metadata = fields.mapping(thing, "metadata", "")
     status = fields.mapping(thing, "status", "")
@@ -218,7 +213,7 @@ class _Taken:
 
 
 class _Results:
-    """Reads the results of an allocation; problems: whatever is wrong with them."""
+    """Reads the results of an allocation."""
 
     def __init__(self, fields: FieldReader, node: ClaimNode, policy: Policy) -> None:
         self._fields = fields
@@ -267,8 +262,7 @@ class _Results:
 def _together(
     taken: Sequence[_Taken], domain: Domain | None, path: str, driver: str
 ) -> Iterator[Problem]:
-    """Why no grant can have these devices together. A client of MPS has one domain, and one limit
-    for all its GPUs."""
+    """A client of MPS has one domain, and one limit for all its GPUs."""
     where = f"{path}.results"
     names = " and ".join(each.device.device for each in taken)
     if len({each.device.gpu for each in taken}) < len(taken):
@@ -299,7 +293,7 @@ def _below_reservation(taken: _Taken, percent: int, path: str) -> Iterator[Probl
 def why_no_room(
     claim: PreparedClaim, others: Iterable[Grant], node: ClaimNode, policy: Policy
 ) -> str:
-    """Why the claim cannot have its grant beside the others; empty where it can."""
+    """Empty where the claim can have its grant beside the others."""
     domain_of = names_by_gpu(node.domains)
     gpus = [gpu for gpu in node.gpus if gpu.uuid in claim.gpus and gpu.uuid in domain_of]
     request = Request(claim.memory_mib, claim.reserved_percent, 1, claim.clients)
@@ -311,8 +305,7 @@ def why_no_room(
 
 
 def with_priority(claim: PreparedClaim, rows: Iterable[NodePod], policy: Policy) -> PreparedClaim:
-    """The claim with what the policy says of its pods beside its own parameters: it is below normal
-    where the policy says so of each of them that is known."""
+    """Below normal where the policy says so of each of its pods that is known."""
     if policy.gpu_priority.by == "none" or claim.priority:
         return claim
     priorities = [row.priority for row in rows if row.identity in claim.pods]
@@ -321,8 +314,7 @@ def with_priority(claim: PreparedClaim, rows: Iterable[NodePod], policy: Policy)
 
 
 def other_claim_of(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> str:
-    """Why one of its pods cannot have it, as that has another claim; empty where none has. A pod
-    has one grant."""
+    """Why one of its pods, which may have one grant, cannot have it; empty where all can."""
     uids = {pod.uid for pod in claim.pods}
     for other in prepared:
         for pod in other.pods:
@@ -333,7 +325,7 @@ def other_claim_of(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> s
 
 
 def replaced_by(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> Sequence[PreparedClaim]:
-    """The deleted claims of its name, as they have left: without the pods of this one."""
+    """The deleted claims of its name, without the pods of this one."""
     left: list[PreparedClaim] = []
     for old in prepared:
         if old.uid != claim.uid and str(old) == str(claim):
@@ -345,9 +337,8 @@ def replaced_by(claim: PreparedClaim, prepared: Iterable[PreparedClaim]) -> Sequ
 def claim_holders(
     prepared: Sequence[PreparedClaim], rows: Sequence[NodePod]
 ) -> dict[str, tuple[PodName, ...]]:
-    """By the uid of each claim, its pods: those of the journal, and those of this node that have
-    come to it since, which kubelet lets start without asking again. Of several claims a pod counts
-    for the one with the least memory."""
+    """By the uid of each claim, its pods: those of the journal, and those that have come since,
+    which kubelet lets start without asking. A pod counts for the claim with the least memory."""
     by_name = {(claim.namespace, claim.name): claim.uid for claim in prepared if not claim.left}
     found: dict[str, dict[str, PodName]] = {
         claim.uid: {pod.uid: pod for pod in claim.pods} for claim in prepared
@@ -369,8 +360,8 @@ def refreshed(before: PreparedClaim, pods: Iterable[PodName]) -> PreparedClaim:
 
 
 def taken_up(before: PreparedClaim, now: PreparedClaim) -> PreparedClaim | None:
-    """A claim that kubelet gave up and prepares again while processes of its earlier pods live: one
-    grant for all of them, of their priority. None where it was allocated otherwise meanwhile."""
+    """A claim that kubelet prepares again while processes of its earlier pods live: one grant for
+    all, of their priority. None where it was allocated otherwise meanwhile."""
     if now.share != before.share:
         return None
     return refreshed(replace(now, pods=before.pods, priority=before.priority), now.pods)

@@ -1,9 +1,7 @@
-"""Whether a node serves claims, and its ResourceSlice: its GPUs as devices that several claims
-share, each by so much memory and threads.
+"""Whether a node serves claims, and its ResourceSlice: GPUs as devices that several claims share.
 
 The scheduler counts what claims take of a device (`consumedCapacity`), so a device offers what the
-ledger could promise if no claim existed: grants of anybody else are taken off. A GPU that takes no
-new client keeps its device, with a taint. Sources: k8s.io/api/resource/v1, and KEP-5075 (consumable
+ledger could promise if no claim existed. Sources: k8s.io/api/resource/v1, KEP-5075 (consumable
 capacity) and KEP-5055 (taints) of kubernetes/enhancements.
 """
 
@@ -53,9 +51,9 @@ class ServedBy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WayKnown:
-    """What is known where a label of the Node decides. label: its value, empty where it has none;
-    None where the Node has not been read. claims, devices: whether anybody holds a GPU by a claim
-    that kubelet has not given up, and by devices; None where it is not known who holds what."""
+    """label: its value, empty where the Node has none; None where that has not been read. claims,
+    devices: whether anybody holds a GPU by a claim that kubelet has not given up, and by devices;
+    None where that is not known."""
 
     label: str | None
     claims: bool
@@ -76,8 +74,7 @@ def next_serving(now: ServedBy, known: WayKnown) -> ServedBy:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Whose devices they are: all of one node by one driver. node_uid: of the Node, which owns the
-    slice."""
+    """Whose devices they are. node_uid: of the Node, which owns the slice."""
 
     driver: str
     node: str
@@ -85,7 +82,7 @@ class Pool:
 
 
 def slice_name(node: str, driver: str) -> str:
-    """Always the same one, so that an agent that was killed finds what it wrote."""
+    """Always the same one, which the next agent finds."""
     return f"{node}-{driver}"
 
 
@@ -116,8 +113,7 @@ def trouble_of(gpu: Gpu, view: NodeView) -> str:
 
 
 def devices(view: NodeView, claimed: Iterable[str], policy: Policy) -> list[dict[str, Any]]:
-    """Those of every GPU that has anything left for claims. claimed: the ids of the grants that
-    claims have."""
+    """Those of GPUs that have anything left. claimed: the ids of the grants that claims have."""
     own = frozenset(claimed)
     others = [held.grant for held in view.grants if held.grant.id not in own]
     domain_of = {uuid: domain.name for domain in view.domains for uuid in domain.record.gpus}
@@ -205,8 +201,7 @@ def _version(text: str) -> str:
 def resource_slice(
     pool: Pool, generation: int, offered: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The one slice of the pool: it holds the GPUs of any node, so that every change of the pool is
-    one write."""
+    """The one slice of the pool, so that every change of the pool is one write."""
     owner = {"apiVersion": "v1", "kind": "Node", "name": pool.node, "uid": pool.node_uid}
     return {
         "apiVersion": API,
