@@ -1,9 +1,5 @@
-"""Where the webhook's certificate comes from: a Secret that all replicas keep together, or a
-folder.
-
-The Secret is changed one step at a time and only as it was read (resourceVersion), so that replicas
-which come at once agree on whoever was first.
-"""
+"""The webhook's certificate in a Secret that all replicas keep together: it is changed one step at
+a time and only as it was read (resourceVersion), so that whoever was first counts."""
 
 import base64
 from collections.abc import Callable, Mapping
@@ -32,8 +28,7 @@ _FORMER_UNTIL = "former-until"
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The parts of the Secret by name. One that cannot be used is left out, so that an edited
-    Secret is repaired and never served."""
+    """The parts of the Secret by name; one that cannot be used is left out, and so repaired."""
 
     parts: Mapping[str, Pair]
     former_until: float = 0.0
@@ -48,13 +43,17 @@ class Material:
         return self.parts.get(_SERVING)
 
     def seen(self, following_trusted_since: float | None, *, held: bool) -> SecretView:
-        authority, following, former = (
-            _read_authority(self.parts[name]) if name in self.parts else None
-            for name in _AUTHORITIES
-        )
-        serving = read_serving(self.serving, self.authorities) if self.serving else None
+        read = {
+            name: _read_authority(self.parts[name]) for name in _AUTHORITIES if name in self.parts
+        }
         return SecretView(
-            authority, following, former, self.former_until, serving, following_trusted_since, held
+            authority=read.get(_AUTHORITY),
+            following=read.get(_FOLLOWING),
+            former=read.get(_FORMER),
+            former_until=self.former_until,
+            serving=read_serving(self.serving, self.authorities) if self.serving else None,
+            following_trusted_since=following_trusted_since,
+            held=held,
         )
 
 
@@ -96,15 +95,20 @@ def after(
 ) -> Material:
     """The material once a step is taken. For BRING_BACK: what this process still holds."""
     parts = dict(material.parts)
-    host, lives = f"{settings.service}.{settings.namespace}", settings.lives
+    lives = settings.lives
+
+    def new_authority() -> Pair:
+        host = f"{settings.service}.{settings.namespace}"
+        return certificates.new_authority(host, now, lives.authority_s)
+
     match step:
         case CertificateStep.START:
-            parts = {_AUTHORITY: certificates.new_authority(host, now, lives.authority_s)}
+            parts = {_AUTHORITY: new_authority()}
         case CertificateStep.PREPARE:
-            parts[_FOLLOWING] = certificates.new_authority(host, now, lives.authority_s)
+            parts[_FOLLOWING] = new_authority()
         case CertificateStep.BRING_BACK:
             if _FOLLOWING not in parts:
-                parts[_FOLLOWING] = certificates.new_authority(host, now, lives.authority_s)
+                parts[_FOLLOWING] = new_authority()
         case CertificateStep.SWITCH:
             # The former authority stays until the last certificate that it signed has ended.
             parts[_FORMER] = Pair(parts[_AUTHORITY].certificate, b"")
@@ -114,8 +118,8 @@ def after(
         case CertificateStep.FORGET:
             del parts[_FORMER]
         case CertificateStep.ISSUE:
-            names = settings.names
-            parts[_SERVING] = certificates.issue(parts[_AUTHORITY], names, now, lives.serving_s)
+            signer = parts[_AUTHORITY]
+            parts[_SERVING] = certificates.issue(signer, settings.names, now, lives.serving_s)
     return replace(material, parts=parts)
 
 
@@ -136,8 +140,8 @@ _MOST_STEPS = 12  # a look that needs more is fought over; the next look goes on
 
 
 class SecretCertificates:
-    """An authority and a serving certificate that mpsd makes and renews by itself. trusted: the
-    fingerprints of the authorities that both webhook configurations name, as last seen."""
+    """mpsd makes and renews them by itself. trusted: the fingerprints of the authorities that both
+    webhook configurations name, as last seen."""
 
     def __init__(
         self, kube: Kube, settings: WebhookSettings, trusted: Callable[[], frozenset[str]]

@@ -1,22 +1,7 @@
-"""Makes API servers ask the webhook, and keeps it so.
-
-Nothing here can lock a cluster out of itself. The namespaces that the webhook needs to start are
-exempt before `Fail` is set, and `Fail` is set only once the API server itself has called the
-webhook; where it cannot for a while, `Ignore` is set again.
-
-Rights, with the default name mpsd-webhook in the namespace mpsd-system:
-
-    get, patch   validatingwebhookconfigurations, mutatingwebhookconfigurations   mpsd-webhook
-    get, patch   namespaces            kube-system, mpsd-system
-    get          namespaces            any (labels that choose a rule's mode)
-    get          configmaps            any (keys behind envFrom)
-    get          resourceclaims        any, with dra.enabled (their device classes)
-    get          resourceclaimtemplates   the same; list, create, patch and delete of its own
-    get, update  secrets (mpsd-system) mpsd-webhook-certificates
-    create       secrets (mpsd-system) (a right to create cannot name objects)
-    create       podtemplates          any, as a dry run, to see whether the API server calls the
-                                       webhook
-"""
+"""Makes API servers ask the webhook, and keeps it so, without locking a cluster out of itself: the
+namespaces that the webhook needs to start are exempt before `Fail` is set, and `Fail` is set only
+once the API server itself has called the webhook; where it cannot for a while, `Ignore` is set
+again. The chart has the rights that this needs."""
 
 import base64
 import secrets
@@ -93,11 +78,9 @@ class Registrar:
 
     def trusted(self) -> frozenset[str]:
         """The fingerprints of the authorities that every webhook of both configurations names."""
-        return (
-            frozenset()
-            if len(self._named) < len(CONFIGURATIONS)
-            else frozenset.intersection(*self._named.values())
-        )
+        if len(self._named) < len(CONFIGURATIONS):
+            return frozenset()
+        return frozenset.intersection(*self._named.values())
 
     async def look(self, served: Certificates) -> RegistrationOutcome:
         """Repairs what differs, one change of each object at a time, and tells when what is served
@@ -121,19 +104,19 @@ class Registrar:
         now = time.monotonic()
         if not self._uncalled and now - self._probed_at < _QUIET_LOOKS * self._settings.look_s:
             return _SETTLED
-        self._probed_at, word, refusal = now, secrets.token_hex(16), ""
+        self._probed_at = now
+        word = secrets.token_hex(16)
+        probe = rules.probe(word)
+        refusal = ""
         try:
-            await self._kube.create(
-                _POD_TEMPLATES, rules.probe(word), rules.PROBE_NAMESPACE, dry_run=True
-            )
+            await self._kube.create(_POD_TEMPLATES, probe, rules.PROBE_NAMESPACE, dry_run=True)
         except KubeError as error:
             refusal = str(error)
         before = self._uncalled
         found = rules.called(refusal, word, fails=self._fails)
         self._calls = self._calls.after(found, now)
-        self._uncalled = rules.why_uncalled(
-            found, refusal, settings.url or f"TCP port {settings.port} of its pods"
-        )
+        place = settings.url or f"TCP port {settings.port} of its pods"
+        self._uncalled = rules.why_uncalled(found, refusal, place)
         if self._uncalled:
             return RegistrationOutcome((self._uncalled,))
         return _CHANGED if before else _SETTLED
@@ -162,43 +145,39 @@ class Registrar:
         resource = CONFIGURATIONS[path]
         settings = self._settings
         name = settings.service
-        bundle = base64.b64encode(served.authorities).decode() if served.authorities else None
+        authorities = served.authorities and base64.b64encode(served.authorities).decode()
         self._named.pop(path, None)
-        must_ignore = self._calls.must_ignore(
-            time.monotonic(), _PATIENCE_LOOKS * self._settings.look_s
-        )
+        must_ignore = self._calls.must_ignore(time.monotonic(), _PATIENCE_LOOKS * settings.look_s)
         wanted = WebhookRegistration(
-            name, settings.namespace, path, settings.url, bundle, settings.failure_policy
+            service=name,
+            namespace=settings.namespace,
+            path=path,
+            url=settings.url,
+            authorities=authorities or None,
+            failure_policy=settings.failure_policy,
         )
         seen = await self._kube.get(resource, name)
-        self._fails = rules.fails(seen) if path == "/validate" else self._fails
-        trouble = await self._unreached(seen) if rules.is_registered(seen, wanted) else ""
-        change = rules.repair(
-            seen, wanted, may_fail=may_fail and not trouble, must_ignore=must_ignore
-        )
+        if path == "/validate":
+            self._fails = rules.fails(seen)
+        trouble = ""
+        if rules.is_registered(seen, wanted):
+            trouble = await self._unreached(seen)
+        may_fail = may_fail and not trouble
+        change = rules.repair(seen, wanted, may_fail=may_fail, must_ignore=must_ignore)
         if change is None:
             self._named[path] = _named_by_all(seen)
             await self._report_calls(path, seen)
             await self._report_end(path, seen, validity(served.serving.certificate))
-            return (
-                RegistrationOutcome((f"{resource.plural} {name}: {trouble}",))
-                if trouble
-                else _SETTLED
-            )
+            if not trouble:
+                return _SETTLED
+            return RegistrationOutcome((f"{resource.plural} {name}: {trouble}",))
+        changes = list(change.changes)
         if not await self._patch(path, seen, {}, webhooks=change.webhooks):
-            what = (
-                f"{resource.plural} {name}: {', '.join(change.changes)} must change, which this"
-                " webhook may not do"
-            )
-            return RegistrationOutcome(
-                (f"{what}; set webhook.failClosed (docs/install-webhook.md)",)
-            )
-        self._log.info(
-            "configuration changed",
-            configuration=resource.plural,
-            name=name,
-            changes=list(change.changes),
-        )
+            what = f"{resource.plural} {name}: {', '.join(changes)} must change, which this webhook"
+            remedy = "set webhook.failClosed (docs/install-webhook.md)"
+            return RegistrationOutcome((f"{what} may not do; {remedy}",))
+        which = {"configuration": resource.plural, "name": name}
+        self._log.info("configuration changed", **which, changes=changes)
         return _CHANGED
 
     async def _report_calls(self, path: str, seen: Object) -> None:
@@ -217,10 +196,8 @@ class Registrar:
         if self._may_patch and must_write(there, own, self._stood.get(path), now):
             value = {ANNOTATION: annotation(own)}
             if await self._patch(path, seen, {"annotations": value}):
-                which = {
-                    "configuration": CONFIGURATIONS[path].plural,
-                    "name": self._settings.service,
-                }
+                plural = CONFIGURATIONS[path].plural
+                which = {"configuration": plural, "name": self._settings.service}
                 self._log.info("serving certificate reported", **which, **value)
         elif there is None or there.ends_at != own.ends_at:
             return
@@ -229,14 +206,11 @@ class Registrar:
     async def _patch(self, path: str, seen: Object, metadata: Object, **fields: object) -> bool:
         """Where it is still as it was seen. Conflict. False: not ours to change, as the
         certificates are not."""
-        patch = {
-            "metadata": {"resourceVersion": seen["metadata"]["resourceVersion"], **metadata},
-            **fields,
-        }
+        version = seen["metadata"]["resourceVersion"]
+        patch = {"metadata": {"resourceVersion": version, **metadata}, **fields}
+        name = self._settings.service
         try:
-            await self._kube.patch(
-                CONFIGURATIONS[path], self._settings.service, patch, PatchKind.MERGE
-            )
+            await self._kube.patch(CONFIGURATIONS[path], name, patch, PatchKind.MERGE)
         except Forbidden:
             if self._settings.certificate_directory is None:
                 raise

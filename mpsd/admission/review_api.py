@@ -1,8 +1,5 @@
-"""Answers AdmissionReviews over HTTP: reads the body, looks up what the rules need, measures.
-
-What cannot be read is answered with a 4xx and the reason; the rest is answered at once. Only what
-the rules ask for is looked up, and not for long.
-"""
+"""Answers AdmissionReviews over HTTP: reads the body, looks up what the rules need, and not for
+long, and measures. What cannot be read is answered with a 4xx and the reason."""
 
 import asyncio
 import time
@@ -60,19 +57,16 @@ class Lookup(StrEnum):
 
 
 class WebhookMetrics(ServerMetrics):
-    """Its labels come from closed sets (rules, modes, parts, statuses), never from what somebody
-    sent."""
+    """Its labels come from closed sets, never from what somebody sent."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Finding a metric by its labels costs more than counting; there are few labels, so each is
-        # found once.
+        # Finding a metric by its labels costs more than counting, so each is found once.
         self._reviews_of = cache(self.counter(names.ADMISSION_REVIEWS).labels)
         self._seconds_of = cache(self.histogram(names.ADMISSION_SECONDS).labels)
         self._findings_of = cache(self.counter(names.ADMISSION_FINDINGS).labels)
         self._refused = self.counter(names.ADMISSION_REFUSED)
-        # Made when it is first set: a webhook that registers nowhere does not report it, which is
-        # no alarm.
+        # made when it is first set: a webhook that registers nowhere does not report it
         self._registered = cache(partial(self.gauge, names.ADMISSION_REGISTERED))
         self._lookups = self.counter(names.ADMISSION_LOOKUPS)
         for what in Lookup:
@@ -102,7 +96,9 @@ def _verdict(answer: AdmissionAnswer) -> str:
         return "probe"
     if not answer.allowed:
         return "refused"
-    return "patched" if answer.patch else "warned" if answer.warnings else "allowed"
+    if answer.patch:
+        return "patched"
+    return "warned" if answer.warnings else "allowed"
 
 
 # -- beyond the object: its namespace's labels, the keys of its ConfigMaps -------------------------
@@ -164,11 +160,9 @@ class Lookups:
     ) -> dict[str, frozenset[str]]:
         """The keys of those that are known; one that does not exist is not."""
         kube = self._kube
-        return (
-            await self._each(names, lambda name: self._ask_keys(kube, namespace, name))
-            if kube
-            else {}
-        )
+        if kube is None:
+            return {}
+        return await self._each(names, lambda name: self._ask_keys(kube, namespace, name))
 
     async def claim_classes(
         self, namespace: str, names: Sequence[ClaimName]
@@ -193,9 +187,8 @@ class Lookups:
         return {name: found for name, found in answers.items() if found is not None}
 
     async def _ask_labels(self, kube: Kube, name: str) -> Labels | None:
-        found = await self._asked(
-            Lookup.NAMESPACE, kube.get(NAMESPACES, name, deadline_s=LONGEST_S)
-        )
+        question = kube.get(NAMESPACES, name, deadline_s=LONGEST_S)
+        found = await self._asked(Lookup.NAMESPACE, question)
         if found is None:
             return None
         labels: Labels = (found.get("metadata") or {}).get("labels") or {}
@@ -206,14 +199,11 @@ class Lookups:
         return labels
 
     async def _ask_keys(self, kube: Kube, namespace: str, name: str) -> frozenset[str] | None:
-        found = await self._asked(
-            Lookup.CONFIG_MAP, kube.get(CONFIG_MAPS, name, namespace, deadline_s=LONGEST_S)
-        )
-        return (
-            None
-            if found is None
-            else frozenset((*(found.get("data") or ()), *(found.get("binaryData") or ())))
-        )
+        question = kube.get(CONFIG_MAPS, name, namespace, deadline_s=LONGEST_S)
+        found = await self._asked(Lookup.CONFIG_MAP, question)
+        if found is None:
+            return None
+        return frozenset((*(found.get("data") or ()), *(found.get("binaryData") or ())))
 
     async def _ask_classes(
         self, kube: Kube, namespace: str, name: ClaimName
@@ -254,7 +244,6 @@ class ClaimTemplates:
 
     def __init__(self, kube: Kube | None) -> None:
         self._kube = kube
-        self._resource = CLAIM_TEMPLATES
 
     async def keep(self, namespace: str, wanted: TemplateWanted, now: float) -> str:
         """Makes the template, or says in it that it is used. Why it is not there; empty where it
@@ -274,54 +263,46 @@ class ClaimTemplates:
         if self._kube is None:
             return "this webhook has no API server"
         used = {USED_AT: f"{now:.0f}"}
+        name = wanted.name
         try:
-            found = await self._kube.get(self._resource, wanted.name, namespace)
+            found = await self._kube.get(CLAIM_TEMPLATES, name, namespace)
         except NotFound:
             labels = {NAME_LABEL: WEBHOOK, LABEL: PRODUCT}
-            metadata = {
-                "name": wanted.name,
-                "namespace": namespace,
-                "labels": labels,
-                "annotations": used,
+            metadata = {"name": name, "namespace": namespace, "labels": labels, "annotations": used}
+            template = {
+                "apiVersion": CLAIM_TEMPLATES.api,
+                "kind": CLAIM_TEMPLATE,
+                "metadata": metadata,
+                "spec": {"spec": wanted.spec},
             }
-            typed = {"apiVersion": self._resource.api, "kind": CLAIM_TEMPLATE}
-            await self._kube.create(
-                self._resource,
-                {**typed, "metadata": metadata, "spec": {"spec": wanted.spec}},
-                namespace,
-            )
+            await self._kube.create(CLAIM_TEMPLATES, template, namespace)
             return ""
         if (found.get("spec") or {}).get("spec") != wanted.spec:
-            return (
-                f"ResourceClaimTemplate {namespace}/{wanted.name} has other contents than its name"
-                " says; delete it"
-            )
-        is_swept = (found["metadata"].get("labels") or {}).get(
-            NAME_LABEL
-        ) == WEBHOOK  # another's is not for it to write
+            what = f"ResourceClaimTemplate {namespace}/{name}"
+            return f"{what} has other contents than its name says; delete it"
+        there = found["metadata"]
+        # another's is not for it to write
+        is_swept = (there.get("labels") or {}).get(NAME_LABEL) == WEBHOOK
         if is_swept and now - _used_at(found) >= _RENEW_S:
-            patch = {
-                "metadata": {
-                    "resourceVersion": found["metadata"]["resourceVersion"],
-                    "annotations": used,
-                }
-            }
-            await self._kube.patch(self._resource, wanted.name, patch, PatchKind.MERGE, namespace)
+            metadata = {"resourceVersion": there["resourceVersion"], "annotations": used}
+            patch = {"metadata": metadata}
+            await self._kube.patch(CLAIM_TEMPLATES, name, patch, PatchKind.MERGE, namespace)
         return ""
 
     async def sweep(self, now: float) -> None:
         """Removes those that no pod has used for a day. KubeError where the API server does not
         answer."""
+        if self._kube is None:
+            return
         query = {"labelSelector": f"{NAME_LABEL}={WEBHOOK}"}
-        for thing in await self._kube.list(self._resource, query=query) if self._kube else ():
-            if self._kube and now - _used_at(thing) >= _UNUSED_S:
-                metadata = thing["metadata"]
+        for thing in await self._kube.list(CLAIM_TEMPLATES, query=query):
+            if now - _used_at(thing) >= _UNUSED_S:
+                there = thing["metadata"]
+                own = {key: there[key] for key in ("uid", "resourceVersion")}
                 # used again, gone, or only named as ours
                 with suppress(Conflict, NotFound, Forbidden, Rejected):
-                    own = {key: metadata[key] for key in ("uid", "resourceVersion")}
-                    await self._kube.delete(
-                        self._resource, metadata["name"], metadata["namespace"], **own
-                    )
+                    name, namespace = there["name"], there["namespace"]
+                    await self._kube.delete(CLAIM_TEMPLATES, name, namespace, **own)
 
 
 def _used_at(template: Object) -> float:
@@ -337,6 +318,10 @@ _BODY_S = 3.0  # an API server waits 5 s for all of it
 # of this size a review takes 0.2 s at the very worst; of 3 MiB, half a second
 _LARGE_BODY = 128 * 1024
 Decided = TypeVar("Decided")
+_STEPS = {
+    "validate": (rules.needed_to_validate, rules.validate),
+    "mutate": (rules.needed_to_mutate, rules.mutate),
+}
 
 
 class ReviewApi:
@@ -351,10 +336,8 @@ class ReviewApi:
         self._metrics = metrics
         # one, so that large ones wait for each other
         self._aside = ThreadPoolExecutor(1, "large-reviews")
-        self.validate, self.mutate = (
-            partial(self._respond, "validate"),
-            partial(self._respond, "mutate"),
-        )
+        self.validate = partial(self._respond, "validate")
+        self.mutate = partial(self._respond, "mutate")
 
     async def _respond(self, webhook: str, request: web.Request) -> web.Response:
         """200 with the answer; 4xx with the reason for what is no review. webhook: as in its path
@@ -380,29 +363,28 @@ class ReviewApi:
         return web.Response(status=status, text=f"{reason}\n")
 
     async def _answer(self, webhook: str, body: bytes) -> AdmissionAnswer:
-        policy = (limits := self._limits()).policy
+        limits = self._limits()
+        policy = limits.policy
         facts = limits.facts
-        validates = webhook == "validate"
+        need, decide = _STEPS[webhook]
 
         def read() -> tuple[Review, ReviewNeeds]:
             review = rules.read_review(msgspec.json.decode(body))
-            if validates:
-                return review, rules.needed_to_validate(review, policy, facts)
-            return review, rules.needed_to_mutate(review, policy, facts)
+            return review, need(review, policy, facts)
 
         review, needs = await self._think(body, read)
         seen = await self._look_up(needs)
         if needs.is_faultless:
             return AdmissionAnswer(review.uid)
-        decide = rules.validate if validates else rules.mutate
         answer = await self._think(body, lambda: decide(review, policy, facts, seen))
         if answer.template is None or review.is_dry_run:
             return answer
-        why = await self.templates.keep(review.found.namespace, answer.template, time.time())
-        message = (
-            f"{review.found.name} is refused, since the template of its claim is not there: {why}"
-        )
-        return AdmissionAnswer(review.uid, allowed=False, message=message) if why else answer
+        found = review.found
+        why = await self.templates.keep(found.namespace, answer.template, time.time())
+        if not why:
+            return answer
+        message = f"{found.name} is refused, since the template of its claim is not there: {why}"
+        return AdmissionAnswer(review.uid, allowed=False, message=message)
 
     async def _think(self, body: bytes, decide: Callable[[], Decided]) -> Decided:
         """Decides at once, or beside the loop where that may take long and small reviews would wait

@@ -27,14 +27,10 @@ from mpsd.platform.settings import (
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """service: the name of the Service and of both configurations; the Secret's is this and
-    `-certificates`.
-
-    port, metrics_port: 0 lets the kernel choose. kubeconfig None: the service account of this pod.
-    certificate_directory None: mpsd makes its certificates itself. url: empty where the API server
-    comes through the Service. drain_s: from SIGTERM until nobody can connect any more. uses_api:
-    whether there is an API server to talk to.
-    """
+    """service: the name of the Service and of both configurations. port, metrics_port: 0 lets the
+    kernel choose. kubeconfig None: the service account of this pod. certificate_directory None:
+    mpsd makes its certificates itself. url: empty for the Service. drain_s: from SIGTERM until
+    nobody can connect any more. uses_api: whether there is an API server."""
 
     address: str
     port: int
@@ -69,10 +65,8 @@ class WebhookSettings:
     @property
     def names(self) -> frozenset[str]:
         """All the names that the serving certificate is good for."""
-        service = f"{self.service}.{self.namespace}"
-        return frozenset(
-            {self.host_name, service, f"{service}.svc", f"{service}.svc.cluster.local"}
-        )
+        name = f"{self.service}.{self.namespace}"
+        return frozenset({self.host_name, name, f"{name}.svc", f"{name}.svc.cluster.local"})
 
 
 def _failure_policy(text: str) -> FailurePolicy:

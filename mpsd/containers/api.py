@@ -93,12 +93,10 @@ class ContainersApi:
         if self._ledger is None:
             raise Refused(400, PODS_ONLY, for_ever=True)
         found = container_findings(wanted, policy, self._node.nvml.driver())
-        problems = (
-            *found.problems,
-            *(reading.problems if isinstance(reading, InvalidDialect) else ()),
-        )
-        if problems or isinstance(reading, InvalidDialect):
-            raise Refused(400, *map(str, problems), for_ever=True)
+        if isinstance(reading, InvalidDialect):
+            raise Refused(400, *map(str, found.problems + reading.problems), for_ever=True)
+        if found.problems:
+            raise Refused(400, *map(str, found.problems), for_ever=True)
         name = HostContainerName(wanted.root, wanted.id)
         async with self._locks.setdefault(name, asyncio.Lock()):
             held = self._held_by(name, caller, self._ledger)
@@ -125,9 +123,8 @@ class ContainersApi:
         grant, lives = found
         if lives and grant.holder.process == caller:
             return grant
-        left = "" if lives else self._left_of(grant)
-        if lives or left:
-            why = f"its {grant.holder.process} is running" if lives else left
+        why = f"its {grant.holder.process} is running" if lives else self._left_of(grant)
+        if why:
             what = f"{grant.holder} already holds grant {grant.id}, and {why}"
             raise Refused(409, f"{what}; delete it first")
         ledger.end(grant)
@@ -202,8 +199,8 @@ class ContainersApi:
         """The process that wanted, by the kernel's word. Refused."""
         who = "only root and mpsd's own user may request shares"
         found = known_asker(request, who, for_ever=True)
-        caller = processes.identity_of(found.pid) if found.pid else None
-        if caller is None:
+        caller = found.pid and processes.identity_of(found.pid)
+        if not caller:
             reason = "the kernel does not identify the calling process"
             remedy = "run mpsd in the same pid namespace"
             raise Refused(400, f"{reason}; {remedy}", for_ever=True)
@@ -217,9 +214,8 @@ _RAISE_S = 10.0  # for the domain's servers to admit a larger client
 
 
 class GrantSetApi:
-    """`mpsd set`; refuses all beside a kubelet. A change is decided and saved between two cycles,
-    so that no room is granted twice. More memory is answered once servers admit it, or it is taken
-    back."""
+    """`mpsd set`. A change is decided and saved between two cycles, so that no room is granted
+    twice. More memory is answered once servers admit it, or it is taken back."""
 
     def __init__(self, sources: AgentSources) -> None:
         self._sources = sources

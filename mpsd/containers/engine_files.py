@@ -35,19 +35,25 @@ class FileChange:
     def action(self) -> str:
         if self.before == self.after:
             return "keep"
-        return "remove" if self.after is None else "create" if self.before is None else "change"
+        if self.before is None:
+            return "create"
+        return "remove" if self.after is None else "change"
 
     def diff(self) -> str:
         """As `diff -u` shows it; empty where nothing changes."""
-        old, new = (
-            self.file if text is not None else "/dev/null" for text in (self.before, self.after)
-        )
         # lines end with \n alone
         before, after = (list(io.StringIO(text or "")) for text in (self.before, self.after))
-        return "".join(
-            line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n"
-            for line in difflib.unified_diff(before, after, old, new)
-        )
+        old = new = self.file
+        if self.before is None:
+            old = "/dev/null"
+        elif self.after is None:
+            new = "/dev/null"
+        lines = []
+        for line in difflib.unified_diff(before, after, old, new):
+            lines.append(line)
+            if not line.endswith("\n"):
+                lines.append("\n\\ No newline at end of file\n")
+        return "".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +99,12 @@ def find(path: Path, root: Path) -> EngineFile:
 
 def backups(path: Path) -> dict[Path, str]:
     """The newest first."""
-    named = path.parent.glob(f"{path.name}{_BACKUP}*")
-    found = [one for one in named if one.is_file() and not one.is_symlink()]
-    kept = {}
-    for one in sorted(found, key=lambda one: (one.stat().st_mtime_ns, one.name), reverse=True):
-        with suppress(UnicodeDecodeError):
-            kept[one] = one.read_bytes().decode()
-    return kept
+    found = []
+    for one in path.parent.glob(f"{path.name}{_BACKUP}*"):
+        if one.is_file() and not one.is_symlink():
+            with suppress(UnicodeDecodeError):
+                found.append((one.stat().st_mtime_ns, one, one.read_bytes().decode()))
+    return {one: text for _written, one, text in sorted(found, reverse=True)}
 
 
 def with_backup(change: FileChange) -> FileChange:
@@ -114,8 +119,11 @@ def with_backup(change: FileChange) -> FileChange:
 
 def with_spare(change: FileChange) -> FileChange:
     """The change with the backup that equals the file afterwards."""
-    same = [kept for kept, text in backups(Path(change.file)).items() if text == change.after]
-    return replace(change, spare=str(same[0])) if same and change.action == "change" else change
+    if change.action == "change":
+        for kept, text in backups(Path(change.file)).items():
+            if text == change.after:
+                return replace(change, spare=str(kept))
+    return change
 
 
 def perform(change: FileChange) -> None:
@@ -165,8 +173,8 @@ def _write(path: Path, text: str, like: Path | None, mode: int) -> None:
 
 
 def _unusable(path: Path, message: str, remedy: str) -> InvalidInput:
-    return InvalidInput(
-        str(path), [Problem("engine-config", "the file", shown(path.name), message, remedy)]
+    return InvalidInput.of(
+        str(path), "engine-config", "the file", shown(path.name), message, remedy
     )
 
 
@@ -182,11 +190,10 @@ def writable_by_others(what: str, path: Path, *, below: bool = False) -> list[Pr
     """What of the way to this path, or of all in it (below), others than root and the caller may
     write. what: a person's word for it."""
     places = list(_way(path))
-    for at, folders, files in os.walk(os.path.realpath(path)) if below else ():
-        places += (Path(at) / name for name in (*folders, *files))
-    return [problem for place in dict.fromkeys(places) if (problem := _problem(what, place))][
-        :_MOST_SHOWN
-    ]
+    if below:
+        places += Path(os.path.realpath(path)).rglob("*")
+    problems = (_problem(what, place) for place in dict.fromkeys(places))
+    return list(filter(None, problems))[:_MOST_SHOWN]
 
 
 def _problem(what: str, place: Path) -> Problem | None:
@@ -194,13 +201,12 @@ def _problem(what: str, place: Path) -> Problem | None:
         found = place.lstat()
     except FileNotFoundError:
         return Problem("launcher-unsafe", what, str(place), "is not there", "check the path")
+    # a link has no mode; in a folder such as /tmp nobody can replace what is another's
+    is_sticky = found.st_mode & stat.S_ISVTX and stat.S_ISDIR(found.st_mode)
     if found.st_uid not in {0, os.geteuid()}:
         why = f"belongs to user {found.st_uid}"
         remedy = f"install mpsd as root (or: chown root {place})"
-    elif stat.S_ISLNK(found.st_mode) or (
-        found.st_mode & stat.S_ISVTX and stat.S_ISDIR(found.st_mode)
-    ):
-        # a link has no mode; in a folder such as /tmp nobody can replace what is another's
+    elif is_sticky or stat.S_ISLNK(found.st_mode):
         return None
     elif found.st_mode & stat.S_IWOTH:
         why = "may be written by everybody"
@@ -210,9 +216,8 @@ def _problem(what: str, place: Path) -> Problem | None:
         remedy = f"chmod g-w {place}"
     else:
         return None
-    return Problem(
-        "launcher-unsafe", what, str(place), f"{why}, and the launcher is run by root", remedy
-    )
+    why += ", and the launcher is run by root"
+    return Problem("launcher-unsafe", what, str(place), why, remedy)
 
 
 def _way(path: Path) -> Iterator[Path]:
@@ -228,5 +233,7 @@ def _way(path: Path) -> Iterator[Path]:
         if place.is_symlink() and links < _MOST_LINKS:
             links += 1
             target = place.readlink()
-            place = Path("/") if target.is_absolute() else place.parent
-            left = [*(target.parts[1:] if target.is_absolute() else target.parts), *left]
+            place = place.parent
+            left = [*target.parts, *left]
+            if target.is_absolute():
+                place = Path(left.pop(0))

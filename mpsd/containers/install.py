@@ -45,10 +45,7 @@ class _Installation:
 
     def __init__(self, engine: Engine, launcher: str, config: str | None, root: str) -> None:
         for flag_name, path in (("--to", launcher), ("--config", config)):
-            is_plain = path is None or (
-                path.startswith("/") and not path.endswith("/") and path.isprintable()
-            )
-            if not is_plain or ".." in (path or "").split("/"):
+            if path is not None and not _is_plain(path):
                 remedy = f"write it from / on, such as {LAUNCHER}"
                 raise _wrong(flag_name, shown(path), "is not an absolute path", remedy)
         self.root = Path(root).absolute()
@@ -87,12 +84,17 @@ class _Installation:
         return engine_files.find(self.here(path), self.root)
 
     def _taken(self, message: str, remedy: str) -> InvalidInput:
-        problem = Problem("launcher-taken", "the file", "", message, remedy)
-        return InvalidInput(str(self.here(self.launcher)), [problem])
+        file = str(self.here(self.launcher))
+        return InvalidInput.of(file, "launcher-taken", "the file", "", message, remedy)
+
+
+def _is_plain(path: str) -> bool:
+    steps = path.split("/")
+    return not steps[0] and bool(steps[-1]) and ".." not in steps and path.isprintable()
 
 
 def _wrong(flag_name: str, value: str, message: str, remedy: str) -> InvalidInput:
-    return InvalidInput("settings", [Problem("setting", flag_name, value, message, remedy)])
+    return InvalidInput.of("settings", "setting", flag_name, value, message, remedy)
 
 
 # -- the report: text has the same contents as JSON ----------------------------------------------
@@ -102,8 +104,7 @@ _DONE = {"create": "written", "change": "changed", "remove": "removed", "keep": 
 
 @dataclass(frozen=True, slots=True)
 class _Report:
-    """to_do: commands for afterwards. users: containers that use mpsd. refused: why nothing is
-    done, or empty."""
+    """to_do: commands for afterwards. users: containers that use mpsd. refused: why, or empty."""
 
     verb: str
     engine: Engine
@@ -119,7 +120,10 @@ class _Report:
         return any(change.action != "keep" for change in self.changes)
 
     def record(self) -> dict[str, object]:
-        shown_fields = ("file", "what", "action", "backup", "spare")
+        changes = []
+        for one in self.changes:
+            change = {"file": one.file, "what": one.what, "action": one.action}
+            changes.append(change | {"backup": one.backup, "spare": one.spare, "diff": one.diff()})
         return {
             "verb": self.verb,
             "engine": self.engine,
@@ -127,10 +131,7 @@ class _Report:
             "changed": self.changes_something and not self.dry_run and not self.refused,
             "refused": self.refused,
             "users": [asdict(user) for user in self.users],
-            "changes": [
-                {**{name: getattr(one, name) for name in shown_fields}, "diff": one.diff()}
-                for one in self.changes
-            ],
+            "changes": changes,
             "to_do": list(self.to_do) if self.changes_something else [],
             "notes": list(self.notes),
         }
@@ -146,25 +147,24 @@ def _perform(report: _Report, output: Format) -> None:
     if output is Format.JSON:
         print_json(report.record())
     elif report.changes_something:
-        for line in (
-            *(f"now run: {command}" for command in report.to_do),
-            *(f"note: {note}" for note in report.notes),
-        ):
-            _print(line)
+        for command in report.to_do:
+            _print(f"now run: {command}")
+        for note in report.notes:
+            _print(f"note: {note}")
     else:
-        _print(
-            f"nothing to change: {report.engine} is already as `mpsd {report.verb} {report.engine}`"
-            " leaves it"
-        )
+        engine = report.engine
+        _print(f"nothing to change: {engine} is already as `mpsd {report.verb} {engine}` leaves it")
 
 
 def _print_change(change: FileChange, *, dry_run: bool) -> None:
     done = _DONE[change.action]
     if dry_run and change.action != "keep":
         done = f"would be {done}"
-    kept = f"; backup: {change.backup}" if change.backup else ""
-    spare = f"; {change.spare} is now the same and is removed too" if change.spare else ""
-    _print(f"{change.file} ({change.what}): {done}{kept}{spare}")
+    if change.backup:
+        done += f"; backup: {change.backup}"
+    if change.spare:
+        done += f"; {change.spare} is now the same and is removed too"
+    _print(f"{change.file} ({change.what}): {done}")
     if dry_run and (diff := change.diff()):
         for line in diff.rstrip("\n").split("\n"):
             _print(line)
@@ -233,20 +233,18 @@ def install(
             engine_files.with_backup(here.file.changed(f"{engine}'s configuration", after)),
         ]
         notes = here.configuration.notes(here.file.text)
-        elsewhere = {
-            "--to": to if to != LAUNCHER else None,
-            "--config": config,
-            "--run-dir": run_dir,
-        }
-        if words := [word for name, value in elsewhere.items() if value for word in (name, value)]:
+        words = []
+        if to != LAUNCHER:
+            words += ["--to", to]
+        for name, value in (("--config", config), ("--run-dir", run_dir)):
+            if value:
+                words += [name, value]
+        if words:
             notes.append(f"to take it out again: mpsd uninstall {engine} {shlex.join(words)}")
-        if here.file.linked_from:
-            notes.insert(
-                0, f"{here.file.linked_from} is a link, and stays one: {here.file.path} is the file"
-            )
-        _perform(
-            _Report("install", engine, changes, _to_do(here, changes[1]), notes, dry_run), output
-        )
+        if link := here.file.linked_from:
+            notes.insert(0, f"{link} is a link, and stays one: {here.file.path} is the file")
+        to_do = _to_do(here, changes[1])
+        _perform(_Report("install", engine, changes, to_do, notes, dry_run), output)
 
 
 def _launcher_text(here: _Installation, next_runtime: str, log: str, run_dir: str | None) -> str:
@@ -277,8 +275,8 @@ def _launcher_text(here: _Installation, next_runtime: str, log: str, run_dir: st
         return launcher(python, str(folder), str(run_directory), next_runtime, log)
     except ValueError as error:
         remedy = "install mpsd in a folder with a name of printable ASCII characters; --next too"
-        problem = Problem("launcher-unsafe", "the launcher", shown(python), str(error), remedy)
-        raise InvalidInput("mpsd install", [problem]) from None
+        found = ("launcher-unsafe", "the launcher", shown(python), str(error), remedy)
+        raise InvalidInput.of("mpsd install", *found) from None
 
 
 def _to_do(here: _Installation, configuration: FileChange) -> list[str]:
@@ -327,9 +325,8 @@ def uninstall(
         here = _Installation(engine, to, config, root)
         report = _uninstall_report(here, run_dir, dry_run=dry_run)
         if report.users and report.changes_something:
-            cost = here.configuration.cost_of_removal(
-                launcher_stays=report.changes[1].action == "keep"
-            )
+            stays = report.changes[1].action == "keep"
+            cost = here.configuration.cost_of_removal(launcher_stays=stays)
             _warn_of_users(report, cost, force=force, output=output)
         _perform(report, output)
 
@@ -337,12 +334,10 @@ def uninstall(
 def _uninstall_report(here: _Installation, run_dir: str | None, *, dry_run: bool) -> _Report:
     after = here.file.text
     if after is not None:
-        after = here.configuration.without_runtime(
-            after, list(engine_files.backups(here.file.path).values())
-        )
-    configuration = engine_files.with_spare(
-        here.file.changed(f"{here.engine}'s configuration", after)
-    )
+        backups = list(engine_files.backups(here.file.path).values())
+        after = here.configuration.without_runtime(after, backups)
+    change = here.file.changed(f"{here.engine}'s configuration", after)
+    configuration = engine_files.with_spare(change)
     launcher_change = here.launcher_file.changed("the launcher", None)
     if others := here.engines_beside():
         need = "needs" if len(others) == 1 else "need"
@@ -354,9 +349,8 @@ def _uninstall_report(here: _Installation, run_dir: str | None, *, dry_run: bool
         socket = here.here(str(SYSTEM_DIRECTORY / chosen.socket.name))
     using = users(socket, here.root, here.launcher)
     changes = [configuration, launcher_change]
-    return _Report(
-        "uninstall", here.engine, changes, _to_do(here, configuration), [], dry_run, using
-    )
+    to_do = _to_do(here, configuration)
+    return _Report("uninstall", here.engine, changes, to_do, [], dry_run, using)
 
 
 def _warn_of_users(report: _Report, cost: str, *, force: bool, output: Format) -> None:
@@ -367,9 +361,9 @@ def _warn_of_users(report: _Report, cost: str, *, force: bool, output: Format) -
     if output is Format.JSON and not force:
         print_json(replace(report, refused=refused).record())
         sys.exit(ExitCode.NO)
-    what = (
-        f"--force, although these containers use mpsd: {cost}" if force else f"refused: {refused}"
-    )
+    what = f"refused: {refused}"
+    if force:
+        what = f"--force, although these containers use mpsd: {cost}"
     complaints().print(f"{program}: {what}")
     for user in report.users:
         complaints().print(one_line(f"  {user}: {user.known_from}"))
@@ -384,9 +378,10 @@ def _explained(verb: str, engine: Engine) -> Iterator[None]:
     try:
         yield
     except (OSError, engine_files.ChangedMeanwhile) as error:
-        remedy = "; run it as root" if isinstance(error, PermissionError) and os.geteuid() else ""
         why = str(error)
         if isinstance(error, OSError) and error.filename:
             why = f"{error.filename} cannot be used: {error.strerror}"
-        complaints().print(f"mpsd {verb} {engine}: {why}{remedy}")
+        if isinstance(error, PermissionError) and os.geteuid():
+            why += "; run it as root"
+        complaints().print(f"mpsd {verb} {engine}: {why}")
         sys.exit(ExitCode.NO)

@@ -77,9 +77,10 @@ class GrantEnds:
         if scan.unknown:
             raise NotStopped(f"it is not known which processes use GPUs: {'; '.join(scan.unknown)}")
         of_pods = [client for client in scan.clients if client.pod]
+        if not of_pods:
+            return []
         inside = ContainerProcesses(lambda: None)
-        if of_pods:
-            inside.put("it", first, containers.own_cgroups(first))
+        inside.put("it", first, containers.own_cgroups(first))
         return [client for client in of_pods if inside.owner_of(client.pid)]
 
     def begin(self, clients: Iterable[Client], reason: str) -> list[ClientEnd]:
@@ -170,10 +171,8 @@ class RequestedEndsApi:
         except Refused as error:
             return error.answer
         uid = asker.uid if asker else None
-        stops = [
-            self._stop_one(grant, wanted.grace_s, uid, self._ledger)
-            for grant in dict.fromkeys(wanted.grants)
-        ]
+        grants = dict.fromkeys(wanted.grants)
+        stops = [self._stop_one(grant, wanted.grace_s, uid, self._ledger) for grant in grants]
         task = asyncio.ensure_future(asyncio.gather(*stops))
         self._stops.add(task)
         task.add_done_callback(self._stops.discard)
@@ -189,9 +188,8 @@ class RequestedEndsApi:
         outcome = StopOutcome.REFUSED
         reasons = tuple[str, ...]()
         try:
-            program = ProgramEnd(
-                _grant_to_stop(grant_id, ledger), ledger, self._ends, seen, clients
-            )
+            grant = _grant_to_stop(grant_id, ledger)
+            program = ProgramEnd(grant, ledger, self._ends, seen, clients)
             program.check(uid)
             outcome = StopOutcome.LEFT
             outcome = await program.end(grace_s)
@@ -213,10 +211,12 @@ def _at_risk(
     reaches_all = wanted.to_all or signum == signal.SIGKILL
     if not (reaches_all or processes.handles(first, signum) or processes.dies_of(first, signum)):
         return []
-    dying = [
-        client for client in clients if client.on_mps and processes.dies_of(client.process, signum)
-    ]
-    return [client for client in dying if not containers.is_frozen(client.pid)]
+    found = []
+    for client in clients:
+        dies = client.on_mps and processes.dies_of(client.process, signum)
+        if dies and not containers.is_frozen(client.pid):
+            found.append(client)
+    return found
 
 
 def _grant_to_stop(grant_id: str, ledger: LocalGrants) -> ProgramGrant:

@@ -1,9 +1,9 @@
 """The containers that use mpsd: `mpsd up` is asked, else its ledger and the runtimes' state below
-/run are read. They have mpsd-runtime's poststop hook; one that cannot be read may. Nothing inside a
-container is read."""
+/run are read. They have mpsd-runtime's poststop hook; one that cannot be read may."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,9 @@ def _has_hook(document: object, launcher: str) -> bool:
     state = _object(top.get("config"))
     names = {"mpsd-runtime", Path(launcher).name}
     for hooks in (top.get("hooks"), state.get("Hooks"), state.get("hooks")):
-        for hook in map(_object, _list(_object(hooks).get("poststop"))):
-            for word in (hook.get("path"), *_list(hook.get("args"))):
-                if isinstance(word, str) and (
-                    Path(word).name in names or _STARTED_BY_PYTHON in word
-                ):
-                    return True
+        for word in _words(_object(hooks).get("poststop")):
+            if Path(word).name in names or _STARTED_BY_PYTHON in word:
+                return True
     return False
 
 
@@ -48,8 +45,15 @@ def _object(value: object) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
+def _words(hooks: object) -> Iterator[str]:
+    """Every text in them."""
+    if isinstance(hooks, str):
+        yield hooks
+    elif isinstance(hooks, list):
+        for one in hooks:
+            yield from _words(one)
+    elif isinstance(hooks, dict):
+        yield from _words([hooks.get("path"), hooks.get("args")])
 
 
 # -- what the runtimes keep of containers --------------------------------------------------------
@@ -69,7 +73,8 @@ _STATES = (
 def bundle_users(root: Path, launcher: str) -> list[ContainerUser]:
     """Each once, by its id; one that cannot be read is among them, as it may use mpsd."""
     found: dict[str, ContainerUser] = {}
-    for path in (path for pattern in _STATES for path in sorted(root.glob(pattern))):
+    states = chain.from_iterable(sorted(root.glob(pattern)) for pattern in _STATES)
+    for path in states:
         name = path.parent.name
         bundle = path
         try:
@@ -147,14 +152,13 @@ def engine_names(sockets: Iterable[Path]) -> dict[str, str]:
     found = {}
     for socket in sockets:
         try:
-            status, body = local_api.ask(socket, "GET", "/containers/json", timeout_s=1.0)
-            containers = (
-                msgspec.json.decode(body, type=list[_NamedContainer]) if status == 200 else []
-            )
+            _status, body = local_api.ask(socket, "GET", "/containers/json", timeout_s=1.0)
+            containers = msgspec.json.decode(body, type=list[_NamedContainer])
         except (local_api.NotRunning, msgspec.MsgspecError, OSError):
-            continue
+            continue  # an error is no list
         for container in containers:
-            plain = [name.removeprefix("/") for name in container.names]
-            if name := next((name for name in plain if name and "/" not in name), ""):
-                found[container.id] = name
+            for name in container.names:
+                plain = name.removeprefix("/")
+                if plain and "/" not in plain:
+                    found.setdefault(container.id, plain)
     return found

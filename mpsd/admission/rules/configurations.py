@@ -1,9 +1,6 @@
-"""What a webhook configuration must say, and what to change where it does not.
-
-`Fail` comes last, when the API server has called us, and leaves the namespaces alone that we need
-to start. It is taken back only where the API server cannot call a webhook that serves: killing the
-webhook opens no door.
-"""
+"""What a webhook configuration must say, and what to change where it does not. `Fail` comes last,
+when the API server has called us, and is taken back only where it cannot call a webhook that
+serves: killing the webhook opens no door."""
 
 import re
 from collections.abc import Mapping
@@ -24,9 +21,9 @@ class FailurePolicy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class WebhookRegistration:
-    """What a configuration must say. url: empty where the webhook is reached through its Service.
-    authorities: base64 of the PEM bundle that verifies it; None where somebody else writes that,
-    such as cert-manager. failure_policy: what the operator wants in the end."""
+    """What a configuration must say. url: empty for the Service. authorities: base64 of the PEM
+    bundle that verifies it; None where somebody else writes that, such as cert-manager.
+    failure_policy: in the end."""
 
     service: str
     namespace: str
@@ -38,8 +35,7 @@ class WebhookRegistration:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """webhooks: the whole list as it must be. changes: what differs from what was seen, in
-    words."""
+    """webhooks: the whole list as it must be. changes: in words."""
 
     webhooks: list[Any]
     changes: tuple[str, ...]
@@ -81,9 +77,8 @@ def probe(word: str) -> dict[str, Any]:
 
 def called(refusal: str, word: str, *, fails: bool) -> Called:
     """What the API server's answer to a probe proves. refusal: empty where the object would have
-    been created. fails: whether the configuration says `Fail`; then an API server that cannot call
-    the webhook refuses, and one that creates the object has not tried, such as in an exempt
-    namespace."""
+    been created. fails: whether the configuration says `Fail`; then an API server that creates the
+    object has not tried to call, such as in an exempt namespace."""
     if word in refusal:
         return Called.YES
     if not refusal:
@@ -93,16 +88,15 @@ def called(refusal: str, word: str, *, fails: bool) -> Called:
 
 def why_uncalled(found: Called, refusal: str, place: str) -> str:
     """Empty where it was called. place: where API servers must reach it."""
-    what = (
-        f"cannot call the webhook: let the control plane reach {place}, and leave {PROBE_NAMESPACE}"
-        f" without {EXEMPT}"
-    )
-    said = {
-        Called.YES: "",
-        Called.NO: f"API servers {what}",
-        Called.UNKNOWN: "whether API servers call is not known",
-    }
-    return said[found] + (f": {refusal}" if refusal and said[found] else "")
+    if found is Called.YES:
+        return ""
+    said = "whether API servers call is not known"
+    if found is Called.NO:
+        said = (
+            f"API servers cannot call the webhook: let the control plane reach {place}, and leave"
+            f" {PROBE_NAMESPACE} without {EXEMPT}"
+        )
+    return f"{said}: {refusal}" if refusal else said
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +110,9 @@ class Calls:
     def after(self, found: Called, now: float) -> "Calls":
         if found is Called.UNKNOWN:
             return self
-        since = now if self.failing_since is None else self.failing_since
-        return Calls(found, None if found is Called.YES else since)
+        if found is Called.YES:
+            return Calls(found)
+        return Calls(found, now if self.failing_since is None else self.failing_since)
 
     def must_ignore(self, now: float, patience_s: float) -> bool:
         return self.failing_since is not None and now - self.failing_since >= patience_s
@@ -131,18 +126,18 @@ def repair(
     must_ignore: bool = False,
 ) -> Repair | None:
     """The change that a configuration needs, None where it needs none. may_fail: whether `Fail` may
-    be set now. must_ignore: whether it must be taken back. Rules, timeouts and match conditions are
-    the manifests' business and stay as they are."""
+    be set now. must_ignore: whether it must be taken back. Rules, timeouts and match conditions
+    stay as the manifests have them."""
     if must_ignore:
         wanted = replace(wanted, failure_policy=FailurePolicy.IGNORE)
     repaired = []
     changes = []
     for webhook in configuration.get("webhooks") or []:
-        differing = (
-            _differing(webhook, wanted, may_fail=may_fail) if isinstance(webhook, dict) else {}
-        )
-        changes += [f"{webhook.get('name', '')}: {field}" for field in differing]
-        repaired.append({**webhook, **differing} if differing else webhook)
+        if isinstance(webhook, dict):
+            differing = _differing(webhook, wanted, may_fail=may_fail)
+            changes += [f"{webhook.get('name', '')}: {field}" for field in differing]
+            webhook = webhook | differing
+        repaired.append(webhook)
     return Repair(repaired, tuple(changes)) if changes else None
 
 
@@ -176,7 +171,9 @@ def _webhooks(configuration: Mapping[str, Any]) -> list[dict[str, Any]]:
 def exemption(namespace: Mapping[str, Any]) -> dict[str, Any] | None:
     """The merge patch that exempts a namespace; None where it is exempt."""
     labels = (namespace.get("metadata") or {}).get("labels") or {}
-    return None if labels.get(EXEMPT) == "true" else {"metadata": {"labels": {EXEMPT: "true"}}}
+    if labels.get(EXEMPT) == "true":
+        return None
+    return {"metadata": {"labels": {EXEMPT: "true"}}}
 
 
 def _differing(
@@ -190,14 +187,10 @@ def _differing(
     selector = webhook.get("namespaceSelector") or {}
     expressions = selector.get("matchExpressions") or []
     if not any(map(_exempts, expressions)):
-        differing["namespaceSelector"] = {
-            **selector,
-            "matchExpressions": [*expressions, _EXEMPTION],
-        }
+        differing["namespaceSelector"] = selector | {"matchExpressions": [*expressions, _EXEMPTION]}
     policy = wanted.failure_policy
-    if webhook.get("failurePolicy") != policy and (
-        policy is FailurePolicy.IGNORE or (may_fail and not differing)
-    ):
+    may_set = policy is FailurePolicy.IGNORE or (may_fail and not differing)
+    if may_set and webhook.get("failurePolicy") != policy:
         differing["failurePolicy"] = policy.value
     return differing
 
@@ -209,7 +202,9 @@ def _client_config(seen: Mapping[str, Any], wanted: WebhookRegistration) -> dict
         service = {"name": wanted.service, "namespace": wanted.namespace, "path": wanted.path}
         right = {"service": {"port": 443, **(seen.get("service") or {}), **service}}
     authorities = seen.get("caBundle") if wanted.authorities is None else wanted.authorities
-    return right | ({"caBundle": authorities} if authorities else {})
+    if authorities:
+        right["caBundle"] = authorities
+    return right
 
 
 def _exempts(expression: Mapping[str, Any]) -> bool:

@@ -1,6 +1,5 @@
 """Parses a container's variables. cGPU: shares of a card in GiB, and a compute policy. eGPU: a
-switch, bytes or a proportion, a percentage. EGPU, CTyun's: MiB and a percentage by card. The
-answer: nothing is requested, all that is wrong, or a request."""
+switch, bytes or a proportion, a percentage. EGPU, CTyun's: MiB and a percentage by card."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -104,8 +103,9 @@ class _Variables:
         self, rule: str, where: str, message: str, remedy: str, value: object = None
     ) -> None:
         """where: a variable, or a part of one, with its value."""
-        found = self._environment.get(where) if value is None else value
-        written = "" if found is None else shown(found)
+        if value is None:
+            value = self._environment.get(where)
+        written = "" if value is None else shown(value)
         self.problems.append(Problem(rule, where, written, message, remedy))
 
     def are_valid(self, *names: str) -> bool:
@@ -124,8 +124,10 @@ class _Variables:
     def number(self, name: str, remedy: str, least: int = 1) -> int | None:
         """The whole number that a variable is; None where it is not set, or wrong."""
         text = self.text(name)
-        number = None if text is None else _whole_number(text)
-        if text is not None and (number is None or number < least):
+        if text is None:
+            return None
+        number = _whole_number(text)
+        if number is None or number < least:
             self.refuse("not-a-number", name, _NOT_A_NUMBER.format(least), remedy)
             return None
         return number
@@ -135,12 +137,15 @@ class _Variables:
         text = self.text(name)
         if text is None:
             return ()
-        numbers = [_whole_number(part) for part in text.split(",")]
-        if None in numbers:
-            message = "is neither a whole number nor a list of them with commas"
-            self.refuse("not-a-number", name, message, remedy)
-            return ()
-        return tuple(number for number in numbers if number is not None)
+        numbers = []
+        for part in text.split(","):
+            number = _whole_number(part)
+            if number is None:
+                message = "is neither a whole number nor a list of them with commas"
+                self.refuse("not-a-number", name, message, remedy)
+                return ()
+            numbers.append(number)
+        return tuple(numbers)
 
     def gpus(self, machine: Sequence[Gpu]) -> tuple[Gpu, ...]:
         """The cards that the container sees, in its order; not set: the machine's only one."""
@@ -188,9 +193,11 @@ def _why_cgpu_off(environment: Mapping[str, str]) -> str | None:
     text = environment.get(CONTAINER)
     if text is None:
         return f"{CONTAINER} is not set"
-    parts = [_whole_number(part) for part in text[:_LONGEST_TEXT].split(",")]
-    is_off = len(text) <= _LONGEST_TEXT and None not in parts and 0 in parts
-    return f"{CONTAINER}={printable(text)} turns cGPU off" if is_off else None
+    if len(text) <= _LONGEST_TEXT:
+        parts = [_whole_number(part) for part in text.split(",")]
+        if 0 in parts and None not in parts:
+            return f"{CONTAINER}={printable(text)} turns cGPU off"
+    return None
 
 
 def _read_cgpu(environment: Mapping[str, str], machine: Sequence[Gpu], compute: Compute) -> Reading:
@@ -203,7 +210,8 @@ def _read_cgpu(environment: Mapping[str, str], machine: Sequence[Gpu], compute: 
     weight = variables.number(WEIGHT, "write 1 or more; above 1 it selects the weighted policy")
     gpus = variables.gpus(machine)
     if gpus and len(parts) > len(gpus):
-        message = f"has {len(parts)} values for {len(gpus)} card{'' if len(gpus) == 1 else 's'}"
+        cards_here = "1 card" if len(gpus) == 1 else f"{len(gpus)} cards"
+        message = f"has {len(parts)} values for {cards_here}"
         variables.refuse("too-many-values", CONTAINER, message, "write at most one for each")
     for gpu in gpus:
         max_inst = compute.of(gpu.ordinal).max_inst
@@ -254,9 +262,8 @@ def _read_egpu(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readin
     container = variables.number(CONTAINER, "write the container's part, such as 5")
     dev = variables.number(DEV, "write the card's size in the same unit, such as 16")
     reserved_mib = variables.number(RESERVED, f"write MB, such as {_RESERVED_MIB}", least=0)
-    percent = (
-        variables.number(PERCENT, f"write 1 to {_LARGEST_PERCENT}, or 0 for no cap", least=0) or 0
-    )
+    remedy = f"write 1 to {_LARGEST_PERCENT}, or 0 for no cap"
+    percent = variables.number(PERCENT, remedy, least=0) or 0
     if BYTES in environment and CONTAINER in environment:
         message = f"cannot be set together with {CONTAINER}"
         variables.refuse("memory-twice", BYTES, message, "leave one of them out")
@@ -275,10 +282,13 @@ def _read_egpu(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readin
         return size_bytes - kept_bytes if size_bytes else gpu.memory_mib * MIB
 
     where = next((name for name in (CONTAINER, BYTES) if name in environment), PERCENT)
-    differs = [_CAPPED.format(PERCENT, "eGPU")] if is_capped else []
+    differs = []
+    threads = (100, 0)
+    if is_capped:
+        differs.append(_CAPPED.format(PERCENT, "eGPU"))
+        threads = (percent, percent)
     if where == PERCENT:
         differs.append(_NO_LIMIT)
-    threads = (percent, percent) if is_capped else (100, 0)
     cards = []
     if variables.are_valid(BYTES, CONTAINER, DEV, RESERVED):
         cards = [
@@ -397,18 +407,19 @@ def environment_in(lines: Iterable[str], subject: str, needed: Collection[str]) 
         if not line or line.startswith("#"):
             continue
         key, equals, value = line.partition("=")
-        if not key or any(char.isspace() for char in key):
-            message = "has no name before its =" if not key else "has a blank in its name"
-            problems.append(
-                Problem("line-malformed", f"line {number}", shown(line), message, "write KEY=VALUE")
-            )
-        elif equals:
-            found[key] = value
-        elif key in needed:
-            message = "has no value here: docker takes it from the shell"
-            problems.append(
-                Problem("value-unknown", f"line {number}", shown(key), message, "write KEY=VALUE")
-            )
+        if not key:
+            wrong = ("line-malformed", line, "has no name before its =")
+        elif any(char.isspace() for char in key):
+            wrong = ("line-malformed", line, "has a blank in its name")
+        elif key in needed and not equals:
+            wrong = ("value-unknown", key, "has no value here: docker takes it from the shell")
+        else:
+            if equals:
+                found[key] = value
+            continue
+        rule, text, message = wrong
+        where = f"line {number}"
+        problems.append(Problem(rule, where, shown(text), message, "write KEY=VALUE"))
     if problems:
         raise InvalidInput(subject, problems)
     return found

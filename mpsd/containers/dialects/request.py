@@ -1,7 +1,7 @@
 """What an environment requests of cards, in whichever dialect. MPS is never given more bytes than
 the dialect's formula, and each difference of MPS becomes a message."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -38,10 +38,10 @@ class InvalidDialect:
 class CardRequest:
     """A request of one card, and MPS's limits for it. where: the variable that decides.
     memory_bytes: by the dialect's formula, context included; the whole card without a limit.
-    thread_percent: the cap, 100 for none. reserved_percent: what the ledger holds, 0 for no
-    promise. weight: as written. policy: cGPU's number. differs: what MPS does differently, in
-    sentences. memory_mib: what the ledger holds, by `request_of`, which also sets thread_percent to
-    that of all cards."""
+    thread_percent: the cap, 100 for none; of all cards, once `request_of` has set it.
+    reserved_percent: what the ledger holds, or 0. weight: as written. policy: cGPU's number.
+    differs: what MPS does differently, in sentences. memory_mib: what the ledger holds, by
+    `request_of`."""
 
     gpu: Gpu
     where: str
@@ -82,16 +82,19 @@ def request_of(
         found += _problems(card, thread_percent)
         differs = tuple(_differs(card, memory_mib, thread_percent))
         settled.append(replace(card, thread_percent=thread_percent, differs=differs))
-    return InvalidDialect(tuple(found)) if found else DialectRequest(dialect, tuple(settled))
+    if found:
+        return InvalidDialect(tuple(found))
+    return DialectRequest(dialect, tuple(settled))
 
 
-def _problems(card: CardRequest, thread_percent: int) -> tuple[Problem, ...]:
+def _problems(card: CardRequest, thread_percent: int) -> Iterable[Problem]:
     gpu = card.gpu
-    is_over = card.memory_bytes > card.gpu.memory_mib * MIB
-    memory_mib = -(-card.memory_bytes // MIB) if is_over else max(0, card.memory_mib)
+    memory_mib = max(0, card.memory_mib)
+    if card.memory_bytes > gpu.memory_mib * MIB:
+        memory_mib = -(-card.memory_bytes // MIB)
     limit = ClientLimit(memory_mib, thread_percent)
     where = f"{card.where} on {gpu.label}"
-    return tuple(problems_with(limit, where, gpu.capability, gpu.memory_mib, gpu.sms))
+    return problems_with(limit, where, gpu.capability, gpu.memory_mib, gpu.sms)
 
 
 def _differs(card: CardRequest, memory_mib: int, thread_percent: int) -> Iterator[str]:
@@ -118,9 +121,10 @@ def _differs(card: CardRequest, memory_mib: int, thread_percent: int) -> Iterato
         )
     if thread_percent < card.thread_percent:
         own = f"{card.thread_percent} % are" if card.thread_percent < 100 else "no cap is"
-        smallest = f"it gets the smallest, {thread_percent} %"
-        one = "MPS has one percentage for all cards of a program"
-        yield f"{one}: {smallest}; {own} requested here"
+        yield (
+            "MPS has one percentage for all cards of a program: it gets the smallest,"
+            f" {thread_percent} %; {own} requested here"
+        )
 
 
 # -- from the request to the ledger and to the user ----------------------------------------------
@@ -142,7 +146,9 @@ def messages(request: DialectRequest) -> tuple[str, ...]:
     for card in request.cards:
         for sentence in card.differs:
             about.setdefault(sentence, []).append(card.gpu.label)
-    return tuple(
-        sentence if len(labels) == len(request.cards) else f"{', '.join(labels)}: {sentence}"
-        for sentence, labels in about.items()
-    )
+    found = []
+    for sentence, labels in about.items():
+        if len(labels) < len(request.cards):
+            sentence = f"{', '.join(labels)}: {sentence}"
+        found.append(sentence)
+    return tuple(found)

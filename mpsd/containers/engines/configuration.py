@@ -27,8 +27,8 @@ class Engine(StrEnum):
 
 
 class Configuration(ABC):
-    """An engine's file. subject: as people name it. Methods raise InvalidInput. file: where it is.
-    place: of its runtimes. inside: the keys of the launcher. new_file: the text for a missing file.
+    """An engine's file. subject: as people name it. Methods raise InvalidInput. place: the keys of
+    its runtimes. inside: those of the launcher in one. new_file: the text for a missing file.
     reload: the command after a change; cost: what that means."""
 
     engine: ClassVar[Engine]
@@ -39,6 +39,7 @@ class Configuration(ABC):
     place: ClassVar[_Keys] = ()
     new_file: ClassVar[str] = ""
     a_table: ClassVar[str] = "a table"
+    starts: ClassVar[str] = ""
     repair: ClassVar[str]
 
     def __init__(self, subject: str, launcher: str) -> None:
@@ -57,7 +58,7 @@ class Configuration(ABC):
     ) -> str | None: ...
 
     def with_runtime(self, text: str | None) -> str:
-        """The file with the runtime; the same text where it has it. None: there is no file."""
+        """The file with the runtime; the same text where it has it. text None: there is no file."""
         before = self.new_file if text is None else text
         document = self._document(before)
         runtimes = self._runtimes(document)
@@ -68,7 +69,7 @@ class Configuration(ABC):
 
     def without_runtime(self, text: str, backups: Sequence[str]) -> str | None:
         """The file without the runtime, a backup's bytes where that has the same contents; None:
-        there was no file before, nor has anybody written into it."""
+        remove it, as there was none before."""
         document = self._document(text)
         runtimes = self._runtimes(document)
         if RUNTIME not in runtimes:
@@ -79,10 +80,8 @@ class Configuration(ABC):
 
     def has_runtime(self, text: str) -> bool:
         """Whether the file names the launcher, as any runtime."""
-        return any(
-            self.launcher in self._paths(entry)
-            for entry in self._runtimes(self._document(text)).values()
-        )
+        entries = self._runtimes(self._document(text)).values()
+        return any(self.launcher in self._paths(entry) for entry in entries)
 
     def notes(self, _text: str | None) -> list[str]:
         """What to know once the engine has the runtime. text: its configuration before."""
@@ -91,8 +90,7 @@ class Configuration(ABC):
 
     def cost_of_removal(self, *, launcher_stays: bool) -> str:
         """What removing the runtime does to the containers that use it."""
-        starts = "ctr task" if self.engine is Engine.CONTAINERD else self.engine
-        never = f"they cannot be started again ({starts} start fails)"
+        never = f"they cannot be started again ({self.starts or self.engine} start fails)"
         if launcher_stays:
             return (
                 "they keep running with their limits and release their share at their end, because"
@@ -132,8 +130,10 @@ class Configuration(ABC):
     def _check(self, document: _Document, entry: object) -> None:
         paths = self._paths(entry)
         if paths != [self.launcher]:
-            (path,) = paths if len(paths) == 1 else [paths]
+            path: object = paths
             remedy = "take it out of the file"
+            if len(paths) == 1:
+                path = paths[0]
             if isinstance(path, str):
                 remedy += f", or name it: --to {path}"
             where = ".".join((*self._keys(document), RUNTIME, *self.inside))
@@ -159,17 +159,16 @@ class _Docker(Configuration):
     repair = "repair it first (`dockerd --validate` reports errors)"
 
     def _added(self, text: str, document: _Document, runtimes: _Document) -> str:
-        return self._written(
-            document | {"runtimes": runtimes | {RUNTIME: {"path": self.launcher}}}, text
-        )
+        entry = {RUNTIME: {"path": self.launcher}}
+        return self._written(document | {"runtimes": runtimes | entry}, text)
 
     def _removed(
         self, text: str, document: _Document, others: _Document, backups: Sequence[str]
     ) -> str | None:
         kept = document | {"runtimes": others}
-        bare = (
-            kept if others else {key: value for key, value in document.items() if key != "runtimes"}
-        )
+        bare = dict(kept)
+        if not others:
+            del bare["runtimes"]
         for backup in backups:
             with suppress(InvalidInput):
                 if json.dumps(self._document(backup)) in map(json.dumps, (bare, kept)):
@@ -178,27 +177,31 @@ class _Docker(Configuration):
 
     def _document(self, text: str) -> _Document:
         """An empty file has the same contents as {}."""
+        if not text.strip():
+            return {}
+        where = "the file"
         try:
-            found = text if text.strip() else "{}"
-            document = json.loads(found, object_pairs_hook=_once, parse_constant=_no_number)
+            document = json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
         except json.JSONDecodeError as error:
             where = f"line {error.lineno}, column {error.colno}"
             raise self._refused(where, "", f"is not JSON: {error.msg}", self.repair) from None
-        except (ValueError, RecursionError) as error:
-            message = "is nested too deep" if isinstance(error, RecursionError) else str(error)
-            raise self._refused("the file", "", message, self.repair) from None
+        except ValueError as error:
+            raise self._refused(where, "", str(error), self.repair) from None
+        except RecursionError:
+            raise self._refused(where, "", "is nested too deep", self.repair) from None
         if not isinstance(document, dict):
             remedy = "write { } around its contents"
-            raise self._refused("the file", shown(document), "is not an object", remedy)
+            raise self._refused(where, shown(document), "is not an object", remedy)
         return document
 
     def _written(self, document: _Document, like: str) -> str:
         """With the indentation and end of `like`; empty: as docker's own documents."""
-        found = re.match(r"\s*\{[^\S\n]*\r?\n([ \t]+)\S", like)
-        is_one_line = "\n" not in like.strip() and like.strip() not in {"", "{}"}
-        indent = None if is_one_line else "  "
-        if found:
+        inner = like.strip()
+        indent: str | None = "  "
+        if found := re.match(r"\s*\{[^\S\n]*\r?\n([ \t]+)\S", like):
             indent = found[1]
+        elif "\n" not in inner and inner not in {"", "{}"}:
+            indent = None
         try:
             text = json.dumps(document, indent=indent, ensure_ascii=False, allow_nan=False)
             # half of a pair, which only an escape can write
@@ -207,14 +210,15 @@ class _Docker(Configuration):
         except ValueError:
             message = "has a number beyond all bounds"
             raise self._refused("the file", "", message, self.repair) from None
-        return text + (like[len(like.rstrip()) :] if like.strip() else "\n")
+        return text + (like[len(like.rstrip()) :] if inner else "\n")
 
 
 def _once(pairs: list[tuple[str, Any]]) -> _Document:
-    document = dict(pairs)
-    if len(document) < len(pairs):
-        twice = next(key for key in document if [name for name, _ in pairs].count(key) > 1)
-        raise ValueError(f"has the key {shown(twice)} twice in one object")
+    document: _Document = {}
+    for key, value in pairs:
+        if key in document:
+            raise ValueError(f"has the key {shown(key)} twice in one object")
+        document[key] = value
     return document
 
 
@@ -223,6 +227,9 @@ def _no_number(name: str) -> float:
 
 
 # -- podman: a drop-in file of mpsd's own, written and removed as a whole ------------------------
+
+
+_OWN = f"engine.runtimes.{RUNTIME}"
 
 
 class _Podman(Configuration):
@@ -234,23 +241,18 @@ class _Podman(Configuration):
 
     def _added(self, _text: str, document: _Document, _runtimes: _Document) -> str:
         if document:
-            where = f"engine.runtimes.{RUNTIME}"
-            raise self._refused(where, "", "is missing in mpsd's own file", "remove the file")
+            raise self._refused(_OWN, "", "is missing in mpsd's own file", "remove the file")
         head = "# Written by `mpsd install podman`; `mpsd uninstall podman` removes it."
-        return (
-            f"{head}\n[engine.runtimes]\n{RUNTIME} ="
-            f" [{json.dumps(self.launcher, ensure_ascii=False)}]\n"
-        )
+        launcher = json.dumps(self.launcher, ensure_ascii=False)
+        return f"{head}\n[engine.runtimes]\n{RUNTIME} = [{launcher}]\n"
 
     def _removed(
         self, _text: str, document: _Document, others: _Document, _backups: Sequence[str]
     ) -> None:
         if others or document.keys() != {"engine"} or document["engine"].keys() != {"runtimes"}:
-            remedy = (
-                "move the other entries to a file of their own, or take the runtime out by hand"
-            )
-            where = f"engine.runtimes.{RUNTIME}"
-            raise self._refused(where, "", "is not the only entry in mpsd's own file", remedy)
+            remedy = "move the other entries to a file of their own, or take the runtime out by"
+            what = "is not the only entry in mpsd's own file"
+            raise self._refused(_OWN, "", what, f"{remedy} hand")
 
 
 # -- containerd: TOML ------------------------------------------------------------------------------
@@ -267,6 +269,7 @@ _END = "# End of what `mpsd install containerd` wrote.\n"
 
 class _Containerd(Configuration):
     engine = Engine.CONTAINERD
+    starts = "ctr task"
     file = "/etc/containerd/config.toml"
     reload = "systemctl restart containerd"
     cost = "containerd reads its configuration when it starts; running containers are not affected"
@@ -288,26 +291,18 @@ class _Containerd(Configuration):
         options: _Document = {"BinaryName": self.launcher}
         if _table(_table(runtimes.get(_DEFAULT)).get("options")).get("SystemdCgroup") is True:
             options["SystemdCgroup"] = True
-        table = _header_of(keys)
-        lines = [
-            f"    {key} = {json.dumps(value, ensure_ascii=False)}" for key, value in options.items()
-        ]
-        entry = [
-            f"[{table}.{RUNTIME}]",
-            f'  runtime_type = "{_TYPE}"',
-            "",
-            f"  [{table}.{RUNTIME}.options]",
-            *lines,
-        ]
-        default = "" if runtimes else _own_default(keys)
-        after = "".join((_ended(text), _HEAD, default, "\n".join([*entry, _END])))
-        all_runtimes = (runtimes or {_DEFAULT: {"runtime_type": _TYPE}}) | {
-            RUNTIME: {"runtime_type": _TYPE, "options": options}
-        }
+        table = f"{_header_of(keys)}.{RUNTIME}"
+        block = f'[{table}]\n  runtime_type = "{_TYPE}"\n\n  [{table}.options]\n'
+        for key, value in options.items():
+            block += f"    {key} = {json.dumps(value, ensure_ascii=False)}\n"
+        if not runtimes:
+            block = _own_default(keys) + block
+            runtimes = {_DEFAULT: {"runtime_type": _TYPE}}
+        after = "".join((_ended(text), _HEAD, block, _END))
+        entry = {RUNTIME: {"runtime_type": _TYPE, "options": options}}
+        wanted = _replaced(document, keys, runtimes | entry)
         try:
-            if _canonical(tomllib.loads(after)) == _canonical(
-                _replaced(document, keys, all_runtimes)
-            ):
+            if _canonical(tomllib.loads(after)) == _canonical(wanted):
                 return after
             message = "means something else with the runtime at its end"
         except tomllib.TOMLDecodeError as error:
@@ -328,12 +323,10 @@ class _Containerd(Configuration):
             default = ""  # else whoever came since may need it
             others = {}
         left = "".join((before, default, behind))
-        wanted = _replaced(document, keys, others)
+        wanted = _pruned(_replaced(document, keys, others), keys)
         is_gone = False
         with suppress(tomllib.TOMLDecodeError):
-            is_gone = _canonical(_pruned(tomllib.loads(left), keys)) == _canonical(
-                _pruned(wanted, keys)
-            )
+            is_gone = _canonical(_pruned(tomllib.loads(left), keys)) == _canonical(wanted)
         if not is_gone:
             where = ".".join((*keys, RUNTIME))
             remedy = "take it out of the file by hand"
@@ -374,12 +367,11 @@ def _pruned(document: _Document, keys: _Keys) -> _Document:
     """Without the empty tables on the way of these keys."""
     if not keys or keys[0] not in document:
         return document
-    below = _pruned(_table(document[keys[0]]), keys[1:])
-    return {
-        key: below if key == keys[0] else value
-        for key, value in document.items()
-        if key != keys[0] or below
-    }
+    pruned = dict(document)
+    pruned[keys[0]] = _pruned(_table(document[keys[0]]), keys[1:])
+    if not pruned[keys[0]]:
+        del pruned[keys[0]]
+    return pruned
 
 
 def _replaced(document: _Document, keys: _Keys, value: _Document) -> _Document:

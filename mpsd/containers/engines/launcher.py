@@ -55,7 +55,7 @@ def launcher(python: str, folder: str, run_directory: str, next_runtime: str, lo
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What a launcher starts: see `launcher`. next_runtimes: by name or path, in their order."""
+    """What a launcher starts; see `launcher`."""
 
     python: str
     folder: str

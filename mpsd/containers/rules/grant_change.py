@@ -138,29 +138,30 @@ class _ChangeContext:
         """Why this GPU cannot give the new part for the old one. thread_percent: the grant's."""
         gpu = self._gpus[new.gpu]
         change = self._change
-        with_own = "free for this grant, including what it has"
         memory = f"memory on {gpu.label}"
+
+        def over(rule: str, where: str, value: str, what: str, most: int) -> Problem:
+            message = f"{what} are free for this grant, including what it has"
+            return Problem(rule, where, value, message, f"write at most {most}")
+
         (room,) = rooms([gpu], {gpu.uuid: self._grant.domain}, self._others, self._policy)
         if old.memory_mib < new.memory_mib and room.memory_mib < new.memory_mib:
-            message = f"{room.memory_mib} of {room.memory_mib_total} MiB are {with_own}"
-            remedy = f"write at most {room.memory_mib}"
-            yield Problem("memory-over-free", memory, f"{new.memory_mib} MiB", message, remedy)
+            what = f"{room.memory_mib} of {room.memory_mib_total} MiB"
+            wanted = f"{new.memory_mib} MiB"
+            yield over("memory-over-free", memory, wanted, what, room.memory_mib)
         else:
             limit = ClientLimit(new.memory_mib, thread_percent)
             yield from problems_with(limit, memory, gpu.capability, gpu.memory_mib, gpu.sms)
         if max(old.reserved_percent, room.thread_percent) < new.reserved_percent:
-            message = f"{room.thread_percent} % of its threads are {with_own}"
-            value = f"{new.reserved_percent} %"
-            remedy = f"write at most {room.thread_percent}"
+            what = f"{room.thread_percent} % of its threads"
+            wanted = f"{new.reserved_percent} %"
             where = f"the percentage on {gpu.label}"
-            yield Problem("percent-over-free", where, value, message, remedy)
+            yield over("percent-over-free", where, wanted, what, room.thread_percent)
         free = free_weight(gpu, self._others, self._policy.compute)
         weight = change.weight
         if weight is not None and free is not None and weight > max(free, old.weight or 0):
             where = f"the weight on {gpu.label}"
-            message = f"{free} are {with_own}"
-            remedy = f"write at most {free}"
-            yield Problem("weight-over-free", where, str(weight), message, remedy)
+            yield over("weight-over-free", where, str(weight), str(free), free)
         if new.memory_mib < old.memory_mib and not change.forced:
             yield from self._used(gpu, new)
 
@@ -197,19 +198,24 @@ _IN_PROGRAM = (
 )
 
 
+_MISUSE = {
+    *("nothing-to-change", "threads-twice", "percent-range", "weight-range", "gpu-not-granted")
+}
+
+
 def is_misuse(problems: Iterable[Problem]) -> bool:
     """Whether the change is invalid whatever the state of the node."""
-    misuse = {"nothing-to-change", "threads-twice", "percent-range", "weight-range"}
-    misuse.add("gpu-not-granted")
-    return any(problem.rule in misuse for problem in problems)
+    return any(problem.rule in _MISUSE for problem in problems)
 
 
 def report(
     before: Grant, after: Grant, view: NodeView, policy: Policy, *, dry_run: bool
 ) -> GrantChanged:
-    changed = (before.parts, before.thread_percent) != (after.parts, after.thread_percent)
-    messages = tuple(_messages(before, after, view, policy)) if changed else ("nothing changes",)
-    return GrantChanged(before.id, _limits(before, view), _limits(after, view), messages, dry_run)
+    messages = ["nothing changes"]
+    if (before.parts, before.thread_percent) != (after.parts, after.thread_percent):
+        messages = [*_messages(before, after, view, policy)]
+    limits = _limits(before, view), _limits(after, view)
+    return GrantChanged(before.id, *limits, tuple(messages), dry_run)
 
 
 def _limits(grant: Grant, view: NodeView) -> GrantLimits:
@@ -225,21 +231,16 @@ def _messages(before: Grant, after: Grant, view: NodeView, policy: Policy) -> It
     where = _IN_CONTAINER if after.container else _IN_PROGRAM
     yield f"running processes keep the values that they were started with{where}"
     labels = {gpu.uuid: gpu.label for gpu in view.gpus}
-    ends = ViolationKind.MEMORY_OVER_GRANT.response(policy).ends
-    what = (
-        "ends those that exceed it"
-        if ends
-        else "reports it, and does not end them (violations.memory_over_grant)"
-    )
+    what = "reports it, and does not end them (violations.memory_over_grant)"
+    if ViolationKind.MEMORY_OVER_GRANT.response(policy).ends:
+        what = "ends those that exceed it"
     for old, new in zip(before.parts, after.parts, strict=True):
         used_mib = _used_mib(after, new.gpu, view)
-        if new.memory_mib >= old.memory_mib or (
-            used_mib is not None and used_mib <= most_mib(new, policy)
-        ):
-            continue
-        used = "an unknown amount" if used_mib is None else f"{used_mib} MiB"
-        granted = f"{new.memory_mib} MiB are granted now: mpsd {what}"
-        yield f"its processes use {used} of {labels[new.gpu]}, and {granted}"
+        is_within = used_mib is not None and used_mib <= most_mib(new, policy)
+        if new.memory_mib < old.memory_mib and not is_within:
+            used = "an unknown amount" if used_mib is None else f"{used_mib} MiB"
+            granted = f"{new.memory_mib} MiB are granted now: mpsd {what}"
+            yield f"its processes use {used} of {labels[new.gpu]}, and {granted}"
     if after.thread_percent < max(part.reserved_percent or _WHOLE for part in after.parts):
         yield (
             "MPS has one percentage for all GPUs of a process: it is the smallest,"

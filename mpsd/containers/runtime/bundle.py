@@ -1,6 +1,6 @@
 """What a grant changes in a bundle's config.json, and how it is taken out again: only what is in a
-record beside it, so that a bundle used again has each addition once. Annotations may be a tenant's.
-The format: runtime-spec, config.md, config-linux.md."""
+record beside it, as annotations may be a tenant's. The format: runtime-spec, config.md,
+config-linux.md."""
 
 import os
 import stat
@@ -51,17 +51,16 @@ def read(folder: int, name: str, what: str) -> bytes:
         raise ContainerRefused(f"{why}; it must be a plain file, and no link") from None
     try:
         seen = os.fstat(file)
+        most = f"at most {_LONGEST} bytes are read"
         if not stat.S_ISREG(seen.st_mode):
             raise ContainerRefused(f"{what} is not a plain file; put one in its place")
         if seen.st_size > _LONGEST:
-            raise ContainerRefused(f"{what} has {seen.st_size} bytes; at most {_LONGEST} are read")
+            raise ContainerRefused(f"{what} has {seen.st_size} bytes; {most}")
         data = bytearray()
         while piece := os.read(file, _LONGEST + 1 - len(data)):
             data += piece
             if len(data) > _LONGEST:
-                raise ContainerRefused(
-                    f"{what} grows while it is read; at most {_LONGEST} bytes are read"
-                )
+                raise ContainerRefused(f"{what} grows while it is read; {most}")
         return bytes(data)
     finally:
         os.close(file)
@@ -69,7 +68,10 @@ def read(folder: int, name: str, what: str) -> bytes:
 
 def replace(folder: int, name: str, text: str, mode: int | None = None) -> None:
     """Puts a new file in the place of `name`, with its mode and owner, or with `mode`. OSError."""
-    before = None if mode is not None else os.stat(name, dir_fd=folder, follow_symlinks=False)
+    uid, gid = os.geteuid(), os.getegid()
+    if mode is None:
+        before = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        uid, gid, mode = before.st_uid, before.st_gid, stat.S_IMODE(before.st_mode)
     beside = f".{name}.mpsd"
     remove(folder, beside)  # of one that was killed here
     file = os.open(beside, _NEW, 0o600, dir_fd=folder)
@@ -78,12 +80,9 @@ def replace(folder: int, name: str, text: str, mode: int | None = None) -> None:
             data = memoryview(text.encode("ascii"))
             while data:
                 data = data[os.write(file, data) :]
-            if before is not None and (before.st_uid, before.st_gid) != (
-                os.geteuid(),
-                os.getegid(),
-            ):
-                os.fchown(file, before.st_uid, before.st_gid)
-            os.fchmod(file, stat.S_IMODE(before.st_mode) if before is not None else mode or 0o600)
+            if (uid, gid) != (os.geteuid(), os.getegid()):
+                os.fchown(file, uid, gid)
+            os.fchmod(file, mode)
         finally:
             os.close(file)
         os.rename(beside, name, src_dir_fd=folder, dst_dir_fd=folder)
@@ -129,15 +128,13 @@ def dialect(entries: list[str]) -> tuple[str, dict[str, str]]:
         name, equals, value = entry.partition("=")
         if not equals or name not in (*VARIABLES, OOM_SCRIPT):
             continue
+        what = f"the variable {name} is"
         if found.setdefault(name, value) != value:
             problems.append(
-                f"the variable {name} is set to {shown(found[name])} and to {shown(value)}; set it"
-                " once"
+                f"{what} set to {shown(found[name])} and to {shown(value)}; set it once"
             )
         if any("\ud800" <= char <= "\udfff" for char in value):  # bytes that are not UTF-8
-            problems.append(
-                f"the variable {name} is {shown(value)}, which is not text; write UTF-8"
-            )
+            problems.append(f"{what} {shown(value)}, which is not text; write UTF-8")
     if problems:
         raise ContainerRefused(*problems)
     return found.pop(OOM_SCRIPT, ""), found
@@ -152,6 +149,7 @@ def replaced(entries: list[str], variables: dict[str, str]) -> list[str]:
 # -- what was added ------------------------------------------------------------------------------
 
 _OWN_PLACE = ("run", "mpsd")  # in a container, where grants are mounted
+_DEVICE = ("type", "major", "minor")
 _PLACES = (  # in config.json, of the lists that are added to
     ("mounts",),
     ("linux", "devices"),
@@ -162,8 +160,8 @@ _PLACES = (  # in config.json, of the lists that are added to
 
 class BundleRecord:
     """What mpsd did to a bundle. root, container: whose it is. environment: of its processes.
-    lists: what was added, in the order of _PLACES. variables: the values each was given. before:
-    earlier entries."""
+    lists: what was added, as _PLACES. variables: the values each was given. before: earlier
+    entries."""
 
     def __init__(self) -> None:
         self.root = self.container = ""
@@ -186,19 +184,17 @@ def record_in(data: bytes) -> BundleRecord:
     value = table(json_text.read(data, RECORD), RECORD)
     record = BundleRecord()
     record.root, record.container = text(value, "root", RECORD), text(value, "id", RECORD)
-    environment = inner(value, "environment", RECORD)
-    record.environment = {
-        name: word(entry, f"{RECORD}: environment") for name, entry in environment.items()
-    }
+    for name, entry in inner(value, "environment", RECORD).items():
+        record.environment[name] = word(entry, f"{RECORD}: environment")
     where = f"{RECORD}: added"
     holder = table(value.get("added"), where)
     for added, row in zip(record.lists, rows(holder, "lists", where), strict=False):
-        added += row if isinstance(row, list) else []
+        if isinstance(row, list):
+            added += row
     for name, found in (("variables", record.variables), ("before", record.before)):
-        found |= {
-            each: texts({each: lists}, each, where)
-            for each, lists in inner(holder, name, where).items()
-        }
+        lists = inner(holder, name, where)
+        for each in lists:
+            found[each] = texts(lists, each, where)
     return record
 
 
@@ -237,27 +233,17 @@ def apply(config: dict[str, object], granted: Granted, hook: dict[str, object]) 
         raise ContainerRefused(*problems)
     record = BundleRecord()
     lists = [_list_at(config, place) for place in _PLACES]
+    added: list[list[object]] = [[], [], [], [hook]]
     # Last of all mounts, so that they lie on top of whatever the bundle mounts above them.
-    options = ["bind", "rprivate", "nosuid", "nodev"]
-    mounts: list[object] = [
-        {
-            "destination": inside,
-            "type": "bind",
-            "source": source,
-            "options": [*options, "ro" if read_only else "rw"],
-        }
-        for source, inside, read_only in granted.mounts
-    ]
-    added: list[list[object]] = [mounts, [], [], [hook]]
+    for source, inside, read_only in granted.mounts:
+        options = ["bind", "rprivate", "nosuid", "nodev", "ro" if read_only else "rw"]
+        mount = {"destination": inside, "type": "bind", "source": source, "options": options}
+        added[0].append(mount)
     for (_source, _inside, access), node in zip(granted.devices, nodes, strict=True):
         if not _has_node(lists[1], node):
             added[1].append(node)
-        cgroup_rule = {
-            "allow": True,
-            **{name: node[name] for name in ("type", "major", "minor")},
-            "access": access,
-        }
-        added[2].append(cgroup_rule)
+        device = {name: node[name] for name in _DEVICE}
+        added[2].append({"allow": True, **device, "access": access})
     for there, new, recorded in zip(lists, added, record.lists, strict=True):
         recorded += [row for row in new if row not in there]
         there += recorded
@@ -284,20 +270,20 @@ def merged(found: BundleRecord, added: BundleRecord) -> BundleRecord:
 
 def _node(source: str, inside: str) -> dict[str, object]:
     """The device node of this machine, as the bundle describes it. Refused where there is none."""
+    what = f"mpsd's device {source} is"
     try:
         seen = os.stat(source)
     except OSError as error:
-        raise ContainerRefused(
-            f"mpsd's device {source} is missing: {error.strerror}; see `mpsd status`"
-        ) from None
+        why = f"{what} missing: {error.strerror}; see `mpsd status`"
+        raise ContainerRefused(why) from None
     kind = {stat.S_IFCHR: "c", stat.S_IFBLK: "b"}.get(stat.S_IFMT(seen.st_mode), "")
     if not kind:
-        raise ContainerRefused(f"mpsd's device {source} is not a device; see `mpsd status`")
-    numbers = {"major": os.major(seen.st_rdev), "minor": os.minor(seen.st_rdev)}
+        raise ContainerRefused(f"{what} not a device; see `mpsd status`")
     return {
         "path": inside,
         "type": kind,
-        **numbers,
+        "major": os.major(seen.st_rdev),
+        "minor": os.minor(seen.st_rdev),
         "fileMode": stat.S_IMODE(seen.st_mode),
         "uid": 0,
         "gid": 0,
@@ -326,7 +312,7 @@ def _has_node(devices: list[object], node: dict[str, object]) -> bool:
     for row in devices:
         device = table(row, f"{CONFIG}: a device")
         if _steps(text(device, "path", f"{CONFIG}: a device")) == _steps(str(node["path"])):
-            if all(device.get(name) == node[name] for name in ("type", "major", "minor")):
+            if all(device.get(name) == node[name] for name in _DEVICE):
                 return True
             raise ContainerRefused(f"the device {node['path']} is not mpsd's; leave it out")
     return False
@@ -349,4 +335,6 @@ def _steps(path: str) -> tuple[str, ...]:
             del steps[-1:]
         elif step not in {"", "."}:
             steps.append(step)
-    return tuple(steps[1:] if steps[:2] == ["var", "run"] else steps)
+    if steps[:2] == ["var", "run"]:
+        del steps[0]
+    return tuple(steps)

@@ -21,8 +21,8 @@ class _Disconnected(Exception):
 def ask(
     run_directory: str, url: str, body: object, answer_s: float = 30.0, patience_s: float = 5.0
 ) -> tuple[int, object]:
-    """The status and body, if any, that answer a POST. Refused, also after `answer_s`, or where
-    nobody listened for `patience_s`. It may be asked again: mpsd knows who asks by pid and name."""
+    """The status and body that answer a POST. Refused, also after `answer_s`, or where nobody
+    listened for `patience_s`. It may be asked again: mpsd knows who asks by pid and name."""
     path = f"{run_directory}/mpsd.sock"
     data = json_text.write(body, "the request")
     request = (
@@ -99,12 +99,8 @@ def _answer(received: bytes) -> tuple[int, object]:
     if not between:
         raise _Disconnected
     status_line, *headers = head.decode("latin-1").split("\r\n")
-    words = status_line.split(None, 2)
-    if (
-        len(words) < 2
-        or not words[0].startswith("HTTP/1.")
-        or not (words[1].isdecimal() and len(words[1]) == 3)
-    ):
+    version, code, *_reason = [*status_line.split(None, 2), "", ""]
+    if not (version.startswith("HTTP/1.") and code.isdecimal() and len(code) == 3):
         raise ContainerRefused(
             "what answers on mpsd's socket does not speak HTTP; see which program listens there"
         )
@@ -112,9 +108,11 @@ def _answer(received: bytes) -> tuple[int, object]:
         name, _, value = header.partition(":")
         if name.lower() == "content-length" and value.strip() != str(len(body)):
             raise _Disconnected
-    status = int(words[1])
+    status = int(code)
+    if not body:
+        return status, None
     try:
-        return status, json_text.read(body, _ANSWER) if body else None
+        return status, json_text.read(body, _ANSWER)
     except ContainerRefused:
         if status < 400:
             raise
@@ -137,25 +135,28 @@ class Granted:
         answer = table(body, _ANSWER)
         self.grant = text(answer, "grant", _ANSWER)
         self.environment = environment(answer)
-        mounts = [table(row, f"{_ANSWER}: a mount") for row in rows(answer, "mounts", _ANSWER)]
-        self.mounts = [(*_places(mount), mount.get("read_only") is not False) for mount in mounts]
-        devices = [table(row, f"{_ANSWER}: a device") for row in rows(answer, "devices", _ANSWER)]
-        self.devices = [(*_places(device), text(device, "access", _ANSWER)) for device in devices]
-        for _source, _inside, access in self.devices:
+        self.mounts = []
+        for row in rows(answer, "mounts", _ANSWER):
+            mount = table(row, f"{_ANSWER}: a mount")
+            self.mounts.append((*_places(mount), mount.get("read_only") is not False))
+        self.devices = []
+        for row in rows(answer, "devices", _ANSWER):
+            device = table(row, f"{_ANSWER}: a device")
+            access = text(device, "access", _ANSWER)
             if not access or access.strip("rwm"):
                 raise ContainerRefused(f"{_ANSWER} names the access {access!a}; see its log")
+            self.devices.append((*_places(device), access))
         self.messages = texts(answer, "messages", _ANSWER)
 
 
 def environment(answer: dict[str, object]) -> dict[str, str]:
     """The answer's variables. Refused."""
-    variables = table(answer.get("environment"), f"{_ANSWER}: environment")
-    for name in variables:
+    found = {}
+    for name, value in table(answer.get("environment"), f"{_ANSWER}: environment").items():
         if not name or "=" in name or "\0" in name:
             raise ContainerRefused(f"{_ANSWER} names a variable {name!a}; see its log")
-    return {
-        name: word(value, f"{_ANSWER}: environment: {name}") for name, value in variables.items()
-    }
+        found[name] = word(value, f"{_ANSWER}: environment: {name}")
+    return found
 
 
 def refusal(status: int, body: object) -> ContainerRefused:
@@ -171,7 +172,6 @@ def _places(row: dict[str, object]) -> tuple[str, str]:
     inside = text(row, "inside", _ANSWER)
     for path in (source, inside):
         if not path.startswith("/"):
-            raise ContainerRefused(
-                f"{_ANSWER} names the path {path!a}, which is not absolute; see its log"
-            )
+            why = f"{_ANSWER} names the path {path!a}, which is not absolute; see its log"
+            raise ContainerRefused(why)
     return source, inside

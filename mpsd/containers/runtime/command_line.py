@@ -28,9 +28,9 @@ _OFF = {"0", "f", "false"}  # as Go's strconv.ParseBool has it, in any case
 
 
 class CommandLine:
-    """own: mpsd-runtime's flags, by name. options: global ones. passed: to the next runtime.
-    command: may be empty. arguments: what follows it. root: of the next runtime's state; container:
-    the one created or entered, both once known."""
+    """own: mpsd-runtime's flags. options: global ones. passed: to the next runtime. command: may be
+    empty. root: of the next runtime's state; container: the one created or entered; both once
+    known."""
 
     def __init__(self, found: "Options") -> None:
         self.own = {name: value for name, value in found.values.items() if name in _OWN}
@@ -55,8 +55,8 @@ def read(argv: list[str]) -> CommandLine:
 
 
 class Options:
-    """values: by long name; of flags empty. words: positional. rest: from the word on at which the
-    options end. passed: all but mpsd-runtime's own flags."""
+    """values: by long name; of flags empty. words: positional. rest: from where the options end.
+    passed: all but mpsd-runtime's own flags."""
 
     def __init__(self) -> None:
         self.values: dict[str, str] = {}
@@ -109,20 +109,24 @@ def _options(
         begin = at
         at = at + 1
         is_option = word.startswith("-") and word != "-"
-        is_last = not (is_option or mixed) and not (known and found.unknown and word not in known)
-        if word == "--" or is_last:
-            found.rest = arguments[at if word == "--" else begin :]
+        may_be_value = known and found.unknown and word not in known
+        if word == "--" or not (is_option or mixed or may_be_value):
+            found.rest = arguments[begin:]
+            if word == "--":
+                found.rest = arguments[at:]
             found.words += found.rest
             found.passed += arguments[begin:]
             break
-        name, equals, value = word.lstrip("-").partition("=") if is_option else ("", "", "")
+        if not is_option:
+            found.words.append(word)
+            found.passed.append(word)
+            continue
+        name, equals, value = word.lstrip("-").partition("=")
         name = {"h": "help", **short}.get(name, name)
         if name in valued and not equals:
             value = "".join(arguments[at : at + 1])
             at = at + 1
-        if not is_option:
-            found.words.append(word)
-        elif name in (*valued, *flags, "help"):
+        if name in (*valued, *flags, "help"):
             found.values[name] = value
         elif not equals:
             found.unknown.append(word)

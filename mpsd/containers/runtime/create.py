@@ -1,6 +1,5 @@
 """Before `create` and `run`: a bundle that requests a share gets it, or no container is created
-from it. Any other stays as it was. The record is written first, so it names everything that is
-there."""
+from it. The record is written first, so it names everything that is there."""
 
 import os
 
@@ -46,19 +45,22 @@ def may_be_root(config: dict[str, object]) -> bool:
     user = inner(inner(config, "process", CONFIG), "user", CONFIG)
     uid = _number(user, "uid", f"{CONFIG}: process: user")
     linux = inner(config, "linux", CONFIG)
-    kinds = [
-        table(row, f"{CONFIG}: a namespace").get("type")
-        for row in rows(linux, "namespaces", CONFIG)
-    ]
-    if "user" not in kinds:
+    if "user" not in [namespace.get("type") for namespace in _namespaces(linux)]:
         return uid == 0
     where = f"{CONFIG}: uidMappings"
-    mappings = [
-        [_number(table(row, where), name, where) for name in ("containerID", "hostID", "size")]
-        for row in rows(linux, "uidMappings", CONFIG)
-    ]
-    # Where root of this machine is somebody in the container, it can be become there.
-    return not mappings or any(here == 0 and size > 0 for _inside, here, size in mappings)
+    mappings = rows(linux, "uidMappings", CONFIG)
+    is_mapped = not mappings
+    for mapping in mappings:
+        row = table(mapping, where)
+        _number(row, "containerID", where)
+        here, size = _number(row, "hostID", where), _number(row, "size", where)
+        # Where root of this machine is somebody in the container, it can be become there.
+        is_mapped = is_mapped or (here == 0 and size > 0)
+    return is_mapped
+
+
+def _namespaces(linux: dict[str, object]) -> list[dict[str, object]]:
+    return [table(row, f"{CONFIG}: a namespace") for row in rows(linux, "namespaces", CONFIG)]
 
 
 def _number(holder: dict[str, object], name: str, where: str) -> int:
@@ -85,9 +87,12 @@ def _settle(
 ) -> None:
     log = RuntimeLog(line)
     kept = bundle.read_record(folder)
-    found = bundle.undo(config, kept) if kept else BundleRecord()
-    request = _request(config, line, runtime)
-    granted = _granted(request, line.run_directory, log) if request else None
+    found = BundleRecord()
+    if kept:
+        found = bundle.undo(config, kept)
+    granted = None
+    if request := _request(config, line, runtime):
+        granted = _granted(request, line.run_directory, log)
     if granted is None:
         if kept:
             bundle.replace(folder, CONFIG, json_text.write(config, CONFIG))
@@ -127,12 +132,11 @@ def _request(
         return None
     script, variables = bundle.dialect(entries)
     annotations = inner(config, "annotations", CONFIG)
+    name = next(filter(None, map(annotations.get, _NAMES)), "")
     return {
         "root": line.root,
         "id": line.container,
-        "name": next(
-            (str(annotations[name])[:_LONGEST_NAME] for name in _NAMES if annotations.get(name)), ""
-        ),
+        "name": str(name)[:_LONGEST_NAME],
         "environment": variables,
         "oom_script": script,
         "capabilities": texts(inner(process, "capabilities", CONFIG), "bounding", CONFIG),
@@ -144,8 +148,7 @@ def _request(
 
 def _has_host_ipc(linux: dict[str, object]) -> bool:
     """Whether the container shares this machine's IPC namespace, having none or ours by path."""
-    for row in rows(linux, "namespaces", CONFIG):
-        namespace = table(row, f"{CONFIG}: a namespace")
+    for namespace in _namespaces(linux):
         if member(namespace, "type", CONFIG) == "ipc":
             path = text(namespace, "path", CONFIG)
             try:

@@ -95,16 +95,9 @@ def _create(line: CommandLine, following: str) -> None:
         )
     from mpsd.containers.runtime import create
 
-    hook = [
-        *_own_command(),
-        "--run-dir",
-        line.run_directory,
-        "--runtime-log",
-        line.own["runtime-log"],
-    ]
-    create.prepare(
-        options.values.get("bundle", ""), line, following, [*hook, "--root", line.root, "over"]
-    )
+    hook = [*_own_command(), "--run-dir", line.run_directory]
+    hook += ["--runtime-log", line.own["runtime-log"], "--root", line.root, "over"]
+    create.prepare(options.values.get("bundle", ""), line, following, hook)
 
 
 def _exec(line: CommandLine) -> None:
@@ -136,7 +129,7 @@ def _root(line: CommandLine, following: str) -> str:
     if given := line.options.get("root", ""):
         return os.path.abspath(given)
     name = "crun" if following.endswith("/crun") else "runc"
-    own = os.environ.get("XDG_RUNTIME_DIR", "") if os.geteuid() else ""
+    own = os.geteuid() and os.environ.get("XDG_RUNTIME_DIR", "")
     return f"{own or '/run'}/{name}"
 
 
@@ -145,9 +138,7 @@ def _own_command() -> list[str]:
     path = os.path.abspath(sys.argv[0])
     if os.access(path, os.X_OK):
         return [path]
-    folder = os.path.dirname(
-        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    )
+    folder = os.path.abspath(f"{__file__}/../../../..")
     start = (
         f"import sys; sys.path.append({folder!r}); from mpsd.runtime.main import main;"
         " sys.exit(main())"
@@ -170,10 +161,11 @@ def _give_up(line: CommandLine, refused: ContainerRefused) -> int:
 
 def _show_help(line: CommandLine) -> None:
     following = line.own["next"] or "nvidia-container-runtime if it is installed, else runc"
-    shown = _HELP.format(
-        next=following, run_directory=line.run_directory, log=line.own["runtime-log"]
-    )
-    os.write(1, (shown + ("\n" if line.wants_help else "")).encode())
+    log = line.own["runtime-log"]
+    shown = _HELP.format(next=following, run_directory=line.run_directory, log=log)
+    if line.wants_help:
+        shown += "\n"
+    os.write(1, shown.encode())
 
 
 # -- the next runtime, which this process becomes --------------------------------------------------
@@ -188,9 +180,10 @@ _COERCED = b"LC_CTYPE"
 def find_next(asked: str) -> str:
     """The program's path. asked: a path or a name, empty for the usual ones. Refused."""
     names = [asked] if asked else NEXT_RUNTIMES
+    folders = os.environ.get("PATH", _PATH).split(":")
     for name in names:
-        folders = os.environ.get("PATH", _PATH).split(":")
-        for path in [name] if "/" in name else [f"{folder or '.'}/{name}" for folder in folders]:
+        for folder in folders:
+            path = name if "/" in name else f"{folder or '.'}/{name}"
             if os.access(path, os.X_OK) and not os.path.isdir(path):
                 if _is_this_program(path):
                     raise ContainerRefused(

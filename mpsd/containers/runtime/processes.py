@@ -1,8 +1,7 @@
 """A container's later processes, signals and end: `exec --process FILE`, `kill`, `delete --force`,
-and the poststop hook `over`. A process file lacks the grant's variables, so it gets the limits that
-hold now; `exec` without one has the container's environment, and the watchdog sees an `--env` after
-it. Before a signal mpsd ends clients of MPS that would die of it; whatever it answers, the signal
-follows. `over` never fails, and is quick."""
+and the poststop hook `over`. A process file lacks the grant's variables, so it gets those that hold
+now; `exec` without one has the container's. Before a signal mpsd ends clients of MPS that would die
+of it; whatever it answers, the signal follows. `over` never fails, and is quick."""
 
 import _signal  # type: ignore[import-not-found]  # `signal` itself builds enums for 5 ms
 import os
@@ -27,10 +26,8 @@ def prepare(process: str, line: CommandLine) -> None:
     kept = _kept(line.root, line.container)
     if kept is None:
         return
-    folder_path, _, name = process.rpartition("/")
-    folder = bundle.open_folder(
-        folder_path or ("/" if process.startswith("/") else "."), "the folder of --process"
-    )
+    path, slash, name = process.rpartition("/")
+    folder = bundle.open_folder(path or slash, "the folder of --process")
     try:
         holder = table(json_text.read(bundle.read(folder, name, process), process), process)
         entries = texts(holder, "env", process)
@@ -64,11 +61,11 @@ def _variables(kept: bundle.BundleRecord, line: CommandLine) -> dict[str, str]:
 def _kept(root: str, container: str) -> bundle.BundleRecord | None:
     """What mpsd did to the container's bundle; None for nothing, or no such container."""
     state = _found_state(root, container)
-    try:
-        folder = bundle.open_folder(state.bundle, "the bundle") if state.bundle else None
-    except ContainerRefused:
+    if not state.bundle:
         return None
-    if folder is None:
+    try:
+        folder = bundle.open_folder(state.bundle, "the bundle")
+    except ContainerRefused:
         return None
     try:
         return bundle.read_record(folder)
@@ -100,15 +97,12 @@ def _found_state(root: str, container: str) -> _FoundState:
                 state = table(json_text.read(bundle.read(folder, name, name), name), name)
             except FileNotFoundError:
                 continue
-            labels = texts(inner(state, "config", name), "labels", name)
-            named = [label.removeprefix(_LABEL) for label in labels if label.startswith(_LABEL)]
-            if named:
-                return _FoundState(
-                    named[0], state.get("init_process_pid"), state.get("init_process_start")
-                )
-            return _FoundState(
-                text(state, "bundle", name), state.get("pid"), state.get("process-start-time")
-            )
+            for label in texts(inner(state, "config", name), "labels", name):
+                if label.startswith(_LABEL):
+                    first = state.get("init_process_pid"), state.get("init_process_start")
+                    return _FoundState(label.removeprefix(_LABEL), *first)
+            first = state.get("pid"), state.get("process-start-time")
+            return _FoundState(text(state, "bundle", name), *first)
         return _FoundState()
     finally:
         os.close(folder)
@@ -138,8 +132,9 @@ def before_signal(line: CommandLine) -> bool:
             "id": line.container,
             "signum": signum,
             "to_all": "all" in options.values,
+            "pid": state.pid,
+            "start_ticks": state.start_ticks,
         }
-        asked |= {"pid": state.pid, "start_ticks": state.start_ticks}
         status, answer = ask(
             line.run_directory, "/v1/containers/end", asked, _LONGEST_END_S, patience_s=0.0
         )
@@ -171,11 +166,13 @@ def _signum(command: str, options: command_line.Options) -> int:
         return 0
     if command == "delete":
         return int(_signal.SIGKILL) if "force" in options.values else 0
-    word = options.words[1].upper() if len(options.words) > 1 else "TERM"
+    _container, word, *_more = [*options.words, "TERM", "TERM"]
     if word.isdecimal():
         return int(word)
-    name = word.removeprefix("SIG")
-    return int(getattr(_signal, f"SIG{name}", 0)) if name.isalnum() else 0
+    name = word.upper().removeprefix("SIG")
+    if not name.isalnum():  # such as _BLOCK
+        return 0
+    return int(getattr(_signal, f"SIG{name}", 0))
 
 
 # -- the poststop hook: mpsd would notice the container's end by itself too ----------------------
