@@ -35,7 +35,7 @@ class Material:
 
     @property
     def authorities(self) -> tuple[bytes, ...]:
-        """The PEM certificates that verify, the one that signs first."""
+        """The one that signs first."""
         return tuple(self.parts[name].certificate for name in _AUTHORITIES if name in self.parts)
 
     @property
@@ -58,7 +58,7 @@ class Material:
 
 
 def read_material(data: Mapping[str, object]) -> Material:
-    """data: the Secret's, base64; whatever else is in it stays out."""
+    """data: the Secret's."""
     parts: dict[str, Pair] = {}
     for name in (*_AUTHORITIES, _SERVING):
         certificate = _bytes(data, f"{name}.crt")
@@ -93,7 +93,7 @@ def written(material: Material) -> dict[str, str]:
 def after(
     step: CertificateStep, material: Material, settings: WebhookSettings, now: float
 ) -> Material:
-    """The material once a step is taken. For BRING_BACK: what this process still holds."""
+    """For BRING_BACK: what this process still holds."""
     parts = dict(material.parts)
     lives = settings.lives
 
@@ -156,7 +156,7 @@ class SecretCertificates:
         self._log = logger(role="webhook")
 
     async def look(self, now: float, /) -> Certificates:
-        """Takes every step that is due, and gives what to serve with."""
+        """Takes every step that is due."""
         settings = self._settings
         for _attempt in range(_MOST_STEPS):
             try:
@@ -205,8 +205,7 @@ class SecretCertificates:
         )
 
     def _trusted_since(self, material: Material, now: float) -> float | None:
-        """Since when both configurations name the authority that follows; None while they do
-        not."""
+        """None while both configurations do not name the authority that follows."""
         following = material.parts.get(_FOLLOWING)
         identity = certificates.fingerprint(following.certificate) if following else ""
         if identity not in self._trusted():

@@ -37,8 +37,7 @@ CONFIGURATIONS: Mapping[str, Resource] = {
 
 @dataclass(frozen=True, slots=True)
 class RegistrationOutcome:
-    """What a look led to. troubles: what stands in the way, in words. changed: whether to look
-    again at once."""
+    """troubles: in words. changed: whether to look again at once."""
 
     troubles: tuple[str, ...] = ()
     changed: bool = False
@@ -181,16 +180,14 @@ class Registrar:
         return _CHANGED
 
     async def _report_calls(self, path: str, seen: Object) -> None:
-        """Writes for `kubectl mps doctor` that API servers cannot call the webhook, and takes it
-        away."""
+        """Says to `kubectl mps doctor` that API servers cannot call the webhook."""
         value = "true" if self._calls.last is Called.NO else None
         there = (seen["metadata"].get("annotations") or {}).get(rules.NOT_CALLED)
         if self._calls.last is not Called.UNKNOWN and there != value:
             await self._patch(path, seen, {"annotations": {rules.NOT_CALLED: value}})
 
     async def _report_end(self, path: str, seen: Object, own: Validity) -> None:
-        """Writes when the certificate that we serve ends, where this configuration does not say
-        it."""
+        """Writes when the certificate that we serve ends."""
         now = time.time()
         there = read_annotation(seen)
         if self._may_patch and must_write(there, own, self._stood.get(path), now):
@@ -204,8 +201,8 @@ class Registrar:
         self._stood[path] = (own, now)
 
     async def _patch(self, path: str, seen: Object, metadata: Object, **fields: object) -> bool:
-        """Where it is still as it was seen. Conflict. False: not ours to change, as the
-        certificates are not."""
+        """Where it is as it was seen; Conflict. False: not ours to change, as the certificates are
+        not."""
         version = seen["metadata"]["resourceVersion"]
         patch = {"metadata": {"resourceVersion": version, **metadata}, **fields}
         name = self._settings.service

@@ -141,7 +141,7 @@ class Lookups:
             self.has_sleep = version is not None and version >= _FIRST_WITH_SLEEP
 
     async def namespace_labels(self, name: str) -> Labels | None:
-        """None where they are not known. At once where they were asked for a moment ago."""
+        """None where they are not known."""
         labels, at = self._known.get(name, (None, 0.0))
         now = time.monotonic()
         if labels is not None and now - at < _FRESH_S:
@@ -158,7 +158,7 @@ class Lookups:
     async def config_map_keys(
         self, namespace: str, names: Sequence[str]
     ) -> dict[str, frozenset[str]]:
-        """The keys of those that are known; one that does not exist is not."""
+        """Of those that are known; one that does not exist is not."""
         kube = self._kube
         if kube is None:
             return {}
@@ -167,8 +167,8 @@ class Lookups:
     async def claim_classes(
         self, namespace: str, names: Sequence[ClaimName]
     ) -> dict[ClaimName, tuple[str, ...]]:
-        """The device classes that those that are known ask for; none where the webhook has no right
-        to read claims, as in a cluster without dra.enabled, or no API server."""
+        """Of those that are known; none where the webhook may not read claims, as without
+        dra.enabled, or there is no API server."""
         kube = self._kube
         if kube is None:
             return dict.fromkeys(names, ())
@@ -216,7 +216,6 @@ class Lookups:
         return None if found is None else classes_of(found, name.kind)
 
     async def _asked(self, what: Lookup, question: Awaitable[Object]) -> Object | None:
-        """None where the API does not answer, or has no such object."""
         try:
             found = await question
         except KubeError as error:
@@ -238,16 +237,14 @@ _ATTEMPTS = 3
 
 
 class ClaimTemplates:
-    """Templates in the namespaces of pods, each there before its pod is created, and removed a day
-    after the last pod: Kubernetes makes a pod's claim at once, and needs the template no longer.
-    kube None: there is no API server."""
+    """Each is there before its pod is created, and removed a day after the last: Kubernetes makes a
+    pod's claim at once, and needs the template no longer. kube None: there is no API server."""
 
     def __init__(self, kube: Kube | None) -> None:
         self._kube = kube
 
     async def keep(self, namespace: str, wanted: TemplateWanted, now: float) -> str:
-        """Makes the template, or says in it that it is used. Why it is not there; empty where it
-        is."""
+        """Why the template is not there; empty where it is. It says in it that it is used."""
         try:
             async with asyncio.timeout(_KEEP_S):
                 for _attempt in range(_ATTEMPTS):
@@ -290,8 +287,7 @@ class ClaimTemplates:
         return ""
 
     async def sweep(self, now: float) -> None:
-        """Removes those that no pod has used for a day. KubeError where the API server does not
-        answer."""
+        """Removes those that no pod has used for a day. KubeError."""
         if self._kube is None:
             return
         query = {"labelSelector": f"{NAME_LABEL}={WEBHOOK}"}
@@ -325,7 +321,7 @@ _STEPS = {
 
 
 class ReviewApi:
-    """limits: those in force now."""
+    """limits: in force now."""
 
     def __init__(
         self, limits: Callable[[], Limits], kube: Kube | None, metrics: WebhookMetrics
@@ -340,8 +336,7 @@ class ReviewApi:
         self.mutate = partial(self._respond, "mutate")
 
     async def _respond(self, webhook: str, request: web.Request) -> web.Response:
-        """200 with the answer; 4xx with the reason for what is no review. webhook: as in its path
-        and its metrics."""
+        """200 with the answer; 4xx with the reason for what is no review."""
         began = time.perf_counter()
         status = 400
         try:
@@ -387,8 +382,7 @@ class ReviewApi:
         return AdmissionAnswer(review.uid, allowed=False, message=message)
 
     async def _think(self, body: bytes, decide: Callable[[], Decided]) -> Decided:
-        """Decides at once, or beside the loop where that may take long and small reviews would wait
-        for it."""
+        """Beside the loop where small reviews would wait for it."""
         if len(body) <= _LARGE_BODY:
             return decide()
         return await asyncio.get_running_loop().run_in_executor(self._aside, decide)

@@ -53,18 +53,16 @@ class WebhookSettings:
 
     @property
     def host_name(self) -> str:
-        """The name by which API servers verify us."""
+        """By which API servers verify us."""
         return urlsplit(self.url).hostname or f"{self.service}.{self.namespace}.svc"
 
     @property
     def look_s(self) -> float:
-        """Between two looks at certificates and registration; even a certificate that lives for
-        seconds is renewed in time."""
+        """Between two looks; even a certificate that lives for seconds is renewed in time."""
         return min(10.0, self.lives.serving_s / 50)
 
     @property
     def names(self) -> frozenset[str]:
-        """All the names that the serving certificate is good for."""
         name = f"{self.service}.{self.namespace}"
         return frozenset({self.host_name, name, f"{name}.svc", f"{name}.svc.cluster.local"})
 
@@ -126,8 +124,7 @@ WEBHOOK_SETTINGS = {
 def webhook_settings(
     flags: Mapping[str, str | None], environment: Mapping[str, str] = os.environ
 ) -> WebhookSettings:
-    """flags: by the names of WEBHOOK_SETTINGS, None where not given. InvalidInput with every
-    problem."""
+    """flags: by the names of WEBHOOK_SETTINGS. InvalidInput."""
     read = settings.read_settings(WEBHOOK_SETTINGS, flags, environment)
     lives = Lives(read.pop("authority_life"), read.pop("serving_life"), read.pop("settle"))
     uses_api = bool(read["kubeconfig"] or environment.get("KUBERNETES_SERVICE_HOST"))

@@ -1,9 +1,5 @@
 """`mpsd webhook`: answers admission reviews over TLS, with certificates and a registration that it
-keeps itself.
-
-It is ready only while it serves, and goes on serving for a while after it has reported that it
-ends.
-"""
+keeps itself. It serves on for a while after it has reported that it ends."""
 
 import asyncio
 import ssl

@@ -1,6 +1,5 @@
-"""The agent's routes for containers (`grants.rules.messages`), for `mpsd-runtime` and `mpsd set`. A
-grant is reserved whole or not, and lives as long as the caller until the container's first process
-is there, so nothing has to be released by hand."""
+"""The agent's routes for containers (`grants.rules.messages`). A grant is reserved whole or not,
+and lives as long as the caller until the container's first process is there."""
 
 import asyncio
 import uuid
@@ -47,7 +46,7 @@ _GONE_LOOK_S = 0.02
 
 
 class ContainersApi:
-    """For a container's creation, end and later processes. Beside a kubelet it refuses all."""
+    """Of a container's creation, end and later processes."""
 
     def __init__(self, sources: AgentSources) -> None:
         self._sources = sources
@@ -115,8 +114,8 @@ class ContainersApi:
     def _held_by(
         self, name: HostContainerName, caller: ProcessIdentity, ledger: LocalGrants
     ) -> ContainerGrant | None:
-        """The grant whose answer the caller did not receive. One of the container's earlier life
-        ends now. Refused where that is not over."""
+        """The grant whose answer the caller did not receive; one of the container's earlier life
+        ends now."""
         found = ledger.of_container(name)
         if found is None:
             return None
@@ -131,7 +130,7 @@ class ContainersApi:
         return None
 
     def _left_of(self, grant: Grant) -> str:
-        """The processes that still use a GPU under a grant, in words; empty where there is none."""
+        """What still uses a GPU under a grant, or may; empty for nothing."""
         scan = self._agent.watchdog.scan()
         left = [f"pid {client.pid}" for client in scan.clients if client.grant == grant.id]
         if left:

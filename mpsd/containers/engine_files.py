@@ -1,5 +1,5 @@
-"""Engines' configuration files, read and replaced as a whole, with owner, mode and label, only as
-they were at the decision; links stay. And who may write a path."""
+"""Engines' configuration files, replaced as a whole, with owner, mode and label, only as they were
+at the decision; links stay. And who may write a path."""
 
 import difflib
 import io
@@ -40,7 +40,7 @@ class FileChange:
         return "remove" if self.after is None else "change"
 
     def diff(self) -> str:
-        """As `diff -u` shows it; empty where nothing changes."""
+        """As `diff -u` shows it."""
         # lines end with \n alone
         before, after = (list(io.StringIO(text or "")) for text in (self.before, self.after))
         old = new = self.file
@@ -108,7 +108,7 @@ def backups(path: Path) -> dict[Path, str]:
 
 
 def with_backup(change: FileChange) -> FileChange:
-    """The change with the copy's name, unless there is one or there is nothing to keep."""
+    """With the copy's name, unless there is one or nothing to keep."""
     path = Path(change.file)
     if change.action != "change" or change.before in backups(path).values():
         return change
@@ -118,7 +118,7 @@ def with_backup(change: FileChange) -> FileChange:
 
 
 def with_spare(change: FileChange) -> FileChange:
-    """The change with the backup that equals the file afterwards."""
+    """With the backup that equals the file afterwards."""
     if change.action == "change":
         for kept, text in backups(Path(change.file)).items():
             if text == change.after:
@@ -188,7 +188,7 @@ _MOST_LINKS = 40  # that the kernel follows on one way
 
 def writable_by_others(what: str, path: Path, *, below: bool = False) -> list[Problem]:
     """What of the way to this path, or of all in it (below), others than root and the caller may
-    write. what: a person's word for it."""
+    write."""
     places = list(_way(path))
     if below:
         places += Path(os.path.realpath(path)).rglob("*")
@@ -221,7 +221,7 @@ def _problem(what: str, place: Path) -> Problem | None:
 
 
 def _way(path: Path) -> Iterator[Path]:
-    """Everything the kernel looks at on the way to a path, the path itself too."""
+    """Everything the kernel looks at on the way to a path, itself too."""
     left = list(path.absolute().parts[1:])
     place = Path("/")
     links = 0

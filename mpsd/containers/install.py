@@ -40,8 +40,7 @@ _DRY_RUN = flag("--dry-run", help="Show every step and difference, and change no
 
 
 class _Installation:
-    """The launcher (its path as written into files) and one engine's file. OSError,
-    InvalidInput."""
+    """OSError, InvalidInput."""
 
     def __init__(self, engine: Engine, launcher: str, config: str | None, root: str) -> None:
         for flag_name, path in (("--to", launcher), ("--config", config)):
@@ -138,7 +137,7 @@ class _Report:
 
 
 def _perform(report: _Report, output: Format) -> None:
-    """Makes and reports each change. OSError, engine_files.ChangedMeanwhile."""
+    """OSError, engine_files.ChangedMeanwhile."""
     for one in report.changes:
         if not report.dry_run:
             engine_files.perform(one)
@@ -280,7 +279,6 @@ def _launcher_text(here: _Installation, next_runtime: str, log: str, run_dir: st
 
 
 def _to_do(here: _Installation, configuration: FileChange) -> list[str]:
-    """What makes the engine read its configuration again."""
     reload = here.configuration.reload
     return [reload] if reload and configuration.action != "keep" else []
 
@@ -374,7 +372,6 @@ def _warn_of_users(report: _Report, cost: str, *, force: bool, output: Format) -
 
 @contextmanager
 def _explained(verb: str, engine: Engine) -> Iterator[None]:
-    """Ends the program with the reason why a file could not be used."""
     try:
         yield
     except (OSError, engine_files.ChangedMeanwhile) as error:

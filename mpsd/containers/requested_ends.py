@@ -1,5 +1,4 @@
-"""Ends that somebody asks for, as `mps.ends` has it: of a container's clients before a signal, and
-of programs by `mpsd stop`. What has begun goes on, whoever hangs up."""
+"""Ends that somebody asks for, as `mps.ends` has it. What has begun goes on, whoever hangs up."""
 
 import asyncio
 import contextlib
@@ -51,8 +50,6 @@ class NotStopped(Exception):
 
 
 class GrantEnds:
-    """Ends clients of grants."""
-
     def __init__(self, sources: AgentSources) -> None:
         self._sources = sources
         self._watchdog = sources.agent.watchdog
@@ -72,7 +69,7 @@ class GrantEnds:
         return [client for client in scan.clients if client.grant == grant.id]
 
     def clients_in(self, first: ProcessIdentity) -> list[Client]:
-        """Those in a pod's container with this first process. NotStopped where not known."""
+        """Of a pod's container with this first process. NotStopped where not known."""
         scan = self._watchdog.scan()
         if scan.unknown:
             raise NotStopped(f"it is not known which processes use GPUs: {'; '.join(scan.unknown)}")
@@ -84,7 +81,7 @@ class GrantEnds:
         return [client for client in of_pods if inside.owner_of(client.pid)]
 
     def begin(self, clients: Iterable[Client], reason: str) -> list[ClientEnd]:
-        """Stops them, all before the first of them is waited for: they may wait for each other."""
+        """All are stopped before the first is waited for: they may wait for each other."""
         begun = []
         for client in {client.process: client for client in clients}.values():
             try:
@@ -94,7 +91,7 @@ class GrantEnds:
         return begun
 
     async def until_killed(self, begun: Collection[ClientEnd], within_s: float) -> int:
-        """How many were killed, or ended by themselves, in this time; the other ends go on."""
+        """How many were killed, or ended by themselves; the other ends go on."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await asyncio.gather(*(one.killed() for one in begun), return_exceptions=True)
@@ -234,8 +231,6 @@ def _grant_to_stop(grant_id: str, ledger: LocalGrants) -> ProgramGrant:
 
 @dataclass(slots=True)
 class ProgramEnd:
-    """The end of one program of `mpsd run`."""
-
     grant: ProgramGrant
     ledger: LocalGrants
     ends: GrantEnds

@@ -30,7 +30,7 @@ class ContainerUser:
 
 
 def _has_hook(document: object, launcher: str) -> bool:
-    """Whether a bundle's config.json, or runc's state.json, has a poststop hook of mpsd-runtime."""
+    """In a bundle's config.json, or runc's state.json."""
     top = _object(document)
     state = _object(top.get("config"))
     names = {"mpsd-runtime", Path(launcher).name}
@@ -71,7 +71,7 @@ _STATES = (
 
 
 def bundle_users(root: Path, launcher: str) -> list[ContainerUser]:
-    """Each once, by its id; one that cannot be read is among them, as it may use mpsd."""
+    """One that cannot be read is among them."""
     found: dict[str, ContainerUser] = {}
     states = chain.from_iterable(sorted(root.glob(pattern)) for pattern in _STATES)
     for path in states:
@@ -100,15 +100,12 @@ def _unreadable(path: Path, error: records.UnreadableRecord) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _LedgerEntry:
-    """Of a container's grant in the ledger, what is read here."""
-
     id: str
     holder: HostContainer
 
 
 def users(socket: Path, root: Path, launcher: str) -> list[ContainerUser]:
-    """Containers that hold a grant of the mpsd on this socket; where none answers, those that live
-    in its ledger, and those below root."""
+    """Of the mpsd on this socket; where none answers, those in its ledger and below root."""
     try:
         _status, body = local_api.ask(socket, "GET", "/v1/node", timeout_s=10.0)
         node = local_api.read(body, NodeReport)
@@ -148,8 +145,8 @@ class _NamedContainer(msgspec.Struct, rename="pascal"):
 
 
 def engine_names(sockets: Iterable[Path]) -> dict[str, str]:
-    """The names of running containers by their ids, as far as an engine answers."""
-    found = {}
+    """Of running containers by their ids, as far as an engine answers."""
+    found: dict[str, str] = {}
     for socket in sockets:
         try:
             _status, body = local_api.ask(socket, "GET", "/containers/json", timeout_s=1.0)

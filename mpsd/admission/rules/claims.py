@@ -69,7 +69,6 @@ class ClaimSpec:
         return tuple(found)
 
     def keeps(self, kind: str, attribute: str, requests: Sequence[str]) -> bool:
-        """Whether a constraint of this kind on this attribute is for all of these requests."""
         for one in self.constraints:
             is_same = (one.kind, one.attribute) == (kind, attribute)
             if is_same and (not one.requests or {*requests} <= {*one.requests}):
@@ -123,7 +122,7 @@ def _options(fields: FieldReader, request: Fields, where: str) -> Iterator[Claim
 
 
 def classes_of(thing: Fields, kind: str) -> tuple[str, ...]:
-    """The device classes that it asks for, one or another."""
+    """The device classes that it asks for."""
     found = (
         one.device_class
         for _name, options in read_claim_spec(thing, kind).requests
@@ -168,7 +167,7 @@ class ClaimAsked:
 
 
 def asked_of(thing: Fields, kind: str, policy: Policy) -> ClaimAsked | None:
-    """None where it asks for no GPU of mpsd. Amounts that are none count as absent."""
+    """None where it asks for no GPU of mpsd."""
     spec = read_claim_spec(thing, kind)
     classes = policy.admission.device_classes
     found = [
@@ -201,8 +200,7 @@ def _gpus(options: Sequence[ClaimOption]) -> int | None:
 def claimed_requests(
     pod: Pod, policy: Policy, facts: GpuFacts, claims: Mapping[ClaimName, Fields]
 ) -> Iterator[ContainerRequest]:
-    """What containers get by the claims that are known; nothing by one that can never be served,
-    and all of a GPU only where its size is known."""
+    """Nothing by a claim that can never be served; all of a GPU only where its size is known."""
     unit_mib = policy.resources.memory_unit_mib
     whole_mib = None
     if len(facts.cards) == 1:
@@ -229,8 +227,7 @@ def claimed_requests(
 
 
 def asked_by_class(container: Container, policy: Policy) -> ClaimAsked | None:
-    """What Kubernetes' own claim for a container that requests mpsd's class as a resource asks for;
-    None where it requests none."""
+    """By a container that requests mpsd's class as a resource; None where it requests none."""
     gpus = 0
     for name in policy.admission.device_classes:
         gpus += whole(container.limits.get(f"{BY_CLASS}{name}")) or 0
@@ -256,7 +253,7 @@ def _amount(option: ClaimOption, name: str) -> int | None:
 
 
 def _caps(spec: ClaimSpec) -> Iterator[tuple[str, int]]:
-    """The caps of the threads that its parameters name, each with its path."""
+    """Those that its parameters name, by path."""
     # which most who ask for classes do without
     from mpsd.kubelet.dra.rules.config import THREAD_CAP
 
@@ -383,8 +380,8 @@ def _wrong_together(
     policy: Policy,
     most: int | None,
 ) -> Iterator[Problem]:
-    """Why no grant can have the GPUs of all requests together. most: GPUs of one domain; None where
-    nobody knows."""
+    """Why no grant can have the GPUs of all requests. most: GPUs of one domain; None: nobody
+    knows."""
     these = " and ".join(names)
 
     def wrong(rule: str, message: str, remedy: str) -> Problem:

@@ -13,7 +13,7 @@ _EXEMPTION = {"key": EXEMPT, "operator": "NotIn", "values": ["true"]}
 
 
 class FailurePolicy(StrEnum):
-    """What the API server does with an object while no webhook answers."""
+    """While no webhook answers."""
 
     FAIL = "Fail"
     IGNORE = "Ignore"
@@ -56,8 +56,6 @@ _FAILED_CALL = re.compile(r'failed calling webhook "[^"]*\bmpsd\.io"')
 
 
 class Called(StrEnum):
-    """Whether the API server called the webhook for a probe."""
-
     YES = "yes"
     NO = "no"
     UNKNOWN = "unknown"
@@ -101,8 +99,8 @@ def why_uncalled(found: Called, refusal: str, place: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The last probe that proved anything, and when (of a monotonic clock) the first of those came
-    to nothing that have come to nothing since; None where the last one succeeded."""
+    """The last probe that proved anything, and since when (of a monotonic clock) they came to
+    nothing; None where the last one succeeded."""
 
     last: Called = Called.UNKNOWN
     failing_since: float | None = None
@@ -142,8 +140,7 @@ def repair(
 
 
 def is_registered(configuration: Mapping[str, Any], wanted: WebhookRegistration) -> bool:
-    """Whether the API server asks us, by this configuration, whatever it does when we do not
-    answer."""
+    """Whether the API server asks us, whatever it does when we do not answer."""
     webhooks = _webhooks(configuration)
     return bool(webhooks) and not any(
         _differing(webhook, wanted, may_fail=False) for webhook in webhooks
@@ -159,7 +156,7 @@ def fails(configuration: Mapping[str, Any]) -> bool:
 
 
 def authorities_named(configuration: Mapping[str, Any]) -> tuple[str, ...]:
-    """The caBundle of each webhook, in base64, empty where there is none."""
+    """The caBundle of each webhook, or empty."""
     clients = (webhook.get("clientConfig") or {} for webhook in _webhooks(configuration))
     return tuple(str(client.get("caBundle") or "") for client in clients)
 
@@ -179,7 +176,6 @@ def exemption(namespace: Mapping[str, Any]) -> dict[str, Any] | None:
 def _differing(
     webhook: Mapping[str, Any], wanted: WebhookRegistration, *, may_fail: bool
 ) -> dict[str, Any]:
-    """The fields of one webhook that must change, with their new values."""
     differing: dict[str, Any] = {}
     client = webhook.get("clientConfig") or {}
     if (right := _client_config(client, wanted)) != client:
@@ -208,7 +204,7 @@ def _client_config(seen: Mapping[str, Any], wanted: WebhookRegistration) -> dict
 
 
 def _exempts(expression: Mapping[str, Any]) -> bool:
-    """Both ways of writing it; another key's expression, or `In`, does not exempt."""
+    """Both ways of writing it."""
     operator = expression.get("operator")
     values = expression.get("values") or []
     return expression.get("key") == EXEMPT and (

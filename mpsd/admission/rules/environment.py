@@ -30,8 +30,7 @@ _LIST_KEYS = "list the keys you need under env, each with valueFrom"
     "remove it; the node sets what the container needs",
 )
 def _blocked(case: RuleInput) -> Iterator[Found]:
-    """Those of the containers of a pod that requests a GPU, named one by one or as keys of a known
-    ConfigMap."""
+    """Named one by one, or as keys of a known ConfigMap."""
     is_blocked = matching(case.policy.admission.blocked_environment)
     for container in case.pod.containers:
         for variable in container.env:
@@ -113,7 +112,7 @@ def _gives_nothing(variable: Variable) -> bool:
 
 
 def _is_counted(variable: Variable) -> bool:
-    """Whether the value names no other library than a container with a GPU gets anyway."""
+    """Whether it names no library that a container with a GPU does not get anyway."""
     return variable.text is not None and {*variable.text.split(",")} <= {"", *CUDA_CAPABILITIES}
 
 

@@ -53,7 +53,6 @@ def added_host_ipc(case: RuleInput) -> Iterator[Found]:
 
 
 def host_ipc_is_added(pod: Pod) -> Found:
-    """The warning to whoever creates a pod that is changed."""
     message = "hostIPC: true is added when the pod is created"
     return Found(_in_spec(pod, "hostIPC"), "", message, "set spec.hostIPC: true yourself")
 
@@ -70,8 +69,7 @@ def _unneeded_host_ipc(case: RuleInput) -> Iterator[Found]:
 
 
 def _adds_host_ipc(case: RuleInput) -> bool:
-    """Whether it is still to be added: pods are changed, and the pods of a template are created
-    later."""
+    """Whether it is still to be added: a template's pods are created later."""
     is_late = case.context.is_changed and not case.pod.path
     return (
         case.policy.admission.host_ipc is HostIPC.INJECT
@@ -124,8 +122,7 @@ def _host_pid(case: RuleInput) -> Iterator[Found]:
     f"{_RESTRICT}; or, where host_ipc is off, hostUsers: false on the pod",
 )
 def _host_root(case: RuleInput) -> Iterator[Found]:
-    """Any container of the pod: one that has no GPU itself can be handed the socket by one that
-    has."""
+    """Any container: one that has no GPU can be handed the socket by one that has."""
     if not case.pod.spec.host_users:
         return
     otherwise = ""
@@ -263,16 +260,14 @@ _LINKED = ("var", "run")  # on every distribution a link to /run
 
 
 def _kept(look: Callable[[str, tuple[str, ...]], Led]) -> Callable[[str, tuple[str, ...]], Led]:
-    """Keeps the answers about the last short paths."""
     kept = lru_cache(maxsize=4096)(look)
     return lambda path, patterns: (look if len(path) > _LONGEST_KEPT else kept)(path, patterns)
 
 
 @_kept
 def reached(host_path: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
-    """The patterns that a path of the host leads to: it contains them, is one of them, or lies
-    below one. `..` behind a link leads to where nobody can read it off, so such a path leads to all
-    of them."""
+    """The patterns that a path of the host contains, is, or lies below. `..` behind a link leads to
+    where nobody can read it off, so such a path leads to all of them."""
     if ".." in host_path.split("/"):
         return patterns
     steps = _steps(host_path)
@@ -283,7 +278,7 @@ def reached(host_path: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
 
 @_kept
 def inside(path: str, patterns: tuple[str, ...]) -> str:
-    """The first pattern that is this path or contains it; empty where none does."""
+    """The first pattern that is this path or contains it, or empty."""
     steps = _steps(path)
     for pattern, wanted in _wanted(patterns):
         if len(wanted) <= len(steps) and all(map(_is_step, steps, wanted)):
@@ -301,7 +296,7 @@ def _wanted(patterns: tuple[str, ...]) -> tuple[tuple[str, _Steps], ...]:
 
 
 def _steps(path: str) -> _Steps:
-    """The steps of a path: one for any number of slashes, none for `.`, one back for each `..`."""
+    """One for any number of slashes, none for `.`, one back for each `..`."""
     steps: list[str] = []
     for step in path.split("/"):
         if step == "..":

@@ -31,9 +31,8 @@ def patch_for_pod(
     *,
     has_sleep: bool,
 ) -> tuple[Change, ...]:
-    """The changes to a pod that is created. thing: what `pod` was read from, without a fault in its
-    shape. template: of the claim that it gets in place of its request. has_sleep: whether the API
-    server takes PRE_STOP."""
+    """thing: what `pod` was read from, without a fault in its shape. template: of the claim that it
+    gets in place of its request. has_sleep: whether the API server takes PRE_STOP."""
     changes = []
     if asks_for_gpu(pod, policy.resources) or claiming(pod, policy, claims):
         # Kubernetes forbids hostIPC together with hostUsers: false
@@ -61,9 +60,8 @@ def hooked_paths(pod: Pod, policy: Policy, claims: ClaimClasses) -> frozenset[st
 
 
 def added_grace_s(pod: Pod, policy: Policy, hooked: Collection[str]) -> int:
-    """The time that mpsd needs to end the clients of a pod with a GPU, and that its hooks take,
-    added once to its grace, so that a checkpoint loses nothing. A static pod keeps the grace of its
-    file, which its kubelet reads. hooked: the paths of the containers that get PRE_STOP."""
+    """For mpsd to end the clients of a pod with a GPU, and for its hooks, added once, so that a
+    checkpoint loses nothing. A static pod keeps the grace of its file. hooked: by path."""
     is_short = pod.spec.grace_s is not None and pod.spec.grace_s <= 0
     is_kept = {GRACE_ADDED, MIRROR} & pod.annotations.keys()
     if is_short or is_kept or not policy.pod_ends or policy.graces.end_drain_s == 0:
@@ -136,8 +134,7 @@ def _appended(pointer: str, entry: Mapping[str, object], others: object) -> Chan
 
 
 def patch_for_debugging(thing: Fields, pod: Pod, policy: Policy, before: Pod) -> tuple[Change, ...]:
-    """The changes to a pod that gets ephemeral containers: to the new ones alone, since nothing
-    else may change."""
+    """Of a pod that gets ephemeral containers: nothing but the new ones may change."""
     untouched = frozenset(container.name for container in before.containers)
     return tuple(_void(thing, pod, policy, untouched, None))
 
@@ -149,8 +146,7 @@ def _void(
     untouched: frozenset[str],
     template: TemplateWanted | None,
 ) -> Iterator[Change]:
-    """NVIDIA_VISIBLE_DEVICES=void for containers that get no GPU, whatever their image says; a
-    pod's word beats it."""
+    """For containers that get no GPU, whatever their image says; a pod's word beats it."""
     if not policy.admission.void_visible_devices:
         return
     claimed = template.container if template else None

@@ -171,9 +171,8 @@ REQUEST_RULES: tuple[Rule, ...] = (
 
 
 def has_device_of_another(container: Container, policy: Policy) -> bool:
-    """Whether another device plugin may give the container a GPU. A resource claim does not count:
-    what it gives comes by CDI, whatever the variable says, and a claim may be for anything or for
-    nothing."""
+    """Whether another device plugin may give it a GPU. A resource claim does not count: what it
+    gives comes by CDI, whatever the variable says."""
     kept = policy.admission.visible_devices_kept_for
     return any(any(named(amounts, kept)) for amounts in (container.limits, container.requests))
 
@@ -221,8 +220,7 @@ def _by_class(policy: Policy) -> list[str]:
 
 
 def claiming(pod: Pod, policy: Policy, claims: ClaimClasses) -> tuple[Container, ...]:
-    """The containers that get a GPU of mpsd by a claim. claims: the classes that each asks for,
-    where that is known."""
+    """The containers that get a GPU of mpsd by a claim. claims: those that are known."""
     entries = _entries(pod, policy, claims).keys()
     named = {*_by_class(policy)}
     return tuple(
@@ -234,7 +232,7 @@ def claiming(pod: Pod, policy: Policy, claims: ClaimClasses) -> tuple[Container,
 
 def _of_several(pod: Pod, policy: Policy, claims: ClaimClasses) -> Iterator[Problem]:
     """Why no node can start the pod: kubelet prepares all of its claims, whoever uses them, and a
-    pod has one grant. claims: the classes of those that are known."""
+    pod has one grant."""
     found: dict[object, str] = {}
     for entry, name in _entries(pod, policy, claims).items():
         # entries of one claim are one, and those of one template are two
@@ -279,8 +277,7 @@ class TemplateWanted:
 
 
 def _gets_claim(pod: Pod, policy: Policy) -> bool:
-    """Whether a claim takes the place of its request. Where only some nodes serve claims, it must
-    ask for these."""
+    """Where only some nodes serve claims, it must ask for these."""
     return policy.admission.claims_for_requests and (
         policy.claim_nodes == "all" or pod.on_claim_nodes
     )
@@ -289,8 +286,8 @@ def _gets_claim(pod: Pod, policy: Policy) -> bool:
 def template_wanted(
     pod: Pod, policy: Policy, facts: GpuFacts, claims: ClaimClasses
 ) -> TemplateWanted | None:
-    """None where the pod gets no claim: it requests nothing, or what `request-impossible` refuses.
-    claims: the classes of its own that are known."""
+    """None where the pod gets no claim: it requests nothing, or what `request-impossible`
+    refuses."""
     if not _gets_claim(pod, policy) or pod.path or not asks_for_gpu(pod, policy.resources):
         return None
     # kubelet runs the pod from its file, and the API takes no copy with a claim
@@ -326,7 +323,6 @@ def template_wanted(
 
 
 def _unclaimable(pod: Pod, share: PodRequest, policy: Policy) -> Iterator[Problem]:
-    """Why no claim can hold what the pod requests."""
     asking = [request.container for request in share.requests]
     if len(asking) > 1:
         yield Problem(

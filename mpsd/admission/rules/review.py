@@ -40,7 +40,7 @@ KIND = "AdmissionReview"
 
 
 class MalformedReview(Exception):
-    """The body is no AdmissionReview, and why, for whoever sent it; the answer is 400."""
+    """Why the body is no AdmissionReview; the answer is 400."""
 
 
 class Operation(StrEnum):
@@ -113,7 +113,7 @@ class _AdmissionReview(Struct, rename="camel"):
 
 
 def read_review(review: object) -> Review:
-    """The question in a decoded AdmissionReview; MalformedReview where there is none."""
+    """MalformedReview where there is none."""
     try:
         request = msgspec.convert(review, _AdmissionReview).request
     except msgspec.ValidationError as error:
@@ -148,8 +148,7 @@ def _needed(thing: dict[str, Any] | None, key: str) -> dict[str, Any]:
 
 
 def _is_same(thing: Fields, old: Fields) -> bool:
-    """Whether nothing differs that a rule looks at, so that status, finalizers and owners cost
-    nothing."""
+    """Status, finalizers and owners cost nothing."""
     try:
         return _looked_at(thing) == _looked_at(old)
     except RecursionError:  # deeper than any object of a kind that is read here
@@ -209,9 +208,8 @@ class AdmissionAnswer:
 
 
 def warnings_of(found: Iterable[RuleFinding], there: NamespaceModes) -> tuple[str, ...]:
-    """The lines for the findings that only warn, and for labels of the namespace that say nothing.
-    What is wrong and what to do, each led by the rule: kubectl shows a line that comes twice
-    once."""
+    """The findings that only warn, and labels of the namespace that say nothing. Each line is led
+    by its rule: kubectl shows a line that comes twice once."""
     lines = []
     for finding in of_mode(RuleMode.WARN, found, there.modes):
         lines += _lines(f"{finding.rule}: {finding.problem.fault}")
@@ -222,7 +220,6 @@ def warnings_of(found: Iterable[RuleFinding], there: NamespaceModes) -> tuple[st
 
 
 def _lines(sentence: str) -> list[str]:
-    """The sentence in lines that are short enough."""
     return textwrap.wrap(sentence, _WARNING_LENGTH, break_on_hyphens=False)
 
 
@@ -259,8 +256,7 @@ class ReviewNeeds:
 
 
 def probed(review: Review) -> str:
-    """The word on a probe by which a webhook learns whether API servers call it; empty on every
-    other object."""
+    """The word by which a webhook learns whether API servers call it, or empty."""
     if review.operation is not Operation.CREATE or review.kind != PROBE_KIND:
         return ""
     annotations = _metadata(review.thing).get("annotations")
@@ -285,7 +281,7 @@ def needed_to_validate(review: Review, policy: Policy, facts: GpuFacts) -> Revie
 def validate(
     review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext
 ) -> AdmissionAnswer:
-    """Whether the object may be: every problem that was not there before."""
+    """Every problem that was not there before."""
     if word := probed(review):
         return AdmissionAnswer(review.uid, allowed=False, message=f"{PROBE}: {word}", is_probe=True)
     found = () if _is_idle(review, policy) else _found(review, policy, facts, seen)
@@ -319,8 +315,7 @@ def _claims_of(pod: Pod) -> tuple[ClaimName, ...]:
 
 
 def _unknown_claims(review: Review, seen: AdmissionContext) -> tuple[str, ...]:
-    """Why a pod is judged by more than people know, for those who are refused. A dry run makes no
-    template."""
+    """Why a pod is judged by more than people know. A dry run makes no template."""
     pod = review.found.pod
     if pod is None or pod.path:
         return ()
@@ -351,8 +346,7 @@ def needed_to_mutate(review: Review, policy: Policy, facts: GpuFacts) -> ReviewN
 def mutate(
     review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext
 ) -> AdmissionAnswer:
-    """What is changed in the pod. Nothing is refused here: `validate` comes later, and sees what
-    others changed."""
+    """Nothing is refused here: `validate` comes later, and sees what others changed."""
     pod = review.found.pod
     template = _template(review, policy, facts, seen.claims)
     patch = _patch(review, policy, seen, template)
@@ -371,7 +365,6 @@ def mutate(
 def _template(
     review: Review, policy: Policy, facts: GpuFacts, claims: ClaimClasses
 ) -> TemplateWanted | None:
-    """Of the claim that the pod under review gets in place of its request."""
     found = review.found
     is_created = review.operation is Operation.CREATE and review.kind == "Pod"
     if not is_created or found.pod is None or found.problems or is_exempt(found, policy):
@@ -437,5 +430,5 @@ def _assumed(pod: Pod | None, seen: AdmissionContext) -> tuple[ClaimName, ...]:
 
 
 def _mark(finding: RuleFinding) -> tuple[str, str, str]:
-    """What makes a problem the same as before, in whatever words."""
+    """In whatever words."""
     return finding.problem.rule, finding.problem.where, finding.problem.value

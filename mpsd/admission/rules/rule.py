@@ -1,5 +1,4 @@
-"""What a rule of admission is, and what it looks at: a pod, what it requests, and what the caller
-knows about it."""
+"""What a rule of admission is, and what it looks at."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -22,12 +21,10 @@ NO_DEVICES = frozenset({"", "none", "void"})
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """What is known beside the object. writer: the user's name, empty where nobody is named.
-    config_maps: the keys of those that were looked up, by name. annotations_before: the pod's,
-    before this writer came. is_placed: it runs on a node already. is_changed: what mpsd changes in
-    a pod that is created has been changed, or never will be. claims: the device classes that each
-    of its resource claims asks for, where that is known or assumed. assumed: those of the claims
-    that nobody could read."""
+    """What is known beside the object. writer: the user's name, or empty. config_maps: the keys of
+    those that were looked up. annotations_before: before this writer came. is_placed: it runs on a
+    node. is_changed: what mpsd changes in a created pod has been changed, or never will be. claims:
+    the device classes of those that are known or assumed. assumed: those that nobody could read."""
 
     writer: str = ""
     config_maps: Mapping[str, Collection[str]] = field(default_factory=dict)
@@ -44,9 +41,8 @@ class RequestContext:
 
 @dataclass(frozen=True, slots=True)
 class RuleInput:
-    """A pod to be judged, read once before the first rule. asking: its containers that request a
-    GPU, also by a claim. share: what those request that need no claim. malformed: what was found
-    wrong with the object's shape on the way to the pod."""
+    """asking: the pod's containers that request a GPU, also by a claim. share: what those request
+    that need no claim. malformed: faults of the object's shape."""
 
     pod: Pod
     malformed: tuple[Problem, ...]
@@ -68,8 +64,7 @@ NOT_ASKING = RuleScope.NOT_ASKING
 
 
 class Found(NamedTuple):
-    """A field that breaks a rule, by its path, and its value. message, remedy: where they say more
-    than the rule's."""
+    """A field that breaks a rule. message, remedy: where they say more than the rule's."""
 
     where: str
     value: str
@@ -79,8 +74,7 @@ class Found(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RuleFinding:
-    """A problem and the rule that found it. A rule about amounts has finer names for its
-    problems."""
+    """A rule about amounts has finer names for its problems."""
 
     rule: RuleId
     problem: Problem
@@ -91,8 +85,6 @@ Look = Callable[[RuleInput], Iterable[Found | Problem]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One rule: which pods it is for, why there is such a rule, and what to do."""
-
     id: RuleId
     reason: str
     remedy: str

@@ -1,5 +1,4 @@
-"""Whether an object may have what it requests: every problem in it at once, and how hard each rule
-is taken there."""
+"""Every problem in an object at once, and how hard each rule is taken there."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -69,8 +68,7 @@ def label_of(mode: RuleMode) -> str:
 
 
 def modes_in(labels: Fields, rules: Modes) -> NamespaceModes:
-    """The modes of a namespace with these labels. Where it enforces nothing, its pods are not
-    changed either."""
+    """Where a namespace enforces nothing, its pods are not changed either."""
     values = {mode: labels[label_of(mode)] for mode in RuleMode if label_of(mode) in labels}
     if not values:
         return NamespaceModes(rules)
@@ -117,12 +115,10 @@ Claims = Mapping[str, Mapping[ClaimName, Fields]]
 def review_all(
     document: object, policy: Policy, facts: GpuFacts, claims: Claims = MappingProxyType({})
 ) -> tuple[AdmissionVerdict, ...]:
-    """A verdict on each object of a decoded document, which may be a List of them."""
     return tuple(review(thing, policy, facts, claims) for thing in objects_in(document))
 
 
 def claims_in(documents: Iterable[object]) -> Claims:
-    """The resource claims and templates of them in decoded documents."""
     claims: dict[str, dict[ClaimName, Fields]] = {}
     fields = FieldReader()
     for document in documents:
@@ -138,9 +134,8 @@ def claims_in(documents: Iterable[object]) -> Claims:
 def review(
     thing: object, policy: Policy, facts: GpuFacts, claims: Claims = MappingProxyType({})
 ) -> AdmissionVerdict:
-    """The verdict on one decoded object, whatever JSON it is, as if an unknown person created it
-    now. A pod that a node runs already (`status.startTime`) keeps the place that it was given, and
-    the remark says so where it matters."""
+    """As if an unknown person created the object now. A pod that a node runs already
+    (`status.startTime`) keeps its place, and the remark says so where it matters."""
     found = read_object(thing)
     if is_exempt(found, policy):
         return AdmissionVerdict(found.name, remark=f"namespace {found.namespace} is exempt")
@@ -190,8 +185,7 @@ def review(
 def _claimed(
     pod: Pod, policy: Policy, facts: GpuFacts, claims: Mapping[ClaimName, Fields]
 ) -> Iterator[str]:
-    """What a pod gets by its claims, and what of them is not known; nothing where it has none of
-    mpsd's."""
+    """What a pod gets by its claims, and what of them is not known."""
     used = {entry for container in pod.containers for entry in container.claims}
     for entry, name in pod.claims.items():
         words = f"{name.kind} {shown_name(name.name)}"
@@ -215,8 +209,7 @@ def _claimed(
 def judge(
     found: KubernetesObject, policy: Policy, facts: GpuFacts, context: RequestContext
 ) -> tuple[RuleFinding, ...]:
-    """What the rules find in an object, before it is known how hard each is taken; exemptions are
-    the caller's."""
+    """Before it is known how hard each is taken; exemptions are the caller's."""
     if found.pod is None:
         return tuple(RuleFinding(RuleId.OBJECT_MALFORMED, problem) for problem in found.problems)
     asking = [one for one in found.pod.containers if asks(one, policy.resources)]

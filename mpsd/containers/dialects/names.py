@@ -1,5 +1,4 @@
-"""The container dialects' variables, for launcher and runtime; every container start waits for
-it."""
+"""The container dialects' variables; every container start waits for this module."""
 
 NVIDIA_VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # which cards, in every dialect
 

@@ -42,8 +42,8 @@ _SWITCHED_ON = "1"
 def read_dialect(
     environment: Mapping[str, str], machine: Sequence[Gpu], compute: Compute
 ) -> Reading:
-    """What this environment requests of the machine's cards. compute: the policy's for cGPU. A
-    dialect whose switch is off requests nothing; eGPU's switch makes CONTAINER and DEV eGPU's."""
+    """compute: the policy's for cGPU. A dialect whose switch is off requests nothing; eGPU's switch
+    makes CONTAINER and DEV eGPU's."""
     own = {
         dialect: next((name for name in names if name in environment), None)
         for dialect, names in _OWN.items()
@@ -122,7 +122,7 @@ class _Variables:
         return None
 
     def number(self, name: str, remedy: str, least: int = 1) -> int | None:
-        """The whole number that a variable is; None where it is not set, or wrong."""
+        """None where it is not set, or wrong."""
         text = self.text(name)
         if text is None:
             return None
@@ -133,7 +133,7 @@ class _Variables:
         return number
 
     def numbers(self, name: str, remedy: str) -> tuple[int, ...]:
-        """The numbers of a list with commas, 0 or more; none where it is not set, or wrong."""
+        """Of a list with commas; none where it is not set, or wrong."""
         text = self.text(name)
         if text is None:
             return ()
@@ -148,7 +148,7 @@ class _Variables:
         return tuple(numbers)
 
     def gpus(self, machine: Sequence[Gpu]) -> tuple[Gpu, ...]:
-        """The cards that the container sees, in its order; not set: the machine's only one."""
+        """Those that the container sees; not set: the machine's only one."""
         text = self._environment.get(NVIDIA_VISIBLE_DEVICES)
         where = NVIDIA_VISIBLE_DEVICES
         if not machine:
@@ -247,7 +247,7 @@ _NO_LIMIT = "no limit of memory is requested: mpsd reserves the whole card, whic
 
 
 def _why_egpu_off(environment: Mapping[str, str]) -> str | None:
-    """Why nothing is changed, whatever else is written; None where the switch is on."""
+    """None where the switch is on."""
     switch = environment.get(SWITCH)
     if switch == _SWITCHED_ON:
         return None
@@ -338,7 +338,7 @@ def _read_ctyun(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readi
 
 
 def _fields(variables: _Variables, part: str, keys: Mapping[str, object]) -> dict[str, str]:
-    """The KEY=VALUE of one part; wrong unless every key is there once and no other."""
+    """The KEY=VALUE of one part, which has each key once."""
     pairs = [pair.partition("=") for pair in part.split(",")]
     if sorted(key for key, _, _ in pairs) != sorted(keys) or not all(
         equals for _, equals, _ in pairs

@@ -1,5 +1,5 @@
 """What an environment requests of cards, in whichever dialect. MPS is never given more bytes than
-the dialect's formula, and each difference of MPS becomes a message."""
+the dialect's formula."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -22,15 +22,13 @@ class Dialect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Off:
-    """Nothing is requested: the container is left exactly as it was. why: which switch is off."""
+    """The container is left exactly as it was. why: which switch is off."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidDialect:
-    """Everything that is wrong, at least one thing."""
-
     problems: tuple[Problem, ...]
 
 
@@ -56,8 +54,6 @@ class CardRequest:
 
 @dataclass(frozen=True, slots=True)
 class DialectRequest:
-    """At least one card, in the order that the container names them."""
-
     dialect: Dialect
     cards: tuple[CardRequest, ...]
 
@@ -68,7 +64,6 @@ Reading = Off | InvalidDialect | DialectRequest
 def request_of(
     dialect: Dialect, cards: Sequence[CardRequest], problems: Sequence[Problem]
 ) -> DialectRequest | InvalidDialect:
-    """The request, or all that is wrong: `problems`, and what keeps a card from giving it."""
     limited = []
     for card in cards:  # MPS counts whole MiB of what its server leaves of a card
         left_mib = card.gpu.memory_mib - card.gpu.capability.server_mib
@@ -131,7 +126,7 @@ def _differs(card: CardRequest, memory_mib: int, thread_percent: int) -> Iterato
 
 
 def cards_request(request: DialectRequest) -> CardsRequest:
-    """What the ledger holds: of every card what was requested of it, whatever MPS is given."""
+    """What the ledger holds, whatever MPS is given."""
     parts = []
     for card in request.cards:
         # cGPU's is 1 where none is written
@@ -141,7 +136,7 @@ def cards_request(request: DialectRequest) -> CardsRequest:
 
 
 def messages(request: DialectRequest) -> tuple[str, ...]:
-    """What MPS does differently, each sentence once, with its cards unless it is about all."""
+    """What MPS does differently, each sentence once."""
     about: dict[str, list[str]] = {}
     for card in request.cards:
         for sentence in card.differs:

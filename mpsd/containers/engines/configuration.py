@@ -19,8 +19,6 @@ _Keys = tuple[str, ...]
 
 
 class Engine(StrEnum):
-    """What starts containers."""
-
     DOCKER = "docker"
     CONTAINERD = "containerd"
     PODMAN = "podman"
@@ -58,7 +56,7 @@ class Configuration(ABC):
     ) -> str | None: ...
 
     def with_runtime(self, text: str | None) -> str:
-        """The file with the runtime; the same text where it has it. text None: there is no file."""
+        """The same text where it has it. text None: there is no file."""
         before = self.new_file if text is None else text
         document = self._document(before)
         runtimes = self._runtimes(document)
@@ -68,8 +66,8 @@ class Configuration(ABC):
         return before
 
     def without_runtime(self, text: str, backups: Sequence[str]) -> str | None:
-        """The file without the runtime, a backup's bytes where that has the same contents; None:
-        remove it, as there was none before."""
+        """A backup's bytes where that has the same contents; None: remove the file, as there was
+        none."""
         document = self._document(text)
         runtimes = self._runtimes(document)
         if RUNTIME not in runtimes:
@@ -79,17 +77,17 @@ class Configuration(ABC):
         return self._removed(text, document, others, backups)
 
     def has_runtime(self, text: str) -> bool:
-        """Whether the file names the launcher, as any runtime."""
+        """As any runtime."""
         entries = self._runtimes(self._document(text)).values()
         return any(self.launcher in self._paths(entry) for entry in entries)
 
     def notes(self, _text: str | None) -> list[str]:
-        """What to know once the engine has the runtime. text: its configuration before."""
+        """What to know afterwards. text: before."""
         share = "-e ALIYUN_COM_GPU_MEM_CONTAINER=6 … gives a container its share"
         return [self.cost, f"{self.engine} run --runtime={RUNTIME} {share}"]
 
     def cost_of_removal(self, *, launcher_stays: bool) -> str:
-        """What removing the runtime does to the containers that use it."""
+        """To the containers that use it."""
         never = f"they cannot be started again ({self.starts or self.engine} start fails)"
         if launcher_stays:
             return (

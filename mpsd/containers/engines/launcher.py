@@ -1,6 +1,6 @@
 """The text of `mpsd-runtime`, which engines start for every step of a container. Its shell hands
-most to the next runtime at once; else Python starts, without site-packages (-S) and without
-anything of the caller's (-I)."""
+most to the next runtime at once; else Python starts, without site-packages (-S) and the caller's
+(-I)."""
 
 import ast
 import re
@@ -63,7 +63,7 @@ class Launched:
 
 
 def launched(text: str) -> Launched | None:
-    """What this text of a launcher starts; None where it is none that this version writes."""
+    """None where this version writes no such text."""
     following = re.search(r"^    for mpsd_next in (.*); do$", text, re.MULTILINE)
     started = re.search(r"^exec (.* -ISc .*)$", text, re.MULTILINE)
     try:

@@ -1,5 +1,4 @@
-"""The admission rules for a container's bundle, named as those for pods (`limits/policy.yaml`), and
-what goes into the bundle."""
+"""The admission rules for a container's bundle, named as those for pods, and what goes into it."""
 
 import re
 from collections.abc import Iterator
@@ -35,7 +34,7 @@ class Findings:
 
 
 def container_findings(request: HostContainerRequest, policy: Policy, driver: str) -> Findings:
-    """What the policy finds wrong with a request. driver: its version, such as 580.159.04."""
+    """driver: its version, such as 580.159.04."""
     modes = policy.admission.rules
     ruled = tuple(_ruled(request, policy, driver))
     enforced = [one for one in ruled if modes[RuleId(one.rule)] is RuleMode.ENFORCE]
@@ -83,8 +82,8 @@ def _ruled(request: HostContainerRequest, policy: Policy, driver: str) -> Iterat
 def container_answer(
     grant: Grant, around: NodeConditions, messages: tuple[str, ...] = (), *, with_gate: bool
 ) -> ContainerAnswer:
-    """What goes into a container's bundle: what kubelet is given for a pod. with_gate: without one,
-    a container that starts while its domain does not serve has no GPU."""
+    """What kubelet is given for a pod. with_gate: without one, a container that starts while its
+    domain does not serve has no GPU."""
     size = (grant.domain, grant.gpus, grant.memory_mib, grant.thread_percent)
     given = memory_answer(Allocation(*size), around)
     environment = dict(given.environment)

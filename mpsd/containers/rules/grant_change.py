@@ -1,4 +1,4 @@
-"""`mpsd set`: a grant with other values, and what its user reads. A refusal has what is free."""
+"""`mpsd set`: a grant with other values, and what its user reads."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -45,7 +45,7 @@ def changed(
 def _invalid(
     grant: Grant, change: GrantChangeRequest, targets: Sequence[GpuShare]
 ) -> Iterator[Problem]:
-    """What is wrong with the change whatever the node looks like."""
+    """Whatever the node looks like."""
     percent = change.percent
     weight = change.weight
     if grant.pod:
@@ -73,8 +73,6 @@ def _invalid(
 
 
 class _ChangeContext:
-    """A change of a grant among all others."""
-
     def __init__(
         self, grant: Grant, change: GrantChangeRequest, view: NodeView, policy: Policy
     ) -> None:
@@ -135,7 +133,7 @@ class _ChangeContext:
         return min(part.reserved_percent or no_share for part in parts)
 
     def problems(self, old: GpuShare, new: GpuShare, thread_percent: int) -> Iterator[Problem]:
-        """Why this GPU cannot give the new part for the old one. thread_percent: the grant's."""
+        """Why this GPU cannot give the new part. thread_percent: the grant's."""
         gpu = self._gpus[new.gpu]
         change = self._change
         memory = f"memory on {gpu.label}"
@@ -204,7 +202,7 @@ _MISUSE = {
 
 
 def is_misuse(problems: Iterable[Problem]) -> bool:
-    """Whether the change is invalid whatever the state of the node."""
+    """Whatever the state of the node."""
     return any(problem.rule in _MISUSE for problem in problems)
 
 

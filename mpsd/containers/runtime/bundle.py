@@ -32,7 +32,7 @@ _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_folder(path: str, what: str) -> int:
-    """A descriptor. Refused, which names it as `what`."""
+    """Refused."""
     try:
         return os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -41,7 +41,7 @@ def open_folder(path: str, what: str) -> int:
 
 
 def read(folder: int, name: str, what: str) -> bytes:
-    """All of a regular file. FileNotFoundError; Refused for everything else that cannot be read."""
+    """All of a regular file. FileNotFoundError, Refused."""
     try:
         file = os.open(name, _READ, dir_fd=folder)
     except FileNotFoundError:
@@ -99,7 +99,7 @@ def remove(folder: int, name: str) -> None:
 
 
 def is_there(folder: int, name: str) -> bool:
-    """Whether anything has this name, a link that leads nowhere too."""
+    """A link that leads nowhere is, too."""
     try:
         os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -115,7 +115,6 @@ def name_of(entry: str) -> str:
 
 
 def requests_share(entries: list[str]) -> bool:
-    """Whether one of the variables is set that may request a share."""
     return any(name_of(entry) in REQUESTING for entry in entries)
 
 
@@ -141,7 +140,6 @@ def dialect(entries: list[str]) -> tuple[str, dict[str, str]]:
 
 
 def replaced(entries: list[str], variables: dict[str, str]) -> list[str]:
-    """The entries, all that had one of these names taken out, and the variables behind them."""
     kept = [entry for entry in entries if name_of(entry) not in variables]
     return [*kept, *(f"{name}={value}" for name, value in variables.items())]
 
@@ -172,7 +170,7 @@ class BundleRecord:
 
 
 def read_record(folder: int) -> BundleRecord | None:
-    """None for a bundle that mpsd did nothing to. Refused where the file cannot be read."""
+    """None: mpsd did nothing to the bundle. Refused."""
     try:
         return record_in(read(folder, RECORD, RECORD))
     except FileNotFoundError:
@@ -180,7 +178,7 @@ def read_record(folder: int) -> BundleRecord | None:
 
 
 def record_in(data: bytes) -> BundleRecord:
-    """A record as it was written. Refused."""
+    """Refused."""
     value = table(json_text.read(data, RECORD), RECORD)
     record = BundleRecord()
     record.root, record.container = text(value, "root", RECORD), text(value, "id", RECORD)
@@ -269,7 +267,7 @@ def merged(found: BundleRecord, added: BundleRecord) -> BundleRecord:
 
 
 def _node(source: str, inside: str) -> dict[str, object]:
-    """The device node of this machine, as the bundle describes it. Refused where there is none."""
+    """As the bundle describes it. Refused."""
     what = f"mpsd's device {source} is"
     try:
         seen = os.stat(source)
@@ -291,7 +289,7 @@ def _node(source: str, inside: str) -> dict[str, object]:
 
 
 def _conflicts(config: dict[str, object], places: list[str]) -> list[str]:
-    """The bundle's own mounts at the grant's places, or over the folder of grants."""
+    """The bundle's own mounts at the grant's places, or over their folder."""
     problems = []
     for row in rows(config, "mounts", CONFIG):
         inside = text(table(row, f"{CONFIG}: a mount"), "destination", f"{CONFIG}: a mount")
@@ -319,7 +317,7 @@ def _has_node(devices: list[object], node: dict[str, object]) -> bool:
 
 
 def _list_at(config: dict[str, object], place: tuple[str, ...]) -> list[object]:
-    """The list itself, put there where there is none. Refused."""
+    """Made where there is none. Refused."""
     holder = config
     for name in place[:-1]:
         holder[name] = holder = inner(holder, name, CONFIG)

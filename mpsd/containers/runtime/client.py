@@ -1,6 +1,5 @@
 """Asks `mpsd up` over its Unix socket, and reads its answer about a container
-(mpsd/grants/rules/messages.py). Every wait has a deadline. Only root or this process's user is
-believed, and only an answer of the known form."""
+(mpsd/grants/rules/messages.py). Every wait has a deadline. Only root and this user are believed."""
 
 import sys
 import time
@@ -15,7 +14,7 @@ _RETRY_S = 0.05
 
 
 class _Disconnected(Exception):
-    """The connection ended before the answer did: mpsd is being upgraded, perhaps."""
+    """mpsd is being upgraded, perhaps."""
 
 
 def ask(
@@ -59,7 +58,7 @@ def ask(
 
 
 def _exchange(path: str, request: bytes, end: float) -> bytes:
-    """All bytes that are answered. OSError, _Disconnected, Refused."""
+    """OSError, _Disconnected, Refused."""
     connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC)
     try:
         connection.settimeout(_left(end))
@@ -150,7 +149,7 @@ class Granted:
 
 
 def environment(answer: dict[str, object]) -> dict[str, str]:
-    """The answer's variables. Refused."""
+    """Refused."""
     found = {}
     for name, value in table(answer.get("environment"), f"{_ANSWER}: environment").items():
         if not name or "=" in name or "\0" in name:
@@ -160,7 +159,7 @@ def environment(answer: dict[str, object]) -> dict[str, str]:
 
 
 def refusal(status: int, body: object) -> ContainerRefused:
-    """Why mpsd refuses, in its own words where it has any."""
+    """In mpsd's own words where it has any."""
     reasons = texts(body, "reasons", _ANSWER) if isinstance(body, dict) else []
     if not reasons and status == _NOT_FOUND:
         reasons = ["the mpsd that runs here does not support containers; upgrade it"]

@@ -50,7 +50,6 @@ class CommandLine:
 
 
 def read(argv: list[str]) -> CommandLine:
-    """The command line, without the program's name."""
     return CommandLine(_options(argv, (*_OWN, *_GLOBAL), _GLOBAL_FLAGS, {}, known=COMMANDS))
 
 
@@ -67,7 +66,7 @@ class Options:
 
 
 def of_create(arguments: list[str]) -> Options:
-    """Of `create` and `run`, also after the id. Refused where an unknown option hides the id."""
+    """Also after the id. Refused where an unknown option hides the id."""
     options = _options(arguments, _CREATE, _CREATE_FLAGS, _CREATE_SHORT, mixed=True)
     hidden = len(options.words) != 1 or any(not word.startswith("--") for word in options.unknown)
     if options.unknown and hidden:
@@ -78,12 +77,12 @@ def of_create(arguments: list[str]) -> Options:
 
 
 def of_exec(arguments: list[str]) -> Options:
-    """Of `exec`, whose options end at the id."""
+    """They end at the id."""
     return _options(arguments, _EXEC, _EXEC_FLAGS, _EXEC_SHORT)
 
 
 def of_signal(arguments: list[str]) -> Options:
-    """Of `kill` and `delete`, also after the id. values: of flags, those that are on."""
+    """Also after the id. values: of flags, those that are on."""
     options = _options(arguments, (), _SIGNAL_FLAGS, _SIGNAL_SHORT, mixed=True)
     options.values = {
         name: value for name, value in options.values.items() if value.lower() not in _OFF

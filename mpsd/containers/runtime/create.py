@@ -21,8 +21,8 @@ from mpsd.containers.runtime.log import RuntimeLog, warn
 
 
 def prepare(path: str, line: CommandLine, runtime: str, hook: list[str]) -> None:
-    """Refused, with the bundle as it was. runtime: the next one. hook: the command that reports the
-    container's end."""
+    """Refused, with the bundle as it was. runtime: the next one. hook: reports the container's
+    end."""
     folder = bundle.open_folder(path, "the bundle")
     try:
         config = table(json_text.read(bundle.read(folder, CONFIG, CONFIG), CONFIG), CONFIG)
@@ -147,7 +147,7 @@ def _request(
 
 
 def _has_host_ipc(linux: dict[str, object]) -> bool:
-    """Whether the container shares this machine's IPC namespace, having none or ours by path."""
+    """Having no IPC namespace, or ours by path."""
     for namespace in _namespaces(linux):
         if member(namespace, "type", CONFIG) == "ipc":
             path = text(namespace, "path", CONFIG)

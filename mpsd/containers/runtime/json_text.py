@@ -83,7 +83,7 @@ def table(value: object, where: str) -> dict[str, object]:
 
 
 def member(holder: dict[str, object], name: str, where: str) -> object:
-    """The field's value; None where it is not there. Refused where another spelling of it is."""
+    """None where it is not there. Refused where another spelling of it is."""
     folded = name.casefold()
     for other in holder:
         if other != name and other.casefold() == folded:
@@ -92,13 +92,13 @@ def member(holder: dict[str, object], name: str, where: str) -> object:
 
 
 def inner(holder: dict[str, object], name: str, where: str) -> dict[str, object]:
-    """The object in this field; a new one, not in the holder, where there is none. Refused."""
+    """A new one, not in the holder, where there is none. Refused."""
     value = member(holder, name, where)
     return {} if value is None else table(value, f"{where}: {name}")
 
 
 def rows(holder: dict[str, object], name: str, where: str) -> list[object]:
-    """The list in this field; a new one, not in the holder, where there is none. Refused."""
+    """New, not in the holder, where there is none. Refused."""
     value = member(holder, name, where)
     if value is None:
         return []
@@ -108,7 +108,7 @@ def rows(holder: dict[str, object], name: str, where: str) -> list[object]:
 
 
 def texts(holder: dict[str, object], name: str, where: str) -> list[str]:
-    """The list of texts in this field; none where there is no list. Refused, for NULs too."""
+    """None where there is no list. Refused, for NULs too."""
     return [
         word(value, f"{where}: {name}[{index}]")
         for index, value in enumerate(rows(holder, name, where))
@@ -116,13 +116,13 @@ def texts(holder: dict[str, object], name: str, where: str) -> list[str]:
 
 
 def text(holder: dict[str, object], name: str, where: str) -> str:
-    """The text in this field; empty where there is none. Refused."""
+    """Empty where there is none. Refused."""
     value = member(holder, name, where)
     return "" if value is None else word(value, f"{where}: {name}")
 
 
 def word(value: object, where: str) -> str:
-    """A text. Refused, for one with a NUL too."""
+    """Refused, for one with a NUL too."""
     if not isinstance(value, str):
         raise ContainerRefused(f"{where} is {_kind(value)}; it must be a text")
     if "\0" in value:

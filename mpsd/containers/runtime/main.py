@@ -84,7 +84,7 @@ def _run(line: CommandLine) -> int:
 
 
 def _create(line: CommandLine, following: str) -> None:
-    """Refused; OSError where the bundle cannot be written."""
+    """Refused, OSError."""
     options = command_line.of_create(line.arguments)
     if "help" in options.values or len(options.words) != 1:
         return  # the next runtime says what is wrong with it
@@ -101,7 +101,7 @@ def _create(line: CommandLine, following: str) -> None:
 
 
 def _exec(line: CommandLine) -> None:
-    """Refused; OSError where the process file cannot be written."""
+    """Refused, OSError."""
     options = command_line.of_exec(line.arguments)
     if "process" not in options.values or "help" in options.values or not options.words:
         return
@@ -112,7 +112,7 @@ def _exec(line: CommandLine) -> None:
 
 
 def _may_signal(line: CommandLine) -> bool:
-    """Whether the next runtime is to send it, once it may; False where it has had its effect."""
+    """False where the container is over by then."""
     from mpsd.containers.runtime import processes
 
     try:
@@ -125,7 +125,6 @@ def _may_signal(line: CommandLine) -> bool:
 
 
 def _root(line: CommandLine, following: str) -> str:
-    """Where the next runtime keeps its containers' state."""
     if given := line.options.get("root", ""):
         return os.path.abspath(given)
     name = "crun" if following.endswith("/crun") else "runc"
@@ -134,7 +133,7 @@ def _root(line: CommandLine, following: str) -> str:
 
 
 def _own_command() -> list[str]:
-    """How this program is started, as a hook must say it: by its whole path."""
+    """As a hook must say it, by its whole path."""
     path = os.path.abspath(sys.argv[0])
     if os.access(path, os.X_OK):
         return [path]

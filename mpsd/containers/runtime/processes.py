@@ -42,7 +42,7 @@ def prepare(process: str, line: CommandLine) -> None:
 
 
 def _variables(kept: bundle.BundleRecord, line: CommandLine) -> dict[str, str]:
-    """Those that hold now; without an answer those at the container's creation. Refused."""
+    """Those that hold now; without an answer those at its creation. Refused."""
     try:
         asked = {"root": line.root, "id": line.container}
         status, body = ask(
@@ -59,7 +59,7 @@ def _variables(kept: bundle.BundleRecord, line: CommandLine) -> dict[str, str]:
 
 
 def _kept(root: str, container: str) -> bundle.BundleRecord | None:
-    """What mpsd did to the container's bundle; None for nothing, or no such container."""
+    """None: nothing, or there is no such container."""
     state = _found_state(root, container)
     if not state.bundle:
         return None
@@ -84,7 +84,7 @@ class _FoundState:
 
 
 def _found_state(root: str, container: str) -> _FoundState:
-    """Refused where it is not understood."""
+    """Refused."""
     if "/" in container or container in {"", ".", ".."}:
         return _FoundState()
     try:
@@ -149,7 +149,7 @@ def before_signal(line: CommandLine) -> bool:
 
 
 def _is_on_mps(path: str) -> bool:
-    """Whether the programs of a bundle may be clients of MPS. Refused, FileNotFoundError."""
+    """Refused, FileNotFoundError."""
     folder = bundle.open_folder(path, "the bundle")
     try:
         name = bundle.CONFIG
@@ -183,7 +183,6 @@ _STATE = "the container's state"
 
 
 def over(line: CommandLine) -> None:
-    """Reads the OCI state of the container on standard input."""
     end = time.monotonic() + _DEADLINE_S
     reasons: dict[str, object] = {}
     try:
