@@ -101,7 +101,7 @@ def _verdict(answer: AdmissionAnswer) -> str:
     return "warned" if answer.warnings else "allowed"
 
 
-# -- beyond the object: its namespace's labels, the keys of its ConfigMaps -------------------------
+# -- beyond the object: its namespace's labels, the keys of its ConfigMaps
 # It is advice: nothing waits longer than its deadline for it, and what is not known in time is
 # unknown, never empty.
 
@@ -227,7 +227,7 @@ class Lookups:
         return found
 
 
-# -- the templates of the claims that pods get in place of their requests ------------------------
+# -- the templates of the claims that pods get in place of their requests
 
 USED_AT = "mpsd.io/used-at"  # seconds since 1970, of the last pod at about that time
 _RENEW_S = 3600.0
@@ -307,7 +307,7 @@ def _used_at(template: Object) -> float:
     return float(text) if text.isascii() and text.isdecimal() else 0.0
 
 
-# -- one review ----------------------------------------------------------------------------------
+# -- one review
 
 LONGEST_BODY = 3 * 1024**2  # the API server's own limit on a request
 _BODY_S = 3.0  # an API server waits 5 s for all of it

@@ -206,7 +206,7 @@ class ContainersApi:
         return caller
 
 
-# -- another size of memory, percentage or weight for a grant ------------------------------------
+# -- another size of memory, percentage or weight for a grant
 
 _TURN_S = 10.0  # for the agent's turn to end, in which a daemon may not answer
 _RAISE_S = 10.0  # for the domain's servers to admit a larger client

@@ -178,7 +178,7 @@ def _unusable(path: Path, message: str, remedy: str) -> InvalidInput:
     )
 
 
-# -- whether somebody other than root could change a program that root runs ------------------------
+# -- whether somebody other than root could change a program that root runs
 # Every folder and link on the way counts.
 
 

@@ -115,7 +115,7 @@ class RequestedEndsApi:
             "POST /v1/programs/stop": self._stop,
         }
 
-    # -- a container's signal ---------------------------------------------------------------------
+    # -- a container's signal
 
     async def _before_signal(self, request: web.Request) -> web.Response:
         """200 with how many clients have ended; 400, 403; 404: no grant; 409: its clients are not
@@ -152,7 +152,7 @@ class RequestedEndsApi:
             raise Refused(404, f"container {wanted.id} holds no grant", for_ever=True)
         return found[0].holder.process, self._ends.clients_of(found[0])
 
-    # -- programs ---------------------------------------------------------------------------------
+    # -- programs
 
     async def _stop(self, request: web.Request) -> web.Response:
         """200 with what became of each, in the order asked; 400; 409 beside a kubelet."""

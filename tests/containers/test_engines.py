@@ -130,7 +130,7 @@ def test_a_file_that_cannot_be_used_is_refused_with_its_place_and_a_remedy(
     assert all(problem.remedy for problem in refused.value.problems)
 
 
-# -- docker --------------------------------------------------------------------------------------
+# -- docker
 
 
 def _without_runtimes(document: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def test_what_others_wrote_since_stays_and_no_backup_undoes_it(
     assert said in (json.loads(text), _without_runtimes(json.loads(text)))
 
 
-# -- containerd ----------------------------------------------------------------------------------
+# -- containerd
 
 
 def _runtimes_in(text: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ _UUID = f"{CLAIM_DRIVER}/uuid"
 _AMOUNTS = {MEMORY: (2**63 - 1, "7Gi"), THREADS: (100, '"30"'), CLIENTS: (2**31 - 1, '"4"')}
 
 
-# -- as it was written ---------------------------------------------------------------------------
+# -- as it was written
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def classes_of(thing: Fields, kind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-# -- what it asks for ----------------------------------------------------------------------------
+# -- what it asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +268,7 @@ def _cap(spec: ClaimSpec) -> int | None:
     return next((cap for _where, cap in _caps(spec)), None)
 
 
-# -- why it can never be served ------------------------------------------------------------------
+# -- why it can never be served
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class Repair:
     changes: tuple[str, ...]
 
 
-# -- whether the API server calls the webhook ----------------------------------------------------
+# -- whether the API server calls the webhook
 # Every replica asks the API server now and then, in a dry run, to create an object that the webhook
 # refuses with the word that is written on it. Whichever replica answers, only one that was called
 # has that word in its answer.

@@ -198,7 +198,7 @@ def _not_allowed(
         yield Found(at(case.pod.path, "spec", key), shown(value), remedy=remedy)
 
 
-# -- resource claims -----------------------------------------------------------------------------
+# -- resource claims
 # What a claim asks for stands in another object, which somebody must have looked up
 # (`rules.claims`). For a container that asks for a device class as if it were a resource,
 # Kubernetes makes the claim.
@@ -258,7 +258,7 @@ def largest_domain(policy: Policy) -> int:
     return max([1, *map(len, policy.domains)])
 
 
-# -- a claim in place of a request ---------------------------------------------------------------
+# -- a claim in place of a request
 # Where the GPUs are served by claims, a pod that requests memory of a GPU gets a claim for as much.
 # Kubernetes makes it of a template that the webhook keeps in the pod's namespace, and removes it
 # with the pod.

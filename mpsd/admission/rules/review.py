@@ -33,7 +33,7 @@ from mpsd.model.problem import printable, shown_name
 from mpsd.model.request import asks_for_gpu
 from mpsd.platform.rules.kubernetes_objects import KubernetesObject, read_object
 
-# -- what an AdmissionReview of `admission.k8s.io/v1` asks, read from decoded JSON ----------------
+# -- what an AdmissionReview of `admission.k8s.io/v1` asks, read from decoded JSON
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -166,7 +166,7 @@ def _metadata(thing: Fields) -> Fields:
     return metadata if isinstance(metadata, dict) else {}
 
 
-# -- the answer as Kubernetes reads it -----------------------------------------------------------
+# -- the answer as Kubernetes reads it
 # The sentences are those of `mpsd explain`; only their lines are cut to the length that Kubernetes
 # asks for.
 
@@ -229,7 +229,7 @@ def _few(lines: Sequence[str], most: int) -> tuple[str, ...]:
     return (*lines[:most], f"and {len(lines) - most} more")
 
 
-# -- how a review is answered --------------------------------------------------------------------
+# -- how a review is answered
 
 
 @dataclass(frozen=True, slots=True)

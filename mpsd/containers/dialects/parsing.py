@@ -80,7 +80,7 @@ def _size_gib(gpu: Gpu) -> int:
     return -(-gpu.memory_mib // 1024)
 
 
-# -- one variable after the other: whatever a tenant wrote takes no noticeable time to read ------
+# -- one variable after the other: whatever a tenant wrote takes no noticeable time to read
 
 _LONGEST_TEXT = 2048  # characters: 40 UUIDs with room
 _NOT_A_NUMBER = "is not a whole number of at least {}"
@@ -185,7 +185,7 @@ class _Variables:
         return tuple(found.values())
 
 
-# -- cGPU ----------------------------------------------------------------------------------------
+# -- cGPU
 
 
 def _why_cgpu_off(environment: Mapping[str, str]) -> str | None:
@@ -238,7 +238,7 @@ def _cgpu_card(
     return CardRequest(gpu, CONTAINER, *size, weight, policy.number, differs)
 
 
-# -- eGPU ----------------------------------------------------------------------------------------
+# -- eGPU
 
 _RESERVED_MIB = 10  # where it is not set
 _LARGEST_PERCENT = 95  # over it compute is not controlled
@@ -298,7 +298,7 @@ def _read_egpu(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readin
     return request_of(Dialect.EGPU, cards, variables.problems)
 
 
-# -- CTyun's EGPU --------------------------------------------------------------------------------
+# -- CTyun's EGPU
 
 _EXAMPLE = "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10"
 # the only values whose meaning is published
@@ -394,7 +394,7 @@ def _ctyun_gpus(
     return named
 
 
-# -- variables of a file -------------------------------------------------------------------------
+# -- variables of a file
 
 
 def environment_in(lines: Iterable[str], subject: str, needed: Collection[str]) -> dict[str, str]:

@@ -122,7 +122,7 @@ def _differs(card: CardRequest, memory_mib: int, thread_percent: int) -> Iterato
         )
 
 
-# -- from the request to the ledger and to the user ----------------------------------------------
+# -- from the request to the ledger and to the user
 
 
 def cards_request(request: DialectRequest) -> CardsRequest:

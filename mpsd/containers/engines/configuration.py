@@ -141,7 +141,7 @@ class Configuration(ABC):
         return InvalidInput(self.subject, [Problem("engine-config", where, value, message, remedy)])
 
 
-# -- docker: JSON, written anew in its order and indentation -------------------------------------
+# -- docker: JSON, written anew in its order and indentation
 
 
 class _Docker(Configuration):
@@ -224,7 +224,7 @@ def _no_number(name: str) -> float:
     raise ValueError(f"has {name}, which is not a number in JSON")
 
 
-# -- podman: a drop-in file of mpsd's own, written and removed as a whole ------------------------
+# -- podman: a drop-in file of mpsd's own, written and removed as a whole
 
 
 _OWN = f"engine.runtimes.{RUNTIME}"
@@ -253,7 +253,7 @@ class _Podman(Configuration):
             raise self._refused(_OWN, "", what, f"{remedy} hand")
 
 
-# -- containerd: TOML ------------------------------------------------------------------------------
+# -- containerd: TOML
 # Lines are added at its end and taken out again; the result is read back.
 
 _DEFAULT = "runc"

@@ -23,7 +23,7 @@ from mpsd.containers.runtime.json_text import (
 CONFIG = "config.json"
 RECORD = "mpsd-runtime.json"  # what mpsd did to the bundle
 
-# -- files -----------------------------------------------------------------------------------------
+# -- files
 # Names are looked up in an open folder, never through a link; a file is replaced as a whole.
 
 _LONGEST = 16 * 1024**2  # bytes: hundreds of times what any engine writes
@@ -107,7 +107,7 @@ def is_there(folder: int, name: str) -> bool:
     return True
 
 
-# -- the environment of a process: a list of NAME=VALUE ------------------------------------------
+# -- the environment of a process: a list of NAME=VALUE
 
 
 def name_of(entry: str) -> str:
@@ -144,7 +144,7 @@ def replaced(entries: list[str], variables: dict[str, str]) -> list[str]:
     return [*kept, *(f"{name}={value}" for name, value in variables.items())]
 
 
-# -- what was added ------------------------------------------------------------------------------
+# -- what was added
 
 _OWN_PLACE = ("run", "mpsd")  # in a container, where grants are mounted
 _DEVICE = ("type", "major", "minor")
