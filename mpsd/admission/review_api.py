@@ -57,8 +57,6 @@ class Lookup(StrEnum):
 
 
 class WebhookMetrics(ServerMetrics):
-    """Its labels come from closed sets, never from what somebody sent."""
-
     def __init__(self) -> None:
         super().__init__()
         # Finding a metric by its labels costs more than counting, so each is found once.
@@ -84,7 +82,7 @@ class WebhookMetrics(ServerMetrics):
         self._refused.labels(webhook, str(status)).inc()
 
     def looked_up(self, what: Lookup, *, found: bool) -> None:
-        """found: whether the API answered, were it only that there is no such object."""
+        """found: whether the API answered, were it only that there is none."""
         self._lookups.labels(what.value, _ANSWERED if found else _UNKNOWN).inc()
 
     def registered(self, *, well: bool) -> None:
@@ -121,7 +119,7 @@ Found = TypeVar("Found")
 
 
 class Lookups:
-    """kube None: there is no API server, so nothing is ever known."""
+    """kube None: nothing is ever known."""
 
     def __init__(self, kube: Kube | None, metrics: WebhookMetrics) -> None:
         self._kube = kube
@@ -133,7 +131,7 @@ class Lookups:
         self.has_sleep = False
 
     async def look_at_version(self) -> None:
-        """What the API server said last stays known where it does not answer."""
+        """Kept where it does not answer."""
         if self._kube is None:
             return
         with suppress(KubeError):

@@ -65,7 +65,7 @@ class _Installation:
         self.configuration = CONFIGURATIONS[engine](self.subject, launcher)
 
     def engines_beside(self) -> list[Engine]:
-        """Other engines whose configuration names the launcher, or cannot be read."""
+        """Those that name the launcher, or cannot be read."""
         return [other for other in Engine if other != self.engine and self._is_named_by(other)]
 
     def here(self, path: str) -> Path:

@@ -128,7 +128,6 @@ def _runtime_class(case: RuleInput) -> Iterator[Found]:
     "do not set or change them",
 )
 def _placement_annotations(case: RuleInput) -> Iterator[Found]:
-    """Those that this writer has added, changed or removed."""
     now = case.pod.annotations
     before = case.context.annotations_before
     if (not now and not before) or case.context.writer in case.policy.admission.placement_accounts:
@@ -160,7 +159,7 @@ def _short_grace(pod: Pod) -> Iterator[Found]:
 
 
 def grace_problems(pod: Pod) -> tuple[Problem, ...]:
-    """What `grace-zero` finds in a pod of which it is known that it gets a GPU."""
+    """Of a pod that gets a GPU."""
     return tuple(_grace_zero.finding(one).problem for one in _short_grace(pod))
 
 
@@ -178,7 +177,7 @@ def has_device_of_another(container: Container, policy: Policy) -> bool:
 
 
 def named(amounts: Fields, patterns: tuple[str, ...]) -> Iterator[tuple[str, object]]:
-    """The resources that match, where more than nothing is requested of them."""
+    """Where more than nothing is requested of them."""
     for name, amount in amounts.items():
         if matches(name, patterns) and not is_zero(amount):
             yield name, amount
@@ -208,7 +207,6 @@ BY_CLASS = "deviceclass.resource.kubernetes.io/"
 
 
 def _entries(pod: Pod, policy: Policy, claims: ClaimClasses) -> dict[str, ClaimName]:
-    """The pod's claims of mpsd's classes, by what it calls them."""
     classes = set(policy.admission.device_classes)
     known = pod.claims.items()
     return {entry: name for entry, name in known if not classes.isdisjoint(claims.get(name, ()))}
@@ -254,7 +252,6 @@ def _of_several(pod: Pod, policy: Policy, claims: ClaimClasses) -> Iterator[Prob
 
 
 def largest_domain(policy: Policy) -> int:
-    """The most GPUs that the policy lists together."""
     return max([1, *map(len, policy.domains)])
 
 

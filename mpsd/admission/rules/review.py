@@ -68,8 +68,7 @@ class Review:
 
     @property
     def leaves_pods_as_they_are(self) -> bool:
-        """Nothing is created or changed that a rule could speak of; an object that goes may always
-        go."""
+        """An object that goes may always go."""
         if self.operation is not Operation.UPDATE:
             return self.operation is not Operation.CREATE
         # Only the API server sets this, and it stays set.
@@ -396,7 +395,7 @@ def _is_idle(review: Review, policy: Policy) -> bool:
 def _found(
     review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext
 ) -> tuple[RuleFinding, ...]:
-    """What is wrong with the object, less what was wrong with it before."""
+    """Less what was wrong before."""
     before = None
     annotations: Fields = {}
     if review.operation is not Operation.CREATE:

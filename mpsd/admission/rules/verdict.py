@@ -56,7 +56,7 @@ _OTHER_VALUES: Mapping[object, frozenset[RuleMode]] = {
 
 @dataclass(frozen=True, slots=True)
 class NamespaceModes:
-    """modes: without the rules that count for nothing there. remarks: labels not understood."""
+    """modes: of the rules that count. remarks: labels not understood."""
 
     modes: Modes
     remarks: tuple[str, ...] = ()

@@ -88,12 +88,12 @@ _NAME_CARDS = "name the cards, by index or by UUID, separated by commas"
 
 
 def _whole_number(text: str) -> int | None:
-    """0 to 10 to the 18th; None where the text is no such number."""
+    """Up to 18 digits; None where it is none."""
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
 
 class _Variables:
-    """The variables of one container; what is wrong gathers in `problems`."""
+    """What is wrong gathers in `problems`."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -102,18 +102,17 @@ class _Variables:
     def refuse(
         self, rule: str, where: str, message: str, remedy: str, value: object = None
     ) -> None:
-        """where: a variable, or a part of one, with its value."""
         if value is None:
             value = self._environment.get(where)
         written = "" if value is None else shown(value)
         self.problems.append(Problem(rule, where, written, message, remedy))
 
     def are_valid(self, *names: str) -> bool:
-        """Whether nothing is wrong with these variables, as far as they were read."""
+        """As far as they were read."""
         return not any(problem.where in names for problem in self.problems)
 
     def text(self, name: str) -> str | None:
-        """The variable as written; None where it is not set, or too long to be meant."""
+        """None where it is not set, or too long to be meant."""
         text = self._environment.get(name)
         if text is None or len(text) <= _LONGEST_TEXT:
             return text

@@ -174,7 +174,6 @@ class _Docker(Configuration):
         return self._written(bare, text) if bare or backups else None
 
     def _document(self, text: str) -> _Document:
-        """An empty file has the same contents as {}."""
         if not text.strip():
             return {}
         where = "the file"
@@ -193,7 +192,7 @@ class _Docker(Configuration):
         return document
 
     def _written(self, document: _Document, like: str) -> str:
-        """With the indentation and end of `like`; empty: as docker's own documents."""
+        """With the indentation and end of `like`, or as docker's own documents."""
         inner = like.strip()
         indent: str | None = "  "
         if found := re.match(r"\s*\{[^\S\n]*\r?\n([ \t]+)\S", like):
