@@ -98,7 +98,7 @@ class Registrar:
         return RegistrationOutcome(tuple(troubles), any(outcome.changed for outcome in outcomes))
 
     async def _ask_for_a_call(self) -> RegistrationOutcome:
-        """Whether the API server calls the webhook, asked seldom while it does."""
+        """Seldom, while it does."""
         settings = self._settings
         now = time.monotonic()
         if not self._uncalled and now - self._probed_at < _QUIET_LOOKS * self._settings.look_s:

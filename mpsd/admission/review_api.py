@@ -57,8 +57,6 @@ class Lookup(StrEnum):
 
 
 class WebhookMetrics(ServerMetrics):
-    """Its labels come from closed sets, never from what somebody sent."""
-
     def __init__(self) -> None:
         super().__init__()
         # Finding a metric by its labels costs more than counting, so each is found once.
@@ -84,7 +82,7 @@ class WebhookMetrics(ServerMetrics):
         self._refused.labels(webhook, str(status)).inc()
 
     def looked_up(self, what: Lookup, *, found: bool) -> None:
-        """found: whether the API answered, were it only that there is no such object."""
+        """found: whether the API answered, were it only that there is none."""
         self._lookups.labels(what.value, _ANSWERED if found else _UNKNOWN).inc()
 
     def registered(self, *, well: bool) -> None:
@@ -101,7 +99,7 @@ def _verdict(answer: AdmissionAnswer) -> str:
     return "warned" if answer.warnings else "allowed"
 
 
-# -- beyond the object: its namespace's labels, the keys of its ConfigMaps -------------------------
+# -- beyond the object: its namespace's labels, the keys of its ConfigMaps
 # It is advice: nothing waits longer than its deadline for it, and what is not known in time is
 # unknown, never empty.
 
@@ -121,7 +119,7 @@ Found = TypeVar("Found")
 
 
 class Lookups:
-    """kube None: there is no API server, so nothing is ever known."""
+    """kube None: nothing is ever known."""
 
     def __init__(self, kube: Kube | None, metrics: WebhookMetrics) -> None:
         self._kube = kube
@@ -133,7 +131,7 @@ class Lookups:
         self.has_sleep = False
 
     async def look_at_version(self) -> None:
-        """What the API server said last stays known where it does not answer."""
+        """Kept where it does not answer."""
         if self._kube is None:
             return
         with suppress(KubeError):
@@ -227,7 +225,7 @@ class Lookups:
         return found
 
 
-# -- the templates of the claims that pods get in place of their requests ------------------------
+# -- the templates of the claims that pods get in place of their requests
 
 USED_AT = "mpsd.io/used-at"  # seconds since 1970, of the last pod at about that time
 _RENEW_S = 3600.0
@@ -307,7 +305,7 @@ def _used_at(template: Object) -> float:
     return float(text) if text.isascii() and text.isdecimal() else 0.0
 
 
-# -- one review ----------------------------------------------------------------------------------
+# -- one review
 
 LONGEST_BODY = 3 * 1024**2  # the API server's own limit on a request
 _BODY_S = 3.0  # an API server waits 5 s for all of it

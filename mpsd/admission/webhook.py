@@ -38,8 +38,7 @@ _SWEEP_S = 3600.0
 
 
 class WebhookRole:
-    """One replica. kube None: no API server, so certificates come from a folder and nothing is
-    registered."""
+    """One replica. kube None: certificates come from a folder, and nothing is registered."""
 
     def __init__(self, settings: WebhookSettings, files: LimitsFiles, kube: Kube | None) -> None:
         self._settings = settings
@@ -67,7 +66,7 @@ class WebhookRole:
         self.hurry = self._shutdown.hurry  # ends the drain that is under way
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Serves until `stop`, then drains. CannotListen where it cannot listen."""
+        """CannotListen."""
         await self.plain_server.start()
         limits = watch_limits(
             self._files,
@@ -102,8 +101,7 @@ class WebhookRole:
         return Listener(routes, ListenAddress(self._settings.address, port), settings)
 
     async def _keep_certificates(self) -> None:
-        """Looks at the certificates and then at the registration, so that what is registered is
-        what is served."""
+        """First the certificates, so that what is registered is what is served."""
         look_s = self._settings.look_s
         retry_s = _FIRST_RETRY_S
         while True:
@@ -119,7 +117,6 @@ class WebhookRole:
             await asyncio.sleep(retry_s if outcome.troubles else look_s)
 
     async def _sweep(self) -> None:
-        """Removes templates of claims that are used no longer."""
         while True:
             await asyncio.sleep(_SWEEP_S)
             with suppress(KubeError):  # also where there is no right to it, without dra.enabled
@@ -135,7 +132,7 @@ class WebhookRole:
         return await self._registrar.look(found) if self._registrar else RegistrationOutcome()
 
     async def _serve(self, found: Certificates) -> None:
-        """Shows this certificate from now on; the first one opens the port."""
+        """The first one opens the port."""
         if found == self._served:
             return
         load_into(self._context, found.serving)

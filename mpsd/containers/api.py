@@ -46,8 +46,6 @@ _GONE_LOOK_S = 0.02
 
 
 class ContainersApi:
-    """Of a container's creation, end and later processes."""
-
     def __init__(self, sources: AgentSources) -> None:
         self._sources = sources
         self._settings = sources.settings
@@ -162,7 +160,7 @@ class ContainersApi:
         return answer.grant
 
     async def _over(self, request: web.Request) -> web.Response:
-        """200, known or not, once its grant is released or the agent will do so."""
+        """200, known or not."""
         try:
             caller = self._caller(request)
             name = await read(request, HostContainerName)
@@ -182,7 +180,7 @@ class ContainersApi:
         return json_answer({})
 
     async def _environment(self, request: web.Request) -> web.Response:
-        """200 with the variables that hold now; 404 where the container holds no grant."""
+        """200 with those that hold now; 404: no grant."""
         try:
             self._caller(request)
             name = await read(request, HostContainerName)
@@ -195,7 +193,7 @@ class ContainersApi:
         return json_answer(ExecAnswer(given.environment))
 
     def _caller(self, request: web.Request) -> ProcessIdentity:
-        """The process that wanted, by the kernel's word. Refused."""
+        """By the kernel's word. Refused."""
         who = "only root and mpsd's own user may request shares"
         found = known_asker(request, who, for_ever=True)
         caller = found.pid and processes.identity_of(found.pid)
@@ -206,7 +204,7 @@ class ContainersApi:
         return caller
 
 
-# -- another size of memory, percentage or weight for a grant ------------------------------------
+# -- another size of memory, percentage or weight for a grant
 
 _TURN_S = 10.0  # for the agent's turn to end, in which a daemon may not answer
 _RAISE_S = 10.0  # for the domain's servers to admit a larger client

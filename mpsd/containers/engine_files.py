@@ -20,8 +20,8 @@ _BACKUP = ".before-mpsd"
 
 @dataclass(frozen=True, slots=True)
 class FileChange:
-    """A file before and after; None: there is none. what: in words. backup: for the old file;
-    spare: a backup that equals the file afterwards, and is removed; both may be empty."""
+    """None: there is no file. what: in words. backup: for the old file, or empty; spare: a backup
+    that equals the file afterwards and is removed, or empty."""
 
     file: str
     what: str
@@ -73,7 +73,7 @@ class ChangedMeanwhile(Exception):
 
 
 def find(path: Path, root: Path) -> EngineFile:
-    """InvalidInput for what is no text, or a link that leads nowhere or out of root. OSError."""
+    """InvalidInput for what is no text, or a link to nowhere or out of root. OSError."""
     place = path.resolve()
     linked_from = path if path.is_symlink() else None
     if not place.is_relative_to(root.resolve()):
@@ -178,7 +178,7 @@ def _unusable(path: Path, message: str, remedy: str) -> InvalidInput:
     )
 
 
-# -- whether somebody other than root could change a program that root runs ------------------------
+# -- whether somebody other than root could change a program that root runs
 # Every folder and link on the way counts.
 
 

@@ -20,7 +20,7 @@ from mpsd.platform.command_line import OUTPUT, RUN_DIR, OneOf, flag, option, tak
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
 from mpsd.platform.settings import SYSTEM_DIRECTORY, settings
 
-# -- options and paths ----------------------------------------------------------------------------
+# -- options and paths
 
 _CALLS = "from mpsd.runtime.main import main"  # what every launcher of any version does
 _ENGINE = option(
@@ -65,7 +65,7 @@ class _Installation:
         self.configuration = CONFIGURATIONS[engine](self.subject, launcher)
 
     def engines_beside(self) -> list[Engine]:
-        """Other engines whose configuration names the launcher, or cannot be read."""
+        """Those that name the launcher, or cannot be read."""
         return [other for other in Engine if other != self.engine and self._is_named_by(other)]
 
     def here(self, path: str) -> Path:
@@ -96,7 +96,7 @@ def _wrong(flag_name: str, value: str, message: str, remedy: str) -> InvalidInpu
     return InvalidInput.of("settings", "setting", flag_name, value, message, remedy)
 
 
-# -- the report: text has the same contents as JSON ----------------------------------------------
+# -- the report: text has the same contents as JSON
 
 _DONE = {"create": "written", "change": "changed", "remove": "removed", "keep": "unchanged"}
 
@@ -173,7 +173,7 @@ def _print(sentence: str) -> None:
     answers().print(one_line(sentence.replace("\t", "    ")))
 
 
-# -- the commands --------------------------------------------------------------------------------
+# -- the commands
 
 
 @takes(

@@ -61,7 +61,7 @@ class GrantEnds:
         return self._sources.policy.graces.end_drain_s
 
     def clients_of(self, grant: Grant) -> list[Client]:
-        """Its processes on its GPUs now. NotStopped where NVML does not say."""
+        """NotStopped where NVML does not say."""
         scan = self._watchdog.scan()
         if scan.unseen.intersection(grant.gpus):
             why = f"it is not known which processes use its GPU: {'; '.join(scan.unknown)}"
@@ -115,7 +115,7 @@ class RequestedEndsApi:
             "POST /v1/programs/stop": self._stop,
         }
 
-    # -- a container's signal ---------------------------------------------------------------------
+    # -- a container's signal
 
     async def _before_signal(self, request: web.Request) -> web.Response:
         """200 with how many clients have ended; 400, 403; 404: no grant; 409: its clients are not
@@ -140,7 +140,7 @@ class RequestedEndsApi:
         return json_answer(ClientsEnded(ended, is_over=ended > 0 and not processes.is_alive(first)))
 
     def _container(self, wanted: HostContainerSignal) -> tuple[ProcessIdentity, list[Client]]:
-        """Its first process, and its processes on GPUs. Refused, NotStopped."""
+        """Refused, NotStopped."""
         if not 1 <= wanted.signum <= signal.SIGRTMAX:
             why = f"signum is {wanted.signum}; write 1 to {signal.SIGRTMAX:d}"
             raise Refused(400, why, for_ever=True)
@@ -152,7 +152,7 @@ class RequestedEndsApi:
             raise Refused(404, f"container {wanted.id} holds no grant", for_ever=True)
         return found[0].holder.process, self._ends.clients_of(found[0])
 
-    # -- programs ---------------------------------------------------------------------------------
+    # -- programs
 
     async def _stop(self, request: web.Request) -> web.Response:
         """200 with what became of each, in the order asked; 400; 409 beside a kubelet."""
@@ -202,8 +202,8 @@ class RequestedEndsApi:
 def _at_risk(
     wanted: HostContainerSignal, first: ProcessIdentity, clients: Iterable[Client]
 ) -> list[Client]:
-    """The clients that would die of a container's signal, or of what its first process makes of it,
-    but those of a paused container."""
+    """Those that would die of the signal, or of what the first process makes of it, but in a paused
+    container."""
     signum = wanted.signum
     reaches_all = wanted.to_all or signum == signal.SIGKILL
     if not (reaches_all or processes.handles(first, signum) or processes.dies_of(first, signum)):
@@ -264,8 +264,8 @@ class ProgramEnd:
         return StopOutcome.KILLED if has_killed else StopOutcome.TERMINATED
 
     async def _terminate(self, grace_s: float) -> bool:
-        """Lets those end by themselves that handle SIGTERM. Whether clients were killed that would
-        die of it while a kernel runs."""
+        """Whether clients were killed that would die of SIGTERM while a kernel runs; those that
+        handle it end by themselves."""
         clients = self.ends.clients_of(self.grant)
         begun = self._begin(
             [one for one in clients if processes.dies_of(one.process, signal.SIGTERM)]
@@ -276,7 +276,7 @@ class ProgramEnd:
         return bool(begun)
 
     async def _kill(self) -> None:
-        """Its clients as `mps.ends` has it, then all others, with those that they have started."""
+        """Its clients, then all others, with those that they have started."""
         begun = self._begin(self.ends.clients_of(self.grant))
         await self.ends.until_killed(begun, self.ends.drain_s * MOST_STOPS + _BESIDE_DRAIN_S)
         # those of the next round
@@ -313,6 +313,5 @@ def _send(to: Iterable[ProcessIdentity], signum: signal.Signals) -> int:
 
 
 async def _until(condition: Callable[[], bool], most_s: float) -> None:
-    """Waits for it, and no longer than so many seconds."""
     with contextlib.suppress(TimeoutError):
         await until(condition, most_s, "it is over", _LOOK_S)

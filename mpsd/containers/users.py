@@ -56,7 +56,7 @@ def _words(hooks: object) -> Iterator[str]:
         yield from _words([hooks.get("path"), hooks.get("args")])
 
 
-# -- what the runtimes keep of containers --------------------------------------------------------
+# -- what the runtimes keep of containers
 
 _STATES = (
     # of containerd, and of docker with a containerd of its own
@@ -95,7 +95,7 @@ def _unreadable(path: Path, error: records.UnreadableRecord) -> str:
     return f"{path} cannot be read ({error.reason}), so it may use mpsd"
 
 
-# -- what mpsd knows -----------------------------------------------------------------------------
+# -- what mpsd knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def _in_ledger(run_directory: Path) -> list[ContainerUser]:
     return found
 
 
-# -- names: docker and podman pass only ids to their runtimes ------------------------------------
+# -- names: docker and podman pass only ids to their runtimes
 # Source: https://docs.docker.com/reference/api/engine/ (GET /containers/json); podman has it too.
 
 

@@ -223,7 +223,7 @@ def test_templates_of_pods_and_updates_are_left_alone() -> None:
     assert mutated(review_of(thing, old=pod(container(limits={MEMORY: 6}))), CLAIMING) == ALLOWED
 
 
-# -- the ConfigMaps ----------------------------------------------------------------------------
+# -- the ConfigMaps
 
 
 def test_a_config_map_beyond_the_32_that_are_looked_into_is_not_known(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_config_map_beyond_the_32_that_are_looked_into_is_not_known(tmp_path: 
     assert found == dict.fromkeys(names[:32], frozenset({"A"}))
 
 
-# -- the templates -------------------------------------------------------------------------------
+# -- the templates
 
 
 def with_api(folder: Path, act: Callable[[Kube, ClaimTemplates], Awaitable[None]]) -> None:

@@ -16,8 +16,7 @@ from mpsd.admission.rules.review import (
     read_review,
 )
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
-from mpsd.model.policy import HostIPC, RuleId
-from tests.admission.cases import broken
+from mpsd.model.policy import HostIPC
 from tests.admission.reviews import ALLOWED, mutated, patched, review_of, rules_refusing, validated
 from tests.model.manifests import (
     FACTS,
@@ -57,14 +56,6 @@ def test_a_pod_with_a_claim_of_mpsd_meets_the_rules_for_gpus(change: Fields, rul
     review = review_of(claimed(**change))
     assert rules_refusing(validated(review, seen=OURS)) == [rule]
     assert validated(review, seen=ANOTHER).allowed
-
-
-def test_a_container_with_a_claim_of_mpsd_sets_no_variable_that_lifts_its_limits() -> None:
-    main = container(
-        resources={"claims": [{"name": "gpu"}]},
-        env=[{"name": "CUDA_MPS_PIPE_DIRECTORY", "value": "/x"}],
-    )
-    assert rules_refusing(validated(review_of(claimed(main)), seen=OURS)) == ["environment-blocked"]
 
 
 def test_a_good_pod_with_a_claim_is_admitted_without_a_word() -> None:
@@ -170,12 +161,6 @@ def test_a_pod_is_changed_only_for_a_claim_that_is_known() -> None:
         assert spec.get("hostIPC") is (True if known else None)
         assert spec["terminationGracePeriodSeconds"] == (65 if known else 60)
         assert ("lifecycle" in spec["containers"][0]) is known
-
-
-def test_without_a_look_at_claims_nobody_is_judged_by_them() -> None:
-    assert RuleId.HOST_IPC_MISSING not in [
-        rule for rule, _where, _value in broken(claimed(hostIPC=None))
-    ]
 
 
 def test_the_classes_of_a_claim_and_of_a_template_are_found_whatever_else_is_in_them() -> None:

@@ -172,6 +172,9 @@ def test_the_grace_of_a_gpu_pod_is_lengthened_by_what_its_end_takes(
             seen.get("mpsd.io/grace-added"),
         ) == expected
         assert seen.get("note") == (annotations.get("annotations") or {}).get("note")
+        assert "lifecycle" not in now["spec"]["containers"][0], "an API server may not know it"
+        has_hook = "lifecycle" in ended(thing, policy=policy)["spec"]["containers"][0]
+        assert has_hook is (expected[1] is not None)
         assert patched(now, mutated(review_of(now), policy)) == now, (
             "a copy of it keeps its grace too"
         )
@@ -181,7 +184,7 @@ def test_the_grace_of_a_gpu_pod_is_lengthened_by_what_its_end_takes(
 def test_a_grace_that_is_lengthened_or_kept_in_a_nodes_file_stays(annotation: str) -> None:
     thing = asking()
     thing["metadata"]["annotations"] = {annotation: "x"}
-    assert mutated(review_of(thing)).patch == ()
+    assert mutated(review_of(thing), seen=NEW).patch == ()
 
 
 HOOK = {"sleep": {"seconds": 1}}
@@ -245,25 +248,6 @@ def test_hooks_are_for_what_runs_with_a_gpu_beside_the_others() -> None:
     ]
     assert hooked == ["sidecar", "main"]
     assert graces(ended(pod(container("main"), initContainers=inits[:1]))) == (34, "4")
-
-
-@pytest.mark.parametrize(
-    ("annotations", "grace_s", "policy", "seen"),
-    [
-        ({}, 30, POLICY, AdmissionContext()),
-        ({}, 0, POLICY, NEW),
-        ({}, 30, draining(0), NEW),
-        ({}, 30, draining(3, pod_ends=False), NEW),
-        ({"mpsd.io/grace-added": "4"}, 30, POLICY, NEW),
-        ({"kubernetes.io/config.mirror": "x"}, 30, POLICY, NEW),
-    ],
-)
-def test_no_hook_is_added_where_it_may_not_be_known_or_no_grace_is_added(
-    annotations: Fields, grace_s: int, policy: Policy, seen: AdmissionContext
-) -> None:
-    thing = pod(container(resources=ASKING), terminationGracePeriodSeconds=grace_s)
-    thing["metadata"]["annotations"] = annotations
-    assert "lifecycle" not in ended(thing, seen, policy)["spec"]["containers"][0]
 
 
 @pytest.mark.parametrize("label", ["all", "default", "x"])

@@ -59,15 +59,6 @@ def test_the_published_sample_is_admitted_as_it_is_with_a_word_about_root() -> N
     assert mutated(review_of(SAMPLE)) == ALLOWED
 
 
-def test_the_sample_without_host_ipc_is_refused_in_words_that_name_it() -> None:
-    answer = validated(review_of(without_host_ipc()))
-    assert rules_refusing(answer) == ["host-ipc-missing"]
-    assert (
-        answer.message == "Job team/mps-sample is refused, 1 problem\n"
-        "  spec.template.spec.hostIPC: MPS clients need it; set spec.hostIPC: true"
-    )
-
-
 def test_everything_wrong_is_said_at_once_and_in_the_words_of_explain() -> None:
     thing = inside(
         "apps/v1", "Deployment", in_kind("initContainers", env=[{"name": "EGPU", "value": "1"}])
@@ -140,22 +131,6 @@ def test_the_reviews_namespace_counts_and_not_the_objects_own_word() -> None:
     thing = in_kind("containers", securityContext={"privileged": True})
     thing["metadata"]["namespace"] = "kube-system"
     assert rules_refusing(validated(review_of(thing))) == ["privileged"]
-
-
-def test_labels_of_the_namespace_change_how_hard_rules_are_taken() -> None:
-    review = review_of(without_host_ipc())
-    relaxed = validated(review, seen=AdmissionContext({"mpsd.io/enforce": "none"}))
-    assert rules_refusing(relaxed) == []
-    assert relaxed.audit == {"warn": "host-ipc-missing,host-pid,host-root"}
-    strict = validated(review, seen=AdmissionContext({"mpsd.io/enforce": "all"}))
-    assert rules_refusing(strict) == ["host-ipc-missing", "host-pid", "host-root"]
-    quiet = {"mpsd.io/enforce": "none", "mpsd.io/warn": "none", "mpsd.io/audit": "none"}
-    assert validated(review, seen=AdmissionContext(quiet)) == ALLOWED
-    odd = validated(review, seen=AdmissionContext({"mpsd.io/warn": "loud"}))
-    assert (
-        odd.warnings[-1]
-        == 'the namespace\'s label mpsd.io/warn is "loud": write all, none or default'
-    )
 
 
 @pytest.mark.parametrize("mode", list(RuleMode))
@@ -375,16 +350,6 @@ def test_what_an_update_makes_wrong_is_rules_refusing(now: Fields, rules: list[s
     answer = validated(review_of(now, old=BAD))
     assert rules_refusing(answer) == rules
     assert "1 problem\n" in answer.message
-
-
-def test_a_pod_that_asks_only_now_is_judged_as_one_that_asks() -> None:
-    old = inside("apps/v1", "Deployment", pod(container(securityContext={"privileged": True})))
-    now = inside(
-        "apps/v1",
-        "Deployment",
-        pod(container(limits={MEMORY: 7}, securityContext={"privileged": True})),
-    )
-    assert rules_refusing(validated(review_of(now, old=old))) == ["privileged"]
 
 
 def test_a_pod_that_runs_can_always_be_labelled_bound_and_finished() -> None:

@@ -85,7 +85,7 @@ class Container:
             f" {self.errors!r}"
         )
 
-    # -- verbs ------------------------------------------------------------------------------------
+    # -- verbs
 
     def create(self) -> Ended:
         """`create`; the container's process has its output and errors in files, as the runtime
@@ -123,7 +123,7 @@ class Container:
             timeout=SOON_S,
         )
 
-    # -- what is seen -----------------------------------------------------------------------------
+    # -- what is seen
 
     @property
     def output(self) -> str:

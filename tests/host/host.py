@@ -63,7 +63,7 @@ class Host(Machine):
         """Everything of it."""
         return self._folder
 
-    # -- containers -------------------------------------------------------------------------------
+    # -- containers
 
     @property
     def cgroup(self) -> str:
@@ -131,7 +131,7 @@ class Host(Machine):
             return [json.loads(line) for line in self.runtime_log.read_text().splitlines()]
         return []
 
-    # -- mpsd -------------------------------------------------------------------------------------
+    # -- mpsd
 
     def asked(self, *words: str) -> Ended:
         """`mpsd WORDS`, once it has ended."""
@@ -201,7 +201,7 @@ class Host(Machine):
             )
         return ()
 
-    # -- the end ----------------------------------------------------------------------------------
+    # -- the end
 
     def stop(self) -> None:
         self.remove_containers()

@@ -25,7 +25,7 @@ _UUID = f"{CLAIM_DRIVER}/uuid"
 _AMOUNTS = {MEMORY: (2**63 - 1, "7Gi"), THREADS: (100, '"30"'), CLIENTS: (2**31 - 1, '"4"')}
 
 
-# -- as it was written ---------------------------------------------------------------------------
+# -- as it was written
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class ClaimOption:
 
 @dataclass(frozen=True, slots=True)
 class ClaimConstraint:
-    """requests: those that it is for, none for all."""
+    """requests: none for all."""
 
     kind: str
     attribute: str
@@ -77,7 +77,7 @@ class ClaimSpec:
 
 
 def read_claim_spec(thing: Fields, kind: str) -> ClaimSpec:
-    """Of a ResourceClaim or a template of one, whatever JSON it is."""
+    """Whatever JSON it is."""
     fields = FieldReader()
     spec = fields.mapping(thing, "spec", "")
     path = "spec"
@@ -122,7 +122,6 @@ def _options(fields: FieldReader, request: Fields, where: str) -> Iterator[Claim
 
 
 def classes_of(thing: Fields, kind: str) -> tuple[str, ...]:
-    """The device classes that it asks for."""
     found = (
         one.device_class
         for _name, options in read_claim_spec(thing, kind).requests
@@ -131,7 +130,7 @@ def classes_of(thing: Fields, kind: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-# -- what it asks for ----------------------------------------------------------------------------
+# -- what it asks for
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +187,7 @@ def asked_of(thing: Fields, kind: str, policy: Policy) -> ClaimAsked | None:
 
 
 def _gpus(options: Sequence[ClaimOption]) -> int | None:
-    """Of all of them; None for all of a node."""
+    """None for all of a node."""
     total = 0
     for one in options:
         if one.gpus is None:
@@ -247,7 +246,7 @@ def _rounded(option: ClaimOption, policy: Policy) -> tuple[int | None, int, int 
 
 
 def _amount(option: ClaimOption, name: str) -> int | None:
-    """None where it is not named, or cannot be."""
+    """None where it is none."""
     found = whole(option.amounts.get(name))
     return found if found is not None and 0 <= found <= _AMOUNTS[name][0] else None
 
@@ -268,7 +267,7 @@ def _cap(spec: ClaimSpec) -> int | None:
     return next((cap for _where, cap in _caps(spec)), None)
 
 
-# -- why it can never be served ------------------------------------------------------------------
+# -- why it can never be served
 
 
 @dataclass(frozen=True, slots=True)

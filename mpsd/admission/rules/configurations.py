@@ -35,13 +35,13 @@ class WebhookRegistration:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """webhooks: the whole list as it must be. changes: in words."""
+    """webhooks: the whole list. changes: in words."""
 
     webhooks: list[Any]
     changes: tuple[str, ...]
 
 
-# -- whether the API server calls the webhook ----------------------------------------------------
+# -- whether the API server calls the webhook
 # Every replica asks the API server now and then, in a dry run, to create an object that the webhook
 # refuses with the word that is written on it. Whichever replica answers, only one that was called
 # has that word in its answer.
@@ -148,7 +148,7 @@ def is_registered(configuration: Mapping[str, Any], wanted: WebhookRegistration)
 
 
 def fails(configuration: Mapping[str, Any]) -> bool:
-    """Whether an object that a webhook is not asked about is refused."""
+    """Whether what a webhook is not asked about is refused."""
     return any(
         webhook.get("failurePolicy", "Fail") == FailurePolicy.FAIL
         for webhook in _webhooks(configuration)
@@ -166,7 +166,7 @@ def _webhooks(configuration: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def exemption(namespace: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The merge patch that exempts a namespace; None where it is exempt."""
+    """None where it is exempt."""
     labels = (namespace.get("metadata") or {}).get("labels") or {}
     if labels.get(EXEMPT) == "true":
         return None

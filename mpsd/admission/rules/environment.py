@@ -99,7 +99,7 @@ ENVIRONMENT_RULES: tuple[Rule, ...] = (_blocked, _secrets, _unseen_config_maps, 
 
 
 def config_maps_within_reach(pod: Pod, policy: Policy) -> Iterator[str]:
-    """The names of the ConfigMaps that could set a blocked variable."""
+    """Those that could set a blocked variable."""
     blocked = policy.admission.blocked_environment
     for container in pod.containers:
         for source in container.sources:

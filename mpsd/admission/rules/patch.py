@@ -48,7 +48,7 @@ def patch_for_pod(
 
 
 def hooked_paths(pod: Pod, policy: Policy, claims: ClaimClasses) -> frozenset[str]:
-    """Of the containers that run with a GPU and have no hook before their end."""
+    """Of what runs with a GPU and has no hook before its end."""
     claimed = {one.path for one in claiming(pod, policy, claims)}
     return frozenset(
         one.path
@@ -86,7 +86,6 @@ def _hooks(thing: Fields, pod: Pod, hooked: Collection[str]) -> Iterator[Change]
 
 
 def _annotated(pod: Pod, name: str, value: str) -> Change:
-    """An annotation of a pod, which may have none."""
     pointer = "/metadata/annotations"
     if not pod.annotations:
         return {"op": "add", "path": pointer, "value": {name: value}}
@@ -94,7 +93,7 @@ def _annotated(pod: Pod, name: str, value: str) -> Change:
 
 
 def _containers(thing: Fields) -> Iterator[tuple[str, Fields]]:
-    """Each with the pointer to it, in the order of `pod.containers`."""
+    """In the order of `pod.containers`."""
     for key in CONTAINER_FIELDS:
         for number, one in enumerate(_spec(thing).get(key) or ()):
             yield f"/spec/{key}/{number}", one
@@ -107,7 +106,6 @@ def _spec(thing: Fields) -> dict[str, Any]:
 
 
 def _claimed(thing: Fields, pod: Pod, policy: Policy, template: TemplateWanted) -> Iterator[Change]:
-    """A claim in place of what a container requests."""
     for (pointer, _fields), one in zip(_containers(thing), pod.containers, strict=True):
         # names may come twice in what nobody takes
         if one.name == template.container and asks(one, policy.resources):
@@ -122,7 +120,7 @@ def _claimed(thing: Fields, pod: Pod, policy: Policy, template: TemplateWanted) 
 
 
 def _escaped(name: str) -> str:
-    """A name as a step of a JSON Pointer (RFC 6901)."""
+    """As a step of a JSON Pointer (RFC 6901)."""
     return name.replace("~", "~0").replace("/", "~1")
 
 

@@ -128,7 +128,6 @@ def _runtime_class(case: RuleInput) -> Iterator[Found]:
     "do not set or change them",
 )
 def _placement_annotations(case: RuleInput) -> Iterator[Found]:
-    """Those that this writer has added, changed or removed."""
     now = case.pod.annotations
     before = case.context.annotations_before
     if (not now and not before) or case.context.writer in case.policy.admission.placement_accounts:
@@ -160,7 +159,7 @@ def _short_grace(pod: Pod) -> Iterator[Found]:
 
 
 def grace_problems(pod: Pod) -> tuple[Problem, ...]:
-    """What `grace-zero` finds in a pod of which it is known that it gets a GPU."""
+    """Of a pod that gets a GPU."""
     return tuple(_grace_zero.finding(one).problem for one in _short_grace(pod))
 
 
@@ -178,7 +177,7 @@ def has_device_of_another(container: Container, policy: Policy) -> bool:
 
 
 def named(amounts: Fields, patterns: tuple[str, ...]) -> Iterator[tuple[str, object]]:
-    """The resources that match, where more than nothing is requested of them."""
+    """Where more than nothing is requested of them."""
     for name, amount in amounts.items():
         if matches(name, patterns) and not is_zero(amount):
             yield name, amount
@@ -198,7 +197,7 @@ def _not_allowed(
         yield Found(at(case.pod.path, "spec", key), shown(value), remedy=remedy)
 
 
-# -- resource claims -----------------------------------------------------------------------------
+# -- resource claims
 # What a claim asks for stands in another object, which somebody must have looked up
 # (`rules.claims`). For a container that asks for a device class as if it were a resource,
 # Kubernetes makes the claim.
@@ -208,7 +207,6 @@ BY_CLASS = "deviceclass.resource.kubernetes.io/"
 
 
 def _entries(pod: Pod, policy: Policy, claims: ClaimClasses) -> dict[str, ClaimName]:
-    """The pod's claims of mpsd's classes, by what it calls them."""
     classes = set(policy.admission.device_classes)
     known = pod.claims.items()
     return {entry: name for entry, name in known if not classes.isdisjoint(claims.get(name, ()))}
@@ -254,11 +252,10 @@ def _of_several(pod: Pod, policy: Policy, claims: ClaimClasses) -> Iterator[Prob
 
 
 def largest_domain(policy: Policy) -> int:
-    """The most GPUs that the policy lists together."""
     return max([1, *map(len, policy.domains)])
 
 
-# -- a claim in place of a request ---------------------------------------------------------------
+# -- a claim in place of a request
 # Where the GPUs are served by claims, a pod that requests memory of a GPU gets a claim for as much.
 # Kubernetes makes it of a template that the webhook keeps in the pod's namespace, and removes it
 # with the pod.

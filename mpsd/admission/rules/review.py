@@ -33,7 +33,7 @@ from mpsd.model.problem import printable, shown_name
 from mpsd.model.request import asks_for_gpu
 from mpsd.platform.rules.kubernetes_objects import KubernetesObject, read_object
 
-# -- what an AdmissionReview of `admission.k8s.io/v1` asks, read from decoded JSON ----------------
+# -- what an AdmissionReview of `admission.k8s.io/v1` asks, read from decoded JSON
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
@@ -68,8 +68,7 @@ class Review:
 
     @property
     def leaves_pods_as_they_are(self) -> bool:
-        """Nothing is created or changed that a rule could speak of; an object that goes may always
-        go."""
+        """An object that goes may always go."""
         if self.operation is not Operation.UPDATE:
             return self.operation is not Operation.CREATE
         # Only the API server sets this, and it stays set.
@@ -166,7 +165,7 @@ def _metadata(thing: Fields) -> Fields:
     return metadata if isinstance(metadata, dict) else {}
 
 
-# -- the answer as Kubernetes reads it -----------------------------------------------------------
+# -- the answer as Kubernetes reads it
 # The sentences are those of `mpsd explain`; only their lines are cut to the length that Kubernetes
 # asks for.
 
@@ -229,7 +228,7 @@ def _few(lines: Sequence[str], most: int) -> tuple[str, ...]:
     return (*lines[:most], f"and {len(lines) - most} more")
 
 
-# -- how a review is answered --------------------------------------------------------------------
+# -- how a review is answered
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +395,7 @@ def _is_idle(review: Review, policy: Policy) -> bool:
 def _found(
     review: Review, policy: Policy, facts: GpuFacts, seen: AdmissionContext
 ) -> tuple[RuleFinding, ...]:
-    """What is wrong with the object, less what was wrong with it before."""
+    """Less what was wrong before."""
     before = None
     annotations: Fields = {}
     if review.operation is not Operation.CREATE:

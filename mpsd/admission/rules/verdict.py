@@ -35,7 +35,7 @@ _FOR_ASKING = tuple(rule for rule in RULES if rule.scope is not RuleScope.NOT_AS
 _FOR_OTHERS = tuple(rule for rule in RULES if rule.scope is not RuleScope.ASKING)
 
 
-# -- how hard each rule is taken -----------------------------------------------------------------
+# -- how hard each rule is taken
 # The policy's mode, and what a namespace's labels make of it. The three labels work as those of Pod
 # Security Admission do, each for itself; the strongest that names a rule counts.
 
@@ -56,7 +56,7 @@ _OTHER_VALUES: Mapping[object, frozenset[RuleMode]] = {
 
 @dataclass(frozen=True, slots=True)
 class NamespaceModes:
-    """modes: without the rules that count for nothing there. remarks: labels not understood."""
+    """modes: of the rules that count. remarks: labels not understood."""
 
     modes: Modes
     remarks: tuple[str, ...] = ()

@@ -80,7 +80,7 @@ def _size_gib(gpu: Gpu) -> int:
     return -(-gpu.memory_mib // 1024)
 
 
-# -- one variable after the other: whatever a tenant wrote takes no noticeable time to read ------
+# -- one variable after the other: whatever a tenant wrote takes no noticeable time to read
 
 _LONGEST_TEXT = 2048  # characters: 40 UUIDs with room
 _NOT_A_NUMBER = "is not a whole number of at least {}"
@@ -88,12 +88,12 @@ _NAME_CARDS = "name the cards, by index or by UUID, separated by commas"
 
 
 def _whole_number(text: str) -> int | None:
-    """0 to 10 to the 18th; None where the text is no such number."""
+    """Up to 18 digits; None where it is none."""
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
 
 class _Variables:
-    """The variables of one container; what is wrong gathers in `problems`."""
+    """What is wrong gathers in `problems`."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -102,18 +102,17 @@ class _Variables:
     def refuse(
         self, rule: str, where: str, message: str, remedy: str, value: object = None
     ) -> None:
-        """where: a variable, or a part of one, with its value."""
         if value is None:
             value = self._environment.get(where)
         written = "" if value is None else shown(value)
         self.problems.append(Problem(rule, where, written, message, remedy))
 
     def are_valid(self, *names: str) -> bool:
-        """Whether nothing is wrong with these variables, as far as they were read."""
+        """As far as they were read."""
         return not any(problem.where in names for problem in self.problems)
 
     def text(self, name: str) -> str | None:
-        """The variable as written; None where it is not set, or too long to be meant."""
+        """None where it is not set, or too long to be meant."""
         text = self._environment.get(name)
         if text is None or len(text) <= _LONGEST_TEXT:
             return text
@@ -185,7 +184,7 @@ class _Variables:
         return tuple(found.values())
 
 
-# -- cGPU ----------------------------------------------------------------------------------------
+# -- cGPU
 
 
 def _why_cgpu_off(environment: Mapping[str, str]) -> str | None:
@@ -238,7 +237,7 @@ def _cgpu_card(
     return CardRequest(gpu, CONTAINER, *size, weight, policy.number, differs)
 
 
-# -- eGPU ----------------------------------------------------------------------------------------
+# -- eGPU
 
 _RESERVED_MIB = 10  # where it is not set
 _LARGEST_PERCENT = 95  # over it compute is not controlled
@@ -298,7 +297,7 @@ def _read_egpu(environment: Mapping[str, str], machine: Sequence[Gpu]) -> Readin
     return request_of(Dialect.EGPU, cards, variables.problems)
 
 
-# -- CTyun's EGPU --------------------------------------------------------------------------------
+# -- CTyun's EGPU
 
 _EXAMPLE = "POLICY=0,ONLINE=0,TYPE=DOCKER:PGPU=0,MEM=3276,WEIGHT=10"
 # the only values whose meaning is published
@@ -394,7 +393,7 @@ def _ctyun_gpus(
     return named
 
 
-# -- variables of a file -------------------------------------------------------------------------
+# -- variables of a file
 
 
 def environment_in(lines: Iterable[str], subject: str, needed: Collection[str]) -> dict[str, str]:

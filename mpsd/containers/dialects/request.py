@@ -13,8 +13,6 @@ MIB = 1024**2
 
 
 class Dialect(StrEnum):
-    """Whose variables they are, as their documents write the name."""
-
     CGPU = "cGPU"
     EGPU = "eGPU"
     CTYUN = "EGPU"  # CTyun's, after its one variable
@@ -93,7 +91,7 @@ def _problems(card: CardRequest, thread_percent: int) -> Iterable[Problem]:
 
 
 def _differs(card: CardRequest, memory_mib: int, thread_percent: int) -> Iterator[str]:
-    """All that MPS does differently. memory_mib, thread_percent: of all cards together."""
+    """memory_mib, thread_percent: of all cards together."""
     gpu = card.gpu
     yield from card.differs
     if card.memory_mib < card.memory_bytes // MIB:
@@ -122,7 +120,7 @@ def _differs(card: CardRequest, memory_mib: int, thread_percent: int) -> Iterato
         )
 
 
-# -- from the request to the ledger and to the user ----------------------------------------------
+# -- from the request to the ledger and to the user
 
 
 def cards_request(request: DialectRequest) -> CardsRequest:

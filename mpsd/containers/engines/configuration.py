@@ -141,7 +141,7 @@ class Configuration(ABC):
         return InvalidInput(self.subject, [Problem("engine-config", where, value, message, remedy)])
 
 
-# -- docker: JSON, written anew in its order and indentation -------------------------------------
+# -- docker: JSON, written anew in its order and indentation
 
 
 class _Docker(Configuration):
@@ -174,7 +174,6 @@ class _Docker(Configuration):
         return self._written(bare, text) if bare or backups else None
 
     def _document(self, text: str) -> _Document:
-        """An empty file has the same contents as {}."""
         if not text.strip():
             return {}
         where = "the file"
@@ -193,7 +192,7 @@ class _Docker(Configuration):
         return document
 
     def _written(self, document: _Document, like: str) -> str:
-        """With the indentation and end of `like`; empty: as docker's own documents."""
+        """With the indentation and end of `like`, or as docker's own documents."""
         inner = like.strip()
         indent: str | None = "  "
         if found := re.match(r"\s*\{[^\S\n]*\r?\n([ \t]+)\S", like):
@@ -224,7 +223,7 @@ def _no_number(name: str) -> float:
     raise ValueError(f"has {name}, which is not a number in JSON")
 
 
-# -- podman: a drop-in file of mpsd's own, written and removed as a whole ------------------------
+# -- podman: a drop-in file of mpsd's own, written and removed as a whole
 
 
 _OWN = f"engine.runtimes.{RUNTIME}"
@@ -253,7 +252,7 @@ class _Podman(Configuration):
             raise self._refused(_OWN, "", what, f"{remedy} hand")
 
 
-# -- containerd: TOML ------------------------------------------------------------------------------
+# -- containerd: TOML
 # Lines are added at its end and taken out again; the result is read back.
 
 _DEFAULT = "runc"

@@ -33,8 +33,8 @@ exec {python} -ISc {code} "$0" "$@"
 
 
 def launcher(python: str, folder: str, run_directory: str, next_runtime: str, log: str) -> str:
-    """python: its path. folder: of the package `mpsd`. next_runtime: empty for the usual.
-    ValueError where one cannot be written into a script."""
+    """folder: of the package `mpsd`. next_runtime: empty for the usual. ValueError for what no
+    script can hold."""
     if not python.startswith("/"):
         raise ValueError(f"the path of Python is {python!r}; it must be absolute")
     for what, name in (("the path of Python", python), ("the next runtime", next_runtime)):

@@ -27,7 +27,7 @@ _GIVEN_TO_ALL = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """problems: those for which it is refused. messages: warnings for its user."""
+    """messages: warnings for its user."""
 
     problems: tuple[Problem, ...]
     messages: tuple[str, ...]

@@ -185,7 +185,7 @@ def _used_mib(grant: Grant, gpu: str, view: NodeView) -> int | None:
     return None if None in own else sum(mib or 0 for mib in own)
 
 
-# -- what the user of `mpsd set` reads: the values before and after, and what they apply to ------
+# -- what the user of `mpsd set` reads: the values before and after, and what they apply to
 
 _IN_CONTAINER = (
     "; the next one that `docker exec` starts gets the new values, and `docker restart` starts with"

@@ -23,7 +23,7 @@ from mpsd.containers.runtime.json_text import (
 CONFIG = "config.json"
 RECORD = "mpsd-runtime.json"  # what mpsd did to the bundle
 
-# -- files -----------------------------------------------------------------------------------------
+# -- files
 # Names are looked up in an open folder, never through a link; a file is replaced as a whole.
 
 _LONGEST = 16 * 1024**2  # bytes: hundreds of times what any engine writes
@@ -107,7 +107,7 @@ def is_there(folder: int, name: str) -> bool:
     return True
 
 
-# -- the environment of a process: a list of NAME=VALUE ------------------------------------------
+# -- the environment of a process: a list of NAME=VALUE
 
 
 def name_of(entry: str) -> str:
@@ -144,7 +144,7 @@ def replaced(entries: list[str], variables: dict[str, str]) -> list[str]:
     return [*kept, *(f"{name}={value}" for name, value in variables.items())]
 
 
-# -- what was added ------------------------------------------------------------------------------
+# -- what was added
 
 _OWN_PLACE = ("run", "mpsd")  # in a container, where grants are mounted
 _DEVICE = ("type", "major", "minor")
@@ -197,7 +197,7 @@ def record_in(data: bytes) -> BundleRecord:
 
 
 def written(record: BundleRecord) -> str:
-    """Refused where it cannot be written as JSON."""
+    """Refused."""
     added = {"lists": record.lists, "variables": record.variables, "before": record.before}
     owner = {"root": record.root, "id": record.container, "environment": record.environment}
     return json_text.write({**owner, "added": added}, RECORD) + "\n"
@@ -255,7 +255,7 @@ def apply(config: dict[str, object], granted: Granted, hook: dict[str, object]) 
 
 
 def merged(found: BundleRecord, added: BundleRecord) -> BundleRecord:
-    """One record for a file that is still as it was found, or already as it is to be."""
+    """For a file that is as it was found, or already as it is to be."""
     record = BundleRecord()
     for together, old, new in zip(record.lists, found.lists, added.lists, strict=True):
         together += [*new, *(row for row in old if row not in new)]
@@ -289,7 +289,7 @@ def _node(source: str, inside: str) -> dict[str, object]:
 
 
 def _conflicts(config: dict[str, object], places: list[str]) -> list[str]:
-    """The bundle's own mounts at the grant's places, or over their folder."""
+    """Mounts at the grant's places, or over their folder."""
     problems = []
     for row in rows(config, "mounts", CONFIG):
         inside = text(table(row, f"{CONFIG}: a mount"), "destination", f"{CONFIG}: a mount")
@@ -306,7 +306,7 @@ def _conflicts(config: dict[str, object], places: list[str]) -> list[str]:
 
 
 def _has_node(devices: list[object], node: dict[str, object]) -> bool:
-    """Whether the bundle has this node already. Refused where another one is at its path."""
+    """Refused where another one is at its path."""
     for row in devices:
         device = table(row, f"{CONFIG}: a device")
         if _steps(text(device, "path", f"{CONFIG}: a device")) == _steps(str(node["path"])):

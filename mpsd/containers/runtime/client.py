@@ -118,7 +118,7 @@ def _answer(received: bytes) -> tuple[int, object]:
         return status, None  # of its HTTP server, in words
 
 
-# -- what is answered about a container ----------------------------------------------------------
+# -- what is answered about a container
 
 _ANSWER = "mpsd's answer"
 CREATED = 201

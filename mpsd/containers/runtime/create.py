@@ -37,7 +37,7 @@ def prepare(path: str, line: CommandLine, runtime: str, hook: list[str]) -> None
         os.close(folder)
 
 
-# -- whether a bundle's program may be root on the machine itself: runtime-spec, config-linux.md ---
+# -- whether a bundle's program may be root on the machine itself: runtime-spec, config-linux.md
 
 
 def may_be_root(config: dict[str, object]) -> bool:
@@ -74,7 +74,7 @@ def _number(holder: dict[str, object], name: str, where: str) -> int:
     return value
 
 
-# -- from the request to a bundle with a grant in it, or without one -----------------------------
+# -- from the request to a bundle with a grant in it, or without one
 
 _HOOK_S = 5
 _LONGEST_NAME = 128  # characters of a container's name; an annotation may have any number

@@ -11,7 +11,7 @@ _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class RuntimeLog:
-    """One JSON line for each event of one container. The folder of the file is made."""
+    """One JSON line an event."""
 
     def __init__(self, line: CommandLine) -> None:
         self._path = line.own["runtime-log"]
@@ -45,8 +45,7 @@ def warn(text: str) -> None:
 
 
 def report_error(path: str, form: str, text: str) -> None:
-    """Writes an error to the file of `--log`, as runc would: containerd, Docker and podman show it
-    to their user."""
+    """As runc would: containerd, Docker and podman show it to their user."""
     if path in {"", "/dev/stderr"}:
         return
     quoted = json_text.write(text, "the error")

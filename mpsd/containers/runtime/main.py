@@ -167,7 +167,7 @@ def _show_help(line: CommandLine) -> None:
     os.write(1, shown.encode())
 
 
-# -- the next runtime, which this process becomes --------------------------------------------------
+# -- the next runtime, which this process becomes
 # Pid, descriptors, environment and signals stay as they came.
 
 # where the environment names none

@@ -108,7 +108,7 @@ def _found_state(root: str, container: str) -> _FoundState:
         os.close(folder)
 
 
-# -- before a signal -----------------------------------------------------------------------------
+# -- before a signal
 
 _LONGEST_END_S = 13.0  # of an mpsd that hangs: the longest drain of any policy, and what follows
 
@@ -175,7 +175,7 @@ def _signum(command: str, options: command_line.Options) -> int:
     return int(getattr(_signal, f"SIG{name}", 0))
 
 
-# -- the poststop hook: mpsd would notice the container's end by itself too ----------------------
+# -- the poststop hook: mpsd would notice the container's end by itself too
 
 _DEADLINE_S = 3.0
 _LONGEST_STATE = 1024**2  # bytes

@@ -86,11 +86,6 @@ def test_a_program_behind_the_id_keeps_its_options(program: list[str]) -> None:
     assert options.values["process"] == "f"
 
 
-@given(st.lists(WORDS))
-def test_a_line_with_a_signal_is_read_whatever_it_is(arguments: list[str]) -> None:
-    assert all(word in arguments for word in command_line.of_signal(arguments).words)
-
-
 @pytest.mark.parametrize(
     ("argv", "command"),
     [

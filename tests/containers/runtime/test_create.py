@@ -183,15 +183,6 @@ def test_a_refusal_reaches_the_user_and_the_engine(ground: Ground, form: str) ->
     assert ground.events[-1]["reasons"] == [*refusal.reasons]
 
 
-def test_nobody_there_is_a_refusal_with_the_remedy(ground: Ground) -> None:
-    before = ground.write(*SIX)
-    ended = ground.create()
-    assert ended.code == 1
-    assert "start it with `mpsd up`" in ended.said
-    assert ground.heard is None
-    assert ground.config.read_bytes() == before
-
-
 @pytest.mark.parametrize(
     "answer",
     [
