@@ -119,11 +119,11 @@ async def users(kube: Kube) -> list[str]:
 
 
 async def _remove(kube: Kube, things: Sequence[Thing], timeout_s: float) -> None:
-    """Prints each object that was deleted. NotDone where pods do not go in time."""
+    """NotDone where pods do not go in time."""
     for stage in Stage:
         for thing in things:
             if thing.stage is stage:
-                answer(await _deleted(kube, thing))
+                answer(f"{await _deleted(kube, thing)} {thing}")
         if stage in (Stage.SERVERS, Stage.DAEMONS):
             await _until_gone(kube, timeout_s, control=stage is Stage.DAEMONS)
         if stage is Stage.SERVERS:
@@ -135,10 +135,10 @@ async def _deleted(kube: Kube, thing: Thing) -> str:
     try:
         await kube.delete(kind, thing.name, thing.namespace, uid=thing.uid)
     except NotFound:
-        return f"already gone: {thing}"
+        return "already gone:"
     except Conflict:
-        return f"kept {thing}: it was recreated meanwhile"
-    return f"deleted {thing}"
+        return "recreated meanwhile, and kept:"
+    return "deleted"
 
 
 async def _unlabel(kube: Kube) -> None:

@@ -27,8 +27,6 @@ Object = Mapping[str, Any]
 
 
 class UpgradeStep(StrEnum):
-    """The value: what is being done, after the node's name."""
-
     DRAIN = "drain"
     REPLACE = "delete the old pod"
     START = "wait for the new pod"
@@ -53,8 +51,6 @@ class ControlPod:
 
 @dataclass(frozen=True, slots=True)
 class ControlSet:
-    """The DaemonSet of the control daemons."""
-
     namespace: str
     name: str
     uid: str
@@ -71,8 +67,6 @@ class ControlSet:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a node is."""
-
     node: ClusterNode
     #: None: it has no control pod now.
     pod: ControlPod | None
@@ -101,7 +95,6 @@ class Standing:
 
     @property
     def others(self) -> frozenset[str]:
-        """What others have cordoned."""
         return frozenset(self.node.cordoned) - self.ours
 
     @property
@@ -287,13 +280,10 @@ def is_due(one: Standing, control: ControlSet) -> bool:
 
 
 def plan(control: ControlSet, nodes: Sequence[Standing]) -> Iterator[str]:
-    """What would be done, a line each."""
     due = [one for one in nodes if is_due(one, control)]
     yield f"{control}, image {control.image}: {len(due)} of {len(nodes)} nodes to upgrade"
     for one in nodes:
-        what = "up to date"
-        if one in due:
-            what = _to_do(one)
+        what = _to_do(one) if one in due else "up to date"
         yield f"{one.node.name}: {what}"
 
 
