@@ -123,7 +123,7 @@ async def _remove(kube: Kube, things: Sequence[Thing], timeout_s: float) -> None
     for stage in Stage:
         for thing in things:
             if thing.stage is stage:
-                answer(f"{await _deleted(kube, thing)} {thing}")
+                answer(await _deleted(kube, thing))
         if stage in (Stage.SERVERS, Stage.DAEMONS):
             await _until_gone(kube, timeout_s, control=stage is Stage.DAEMONS)
         if stage is Stage.SERVERS:
@@ -135,10 +135,10 @@ async def _deleted(kube: Kube, thing: Thing) -> str:
     try:
         await kube.delete(kind, thing.name, thing.namespace, uid=thing.uid)
     except NotFound:
-        return "already gone:"
+        return f"already gone: {thing}"
     except Conflict:
-        return "recreated meanwhile, and kept:"
-    return "deleted"
+        return f"kept {thing}: it was recreated meanwhile"
+    return f"deleted {thing}"
 
 
 async def _unlabel(kube: Kube) -> None:

@@ -103,12 +103,18 @@ def what_stays(before: ClusterNode, change: CordonChange, where: str) -> str:
     newly = newly_cordoned(before, change)
     if not newly:
         return f"{before.name}: GPUs that were cordoned before stay cordoned"
-    labels = [before.labels.get(uuid, uuid) for uuid in newly]
-    words = ["undrain", before.name]
-    if len(newly) < len(before.gpus):  # else all
-        words += [word for label in labels for word in ("--gpu", label)]
-    back = f"to put them back into use: kubectl mps {shlex.join(words)}{where}"
-    return f"{before.name}: still cordoned: {', '.join(labels)}; {back}"
+    labels = ", ".join(before.labels.get(uuid, uuid) for uuid in newly)
+    back = f"to put them back into use: {put_back(before, newly, where)}"
+    return f"{before.name}: still cordoned: {labels}; {back}"
+
+
+def put_back(node: ClusterNode, gpus: Collection[str], where: str) -> str:
+    """The command that does it."""
+    words = ["undrain", node.name]
+    if len(gpus) < len(node.gpus):  # else all
+        for uuid in gpus:
+            words += ["--gpu", node.labels.get(uuid, uuid)]
+    return f"kubectl mps {shlex.join(words)}{where}"
 
 
 # -- evictions -----------------------------------------------------------------------------------

@@ -15,7 +15,13 @@ from mpsd.model.domain import ALL, State, after_is, drains
 from mpsd.model.names import CONTROL, LABEL, NAME_LABEL, PRODUCT
 from mpsd.model.node_report import DomainReport
 from mpsd.model.times import seconds
-from mpsd.operations.lifecycle.rules.emptying import are_empty, refusals, reports, what_is_left
+from mpsd.operations.lifecycle.rules.emptying import (
+    are_empty,
+    put_back,
+    refusals,
+    reports,
+    what_is_left,
+)
 from mpsd.status.rules.cordon import holders, holding
 
 ANNOTATION = "mpsd.io/cordoned-by-upgrade"
@@ -190,7 +196,6 @@ def left_to_others(annotation: frozenset[str], gpus: Collection[str]) -> str:
 
 # -- the DaemonSet and its pods: what is missing in an object reads as not there yet -------------
 
-
 _NONE: Object = {"metadata": {}}
 
 
@@ -337,8 +342,5 @@ def how_it_stands(
         undo = f"kubectl -n {control.namespace} rollout undo daemonset/{control.name}{where}"
         back = f"; to go back: {undo} && kubectl mps upgrade {name}{where}"
     elif ours:
-        gpus = ""
-        if len(ours) < len(seen.gpus):
-            gpus = "".join(f" --gpu {seen.node.labels.get(one, one)}" for one in sorted(ours))
-        back = f"; to go back: kubectl mps undrain {name}{gpus}{where}"
+        back = f"; to go back: {put_back(seen.node, sorted(ours), where)}"
     yield f"to continue: run the same command again{back}"
