@@ -302,13 +302,6 @@ def test_a_pod_whose_template_is_elsewhere_is_said_to_be_judged_without_it() -> 
     assert "share is not in what was read" in pod["remark"]
 
 
-def test_wrong_parameters_of_a_template_are_refused_with_their_place() -> None:
-    (template,) = explained(_TEMPLATE.replace("threadCap", "threadcap"), code=1)
-    (problem,) = template["problems"]
-    assert problem["rule"] == "field-unknown"
-    assert problem["where"] == "spec.spec.devices.config[0].opaque.parameters.threadcap"
-
-
 def test_claims_of_one_name_in_two_namespaces_are_two() -> None:
     def inside(namespace: str, gib: str) -> str:
         text = f"{_TEMPLATE}---{_POD}".replace(
@@ -354,6 +347,7 @@ def test_a_claim_of_v1beta1_asks_for_what_it_says() -> None:
         ("6.5Gi", "seven", "quantity-malformed", f"{_CAPACITY}.memory"),
         ('"30"', "[1]", "quantity-malformed", f"{_CAPACITY}.threads"),
         ('"30"', '"101"', "quantity-malformed", f"{_CAPACITY}.threads"),
+        ("threadCap", "threadcap", "field-unknown", "config[0].opaque.parameters.threadcap"),
         ('"30"', '"70"', "cap-below-reservation", "config[0].opaque.parameters.threadCap"),
         ("6.5Gi", "500Gi", "memory-over-card", f"{_CAPACITY}.memory"),
         (
@@ -426,13 +420,6 @@ def test_what_is_asked_is_said_as_the_scheduler_rounds_it() -> None:
     assert (warning["rule"], warning["remedy"]) == ("memory-without-unit", "write 7Gi")
 
 
-def test_a_claim_that_no_container_uses_gives_nobody_anything() -> None:
-    unused = _POD.replace(", resources: {claims: [{name: gpu}]}", "")
-    pod = explained(f"{_TEMPLATE}---{unused}")[1]
-    assert "no container uses it" in pod["remark"]
-    assert pod["requests"] == []
-
-
 def test_a_claim_that_can_never_be_served_gives_its_pod_nothing() -> None:
     template, pod = explained(f"{_TEMPLATE.replace('memory:', 'mem:')}---{_POD}", code=1)
     assert not template["admitted"]
@@ -450,15 +437,6 @@ def test_a_whole_gpu_has_figures_where_its_model_is_named() -> None:
         23 * GIB,
         60,
     )
-
-
-def test_a_class_that_is_requested_as_a_resource_asks_for_a_gpu() -> None:
-    limits = "resources: {limits: {deviceclass.resource.kubernetes.io/mps.mpsd.io: 1}}"
-    text = _POD.replace("resources: {claims: [{name: gpu}]}", limits)
-    (pod,) = explained(
-        text.replace("  resourceClaims: [{name: gpu, resourceClaimTemplateName: share}]\n", "")
-    )
-    assert "asks for the memory of one GPU" in pod["remark"]
 
 
 def test_the_class_for_whole_gpus_takes_no_amounts_and_all_threads() -> None:

@@ -194,14 +194,14 @@ BREAKS: dict[str, list[Object]] = {
         {"nodes": [machine(NODE), {"metadata": {"name": "b1"}, "spec": {"taints": [TAINT]}}]},
     ],
     "clocks-apart": [{"own_clock": -40.0}, {"mpsnodes": [report(100)]}],
-    "version-skew": [{"mpsnodes": [report(domains=domains(version="9.0"))]}],
-    "image-skew": [
+    "version-skew": [
+        {"mpsnodes": [report(domains=domains(version="9.0"))]},
         {
             "own_pods": [
                 ours("mpsd-agent"),
                 own_pod("mpsd-webhook") | {"spec": pod(image="other")["spec"]},
             ]
-        }
+        },
     ],
     "webhook-unregistered": [
         {"mutating": []},

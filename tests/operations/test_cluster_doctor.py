@@ -117,14 +117,6 @@ def test_a_runtime_or_a_kubelet_without_cdi_is_found(
     assert verdict("no-cdi", **BY_CDI, **running(runtime, kubelet)) == verdict_of_it
 
 
-@pytest.mark.parametrize(("plugin", "verdict_of_it"), [("true", "found"), ("false", "well")])
-def test_a_node_on_which_labels_start_nvidias_mps_daemon_is_found(
-    plugin: str, verdict_of_it: str
-) -> None:
-    labels = {"nvidia.com/mps.capable": "true", "nvidia.com/gpu.deploy.device-plugin": plugin}
-    assert verdict("nvidia-operator", nodes=[machine(NODE, labels=labels)]) == verdict_of_it
-
-
 @pytest.mark.parametrize(
     ("value", "verdict_of_it"), [("mpsd.io/not-ready", "well"), ("example.com/starting", "found")]
 )
@@ -138,10 +130,11 @@ def test_a_startup_taint_that_no_agent_removes_is_found(value: str, verdict_of_i
 
 VALIDATOR = "nvidia.com/gpu.deploy.operator-validator"
 KEPT_AWAY = {VALIDATOR: "false", "nvidia.com/mig.config": "all-disabled"}
+NO_PLUGIN = {"nvidia.com/mps.capable": "true", "nvidia.com/gpu.deploy.device-plugin": "false"}
 DIVIDED = {"nvidia.com/mig.config": "all-1g.10gb", "nvidia.com/mig.config.state": "success"}
 
 
-@pytest.mark.parametrize("labels", [KEPT_AWAY, DIVIDED])
+@pytest.mark.parametrize("labels", [KEPT_AWAY, NO_PLUGIN, DIVIDED])
 def test_what_nvidias_operator_leaves_alone_or_has_done_is_no_fault(labels: dict[str, str]) -> None:
     assert verdict("nvidia-operator", nodes=[machine(NODE, labels=labels)]) is CheckVerdict.WELL
 
@@ -158,20 +151,11 @@ def test_where_programs_outside_mps_may_use_gpus_the_validator_may_run() -> None
     assert verdict("nvidia-operator", nodes=nodes, policy=policy) is CheckVerdict.WELL
 
 
-def test_an_old_kubelet_passes_annotations_on() -> None:
-    agent = workload(
-        "mpsd-agent",
-        spec={
-            "template": {"spec": {"containers": [{"env": [CDI | {"value": "cdi-annotations"}]}]}}
-        },
-    )
-    assert (
-        verdict("no-cdi", daemon_sets=[agent], **running("containerd://1.7.2", "v1.20.2"))
-        is CheckVerdict.WELL
-    )
-
-
-def test_without_cdi_a_runtime_may_be_old() -> None:
+def test_an_old_kubelet_passes_annotations_on_and_without_cdi_all_may_be_old() -> None:
+    container = {"env": [CDI | {"value": "cdi-annotations"}]}
+    agent = workload("mpsd-agent", spec={"template": {"spec": {"containers": [container]}}})
+    old = running("containerd://1.7.2", "v1.20.2")
+    assert verdict("no-cdi", daemon_sets=[agent], **old) is CheckVerdict.WELL
     assert verdict("no-cdi", **running("containerd://1.6.38")) is CheckVerdict.NOT_APPLICABLE
 
 
@@ -207,10 +191,8 @@ def test_control_ahead_of_the_agent_is_found_and_nothing_else(
 
 # -- resource claims -----------------------------------------------------------------------------
 
-OF_CLAIMS = ("claims-unsupported", "slice-stale")
 
-
-@pytest.mark.parametrize("check", OF_CLAIMS)
+@pytest.mark.parametrize("check", ["claims-unsupported", "slice-stale"])
 def test_without_agents_that_serve_claims_no_right_is_missed(check: str) -> None:
     assert verdict(check, **CLAIMS) is CheckVerdict.WELL
     hidden = {"version": {"gitVersion": "v1.36.2"}, "slices": Unknown("you may not list them")}
@@ -218,12 +200,9 @@ def test_without_agents_that_serve_claims_no_right_is_missed(check: str) -> None
 
 
 def test_what_an_uninstalled_agent_offered_is_found_and_other_drivers_offers_are_not() -> None:
-    of_today = {"version": {"gitVersion": "v1.36.2"}}
-    assert verdict("slice-stale", **of_today, slices=[resource_slice()]) is CheckVerdict.FOUND
-    assert (
-        verdict("slice-stale", **of_today, slices=[resource_slice(driver="gpu.nvidia.com")])
-        is CheckVerdict.WELL
-    )
+    for driver, said in (("gpu.mpsd.io", "found"), ("gpu.nvidia.com", "well")):
+        changes = CLAIMS | {"own_pods": [], "slices": [resource_slice(driver=driver)]}
+        assert verdict("slice-stale", **changes) == said
 
 
 def test_while_an_agent_is_replaced_its_offer_is_not_called_stale() -> None:

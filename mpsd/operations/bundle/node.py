@@ -83,16 +83,13 @@ def _versions() -> dict[str, object]:
     distribution = {}
     with suppress(OSError):
         distribution = platform.freedesktop_os_release()
-    cgroups = 1
-    if Path("/sys/fs/cgroup/cgroup.controllers").exists():
-        cgroups = 2
     return {
         "mpsd": mpsd.__version__,
         "kernel": platform.release(),
         "machine": platform.machine(),
         "python": platform.python_version(),
         "distribution": distribution.get("PRETTY_NAME", "not known"),
-        "cgroups": cgroups,
+        "cgroups": 2 if Path("/sys/fs/cgroup/cgroup.controllers").exists() else 1,
         "dmem": Path("/sys/fs/cgroup/dmem.capacity").exists(),
         "processors": os.cpu_count(),
     }

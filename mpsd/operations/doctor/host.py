@@ -101,7 +101,6 @@ class Host:
         }
 
     def _program(self, name: str) -> str:
-        """The path of a program below the root; empty where there is none."""
         places = [f"{folder}/{name}" for folder in _PROGRAMS]
         if name.startswith("/"):
             places = [name.lstrip("/")]

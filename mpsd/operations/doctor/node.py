@@ -204,38 +204,16 @@ def _run_directory(directory: Path) -> Fact[RunDirectorySeen]:
     try:
         owner = directory.stat().st_uid
     except FileNotFoundError:
-        return RunDirectorySeen(path, 0, 0, "")
+        return RunDirectorySeen(path, 0, 0)
     except OSError as error:
         return Unknown(f"{path} cannot be read: {error.strerror}")
-    unwritable = _unwritable(directory, ours=owner == os.geteuid())
     wanted_owner = os.geteuid()
     if directory == SYSTEM_DIRECTORY:
         wanted_owner = 0
     with suppress(OSError):  # the holder ended meanwhile
         if holder := run_directory.holder(directory):
             wanted_owner = Path(f"/proc/{holder}").stat().st_uid
-    return RunDirectorySeen(path, owner, wanted_owner, unwritable)
-
-
-def _unwritable(directory: Path, *, ours: bool) -> str:
-    """Why the run directory takes no files; of another user's only what holds for everybody."""
-    try:
-        found = os.statvfs(directory)
-    except OSError as error:
-        return error.strerror or str(error)
-    if found.f_flag & os.ST_RDONLY:
-        return "its file system is read-only"
-    if is_full(found):
-        return f"its file system is full (df -h {directory}; df -i {directory})"
-    if ours and os.geteuid() and not os.access(directory, os.W_OK | os.X_OK):
-        return "its mode does not let its owner write"
-    return ""
-
-
-def is_full(found: os.statvfs_result) -> bool:
-    """Whether no blocks are left, not even those kept for root, or no files; one that counts none
-    is not full."""
-    return bool(found.f_blocks and not found.f_bfree) or bool(found.f_files and not found.f_ffree)
+    return RunDirectorySeen(path, owner, wanted_owner)
 
 
 # -- the verb ------------------------------------------------------------------------------------
@@ -286,13 +264,14 @@ def survey_of(chosen: Settings, root: str | None, kubelet_dir: str | None) -> No
     kubelet_root = None
     if root or not chosen.simulate:
         host = Host(Path(root or "/").absolute())
-        kubelet_root = host.root / str(kubelet_directory(None)).lstrip("/")
-    if host and not host.root.is_dir():
-        named = printable(root or "")
-        message = "is no folder that exists"
-        raise InvalidInput.of("settings", "setting", "--root", named, message, "name another")
+        if not host.root.is_dir():
+            named = printable(root or "")
+            message = "is no folder that exists"
+            raise InvalidInput.of("settings", "setting", "--root", named, message, "name another")
     if kubelet_dir:
         kubelet_root = kubelet_directory(kubelet_dir)
+    elif host:
+        kubelet_root = host.root / str(kubelet_directory(None)).lstrip("/")
     survey = NodeSurvey(chosen, "", {}, host, kubelet_root)
     try:
         tools = find_tools(chosen)

@@ -16,7 +16,6 @@ _SILENT = {CheckVerdict.WELL, CheckVerdict.NOT_APPLICABLE}
 
 
 def answer(diagnosis: Diagnosis, output: Format, *, verbose: bool) -> NoReturn:
-    """Shows a diagnosis, and ends the program with the exit code that it means."""
     if output is Format.JSON:
         print_json(record(diagnosis))
     else:

@@ -251,9 +251,7 @@ def _priority(verdict: AdmissionVerdict, limits: Limits) -> tuple[int | None, st
         below = f"below normal where that is under {policy.below_normal_under}"
         return None, f"its priority on a GPU {named}: {below}"
     priority = client_priority(pod, policy)
-    word = "normal"
-    if priority == BELOW_NORMAL:
-        word = "below normal"
+    word = "below normal" if priority == BELOW_NORMAL else "normal"
     return priority, f"its priority on a GPU is {word}: {priority_reason(pod, policy)}"
 
 
@@ -295,13 +293,9 @@ _ROLES = {
 
 
 def _sentence(request: ContainerRequest, limits: Limits) -> str:
-    gpus = f"each of {request.gpus} GPUs"
-    if request.gpus == 1:
-        gpus = "one GPU"
+    gpus = "one GPU" if request.gpus == 1 else f"each of {request.gpus} GPUs"
     percent = client_limit(request, limits.policy).thread_percent
-    share = f"{percent} %"
-    if percent == 100:
-        share = "all"
+    share = "all" if percent == 100 else f"{percent} %"
     held = "reserved for it"
     if request.thread_percent is None:
         held = "none of them reserved"

@@ -101,10 +101,8 @@ async def explain_all(kube: Kube, namespace: str) -> Answers:
     """Every pod that requests a GPU and has not started. namespace: empty for all."""
     in_force, things = await both(policy_in_force(kube), kube.list(PODS, namespace, _PENDING))
     pods = [rules.read_pod_seen(one, in_force.policy) for one in things]
-    asking = sorted(
-        (pod for pod in pods if pod.shared or pod.claims),
-        key=lambda pod: (pod.name.namespace, pod.name.name),
-    )
+    pods.sort(key=lambda pod: (pod.name.namespace, pod.name.name))
+    asking = [pod for pod in pods if pod.shared or pod.claims]
     found = await _answers(kube, in_force, asking, None)
     return replace(found, explained=[(pod, one) for pod, one in found.explained if pod.shared])
 
@@ -133,8 +131,8 @@ async def _answers(
 async def _context(
     kube: Kube, in_force: PolicyInForce, pods: Sequence[PodSeen], unseen: list[str]
 ) -> ExplanationContext:
-    nodes = sorted({pod.node for pod in pods if needs(pod) is ExplanationNeeds.ITS_NODE})
-    if any(needs(pod) is ExplanationNeeds.CLUSTER for pod in pods) or len(nodes) > _MOST_ASKED:
+    nodes = {pod.node for pod in pods if needs(pod) is ExplanationNeeds.ITS_NODE}
+    if ExplanationNeeds.CLUSTER in map(needs, pods) or len(nodes) > _MOST_ASKED:
         return (await look_for_room(kube, (), in_force, unseen))[0]
 
     async def reported(name: str) -> Object | None:
@@ -299,15 +297,12 @@ async def _elsewhere(kube: Kube, kind: str, name: str) -> Sequence[str]:
 def _unknown(
     words: str, namespace: str, pods: Sequence[PodSeen], elsewhere: Sequence[str]
 ) -> InvalidInput:
-    shared = [pod for pod in pods if pod.shared]
-    asking = sorted({pod.name.name for pod in shared})
-    owners = {owner.name for pod in shared for owner in pod.owners}
-    near = get_close_matches(rules.named(words)[1], [*asking, *sorted(owners)], _MOST_NAMED, 0.6)
-    named = list(dict.fromkeys([*near, *asking]))
+    asking = sorted({pod.name.name for pod in pods if pod.shared})
+    near = get_close_matches(rules.named(words)[1], asking, _MOST_NAMED, 0.6)
     if elsewhere:
         remedy = f"there is one in {', '.join(elsewhere[:_MOST_NAMED])}: name the namespace with -n"
-    elif named:
-        remedy = f"name one of {shortened(named, _MOST_NAMED)}"
+    elif asking:
+        remedy = f"name one of {shortened(list(dict.fromkeys([*near, *asking])), _MOST_NAMED)}"
     else:
         remedy = "no pod there asks for a GPU; name another namespace with -n"
     where = f"{shown(words, 300)} in namespace {namespace}"
@@ -350,11 +345,7 @@ def explain(
         remedy = f"name a namespace for {shown(pod)} with -n"
         message = "is for all pods that wait"
         raise InvalidInput.of(_PROGRAM, "options", "-A", "", message, remedy)
-    where = ""
-    place = "any namespace"
-    if not everywhere:
-        where = namespace or namespace_of_user(kubeconfig, context)
-        place = f"namespace {where}"
+    where = "" if everywhere else namespace or namespace_of_user(kubeconfig, context)
     cluster = ClusterAccess(_PROGRAM, kubeconfig, context, _RIGHTS)
     if pod is None:
         found = cluster.ask(lambda kube: explain_all(kube, where))
@@ -368,6 +359,7 @@ def explain(
             (record,) = pods
         print_json(record | {"policy": policy, "not_looked_at": list(found.unseen)})
     elif pod is None and not found.explained:
+        place = f"namespace {where}" if where else "any namespace"
         answers().print(f"no pod of {place} waits for a GPU")
     else:
         for line in _lines(found):
@@ -380,9 +372,7 @@ def explain(
 def _lines(found: Answers) -> Iterator[str]:
     if found.owner:
         names = [pod.name.name for pod, _explanation in found.explained]
-        pods = f"{len(names)} pods"
-        if len(names) == 1:
-            pods = "1 pod"
+        pods = "1 pod" if len(names) == 1 else f"{len(names)} pods"
         yield f"{found.owner} has {pods}: {', '.join(names)}"
     for _pod, one in found.explained:
         yield one.sentence

@@ -160,7 +160,6 @@ async def looks(
 
 
 async def seen_node(kube: Kube, name: str) -> ClusterNode:
-    """InvalidInput where there is no such MPSNode."""
     (thing,) = await mpsnodes(kube, [name])
     return read_mpsnode(thing, time.time())
 
@@ -238,8 +237,6 @@ def _change(cluster: ClusterAccess, node: str, gpus: Sequence[str], *, cordon: b
 
 @dataclass(slots=True)
 class Evictions:
-    """The evictions of one drain."""
-
     kube: Kube
     report: ProgressReporter
     _due: dict[str, float] = field(default_factory=dict)  # by pod, on the monotonic clock
@@ -314,7 +311,6 @@ def drain(
     stays: list[str] = []
 
     async def drain_it(kube: Kube) -> tuple[dict[str, Any], list[str]]:
-        """The record, and the lines for people."""
         before = await seen_node(kube, node)
         cordon_change(before, gpus or (), cordon=True)  # raises for GPUs that do not exist
         if why := rules.no_answer(before, time.time()):
@@ -352,9 +348,7 @@ def drain(
     else:
         answer(*lines)
     if not record["drained"]:
-        why = "not waited for"
-        if within_s:
-            why = f"GPUs are still in use after {timeout}"
+        why = f"GPUs are still in use after {timeout}" if within_s else "not waited for"
         say(f"{cluster.program}: {why}", *stays)
     sys.exit(ExitCode.of(record["drained"]))
 
@@ -411,8 +405,6 @@ def undrain(
     if silent := silence(after, time.time()):
         say(silent)
     if not well:
-        waited = "; not waited for"
-        if within_s:
-            waited = f" after {timeout}"
+        waited = f" after {timeout}" if within_s else "; not waited for"
         say(f"{cluster.program}: not all of them serve{waited}")
     sys.exit(ExitCode.of(well))

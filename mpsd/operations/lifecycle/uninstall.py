@@ -119,7 +119,7 @@ async def users(kube: Kube) -> list[str]:
 
 
 async def _remove(kube: Kube, things: Sequence[Thing], timeout_s: float) -> None:
-    """Prints each object that was deleted. NotDone where pods do not go in time."""
+    """NotDone where pods do not go in time."""
     for stage in Stage:
         for thing in things:
             if thing.stage is stage:

@@ -68,8 +68,6 @@ class UpgradeStop:
 
 @dataclass(slots=True)
 class Upgrade:
-    """One walk over nodes."""
-
     kube: Kube
     #: Of each step of a node.
     timeout_s: float
@@ -226,7 +224,6 @@ class Upgrade:
         return standing
 
     async def _wait_for_revision(self) -> None:
-        """Returns once the DaemonSet's newest revision is known."""
         report = ProgressReporter()
         async for control, _last in drain.looks(self._read_control, _OBSERVED_S, report):
             if control.revision:
@@ -310,9 +307,8 @@ def _outcome(walk: Upgrade) -> Iterator[str]:
         yield f"another client has changed {walk.control} meanwhile; run the same command again"
         yield from rules.plan(walk.control, list(walk.standings.values()))
         return
-    nodes = f"{len(walk.standings)} nodes"
-    if len(walk.standings) == 1:
-        nodes = "1 node"
+    number = len(walk.standings)
+    nodes = "1 node" if number == 1 else f"{number} nodes"
     yield f"{walk.control}: revision {walk.control.revision} on {nodes}"
 
 

@@ -125,8 +125,7 @@ class CheckOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """outcomes: in the order in which they are to be read."""
-
+    #: In the order in which they are to be read.
     outcomes: tuple[CheckOutcome, ...]
 
     def of(self, verdict: CheckVerdict) -> tuple[CheckOutcome, ...]:
@@ -141,7 +140,6 @@ class Diagnosis:
 
     @property
     def headline(self) -> str:
-        """The most serious finding with its remedy, in one line."""
         for outcome in self.of(CheckVerdict.FOUND):
             return f"{outcome.findings[0].what}; {outcome.findings[0].remedy}"
         unknown = self.of(CheckVerdict.UNKNOWN)

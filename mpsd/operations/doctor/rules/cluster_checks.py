@@ -162,8 +162,9 @@ def no_cdi(facts: ClusterFacts) -> Iterator[Finding]:
 
 @_check(_STOPS, "no node keeps its startup taint", "Nodes: their taints; DaemonSets")
 def startup_taint(facts: ClusterFacts) -> Iterator[Finding]:
-    for one in [machine.node for machine in facts.machines]:
-        if all(taint.key != _TAINT for taint in one.taints):
+    for machine in facts.machines:
+        one = machine.node
+        if _TAINT not in [taint.key for taint in one.taints]:
             continue
         what = f"{one.name} has the taint {_TAINT}, so that no pod comes there,"
         take = f"kubectl taint node {one.name} {_TAINT}-"
@@ -183,17 +184,24 @@ def clocks_apart(facts: ClusterFacts) -> Iterator[Finding]:
     nodes = {f"node {name}": behind_s for name, behind_s in facts.node_clocks.items()}
     clocks = {"this machine": known(facts.own_clock), **nodes}
     for clock, behind_s in clocks.items():
-        way = "behind"
-        if behind_s < 0:
-            way = "ahead of"
+        way = "behind" if behind_s > 0 else "ahead of"
         if abs(behind_s) > _APART_S:
             what = f"the clock of {clock} is {lasting(abs(behind_s))} {way} the API server's"
             yield Finding(what, "synchronize all clocks with one time service, such as chrony")
 
 
-@_check(_BREAKS, "agents can read what control writes", "MPSNodes: version, domains[].version")
+@_check(_BREAKS, "all parts are of one version", "MPSNodes: version; images of mpsd's pods")
 def version_skew(facts: ClusterFacts) -> Iterator[Finding]:
-    """The other way is normal after an upgrade: the DaemonSet of control is OnDelete."""
+    """An older control is normal after an upgrade: its DaemonSet is OnDelete."""
+    pods = [pod for pod in facts.components if not pod.ending]
+    agents = sorted({pod.image for pod in pods if pod.component == AGENT})
+    for pod in pods:
+        # webhook and scheduler report no version but an image
+        if agents and pod.component in (WEBHOOK, SCHEDULER) and pod.image not in agents:
+            what = f"pod {pod.name} runs image {pod.image}, and the agents run {', '.join(agents)}"
+            why = "admission and placement follow rules that the nodes may not have"
+            roll = f"roll it out: kubectl -n {NAMESPACE} rollout status deploy/{pod.component}"
+            yield Finding(f"{what}: {why}", roll)
     nodes = _reporting(facts)
     for node in nodes:
         for control in sorted({one.version for one in node.domains}):
@@ -213,21 +221,6 @@ def _numbers(version: str) -> list[int]:
     if not found:
         return []
     return list(map(int, found[0].split(".")))
-
-
-@_check(_BREAKS, "all parts are of one image", "images of mpsd's pods")
-def image_skew(facts: ClusterFacts) -> Iterator[Finding]:
-    # webhook and scheduler report no version but an image
-    pods = [pod for pod in facts.components if not pod.ending]
-    agents = sorted({pod.image for pod in pods if pod.component == AGENT})
-    if not agents:
-        raise NotApplicable(f"there is no pod of {AGENT} to compare with")
-    for pod in pods:
-        if pod.component in (WEBHOOK, SCHEDULER) and pod.image not in agents:
-            what = f"pod {pod.name} runs image {pod.image}, and the agents run {', '.join(agents)}"
-            why = "admission and placement follow rules that the nodes may not have"
-            roll = f"roll it out: kubectl -n {NAMESPACE} rollout status deploy/{pod.component}"
-            yield Finding(f"{what}: {why}", roll)
 
 
 # -- resource claims -----------------------------------------------------------------------------
@@ -346,10 +339,9 @@ def _more(things: Sequence[object]) -> str:
 
 @_check(_BREAKS, "schedulers ask mpsd for free capacity", "annotations of pods on mpsd's nodes")
 def not_asked(facts: ClusterFacts) -> Iterator[Finding]:
-    there = any(one.component == SCHEDULER for one in facts.workloads)
-    placed = [one.seen for one in facts.users if one.seen.node]
-    unplaced = [pod for pod in placed if pod.shared and not pod.shared.choice]
-    if there and unplaced:
+    seen = [one.seen for one in facts.users]
+    unplaced = [pod for pod in seen if pod.node and pod.shared and not pod.shared.choice]
+    if SCHEDULER in [one.component for one in facts.workloads] and unplaced:
         pod = unplaced[0]
         what = f"pod {pod.name}{_more(unplaced)} requests GPU memory and was placed by"
         extend = "give that scheduler mpsd's extender (docs/scheduling.md)"

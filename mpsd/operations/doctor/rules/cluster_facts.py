@@ -67,8 +67,6 @@ def _variable(pod: Object, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OwnPod:
-    """A pod of mpsd's."""
-
     name: str
     #: Its app.kubernetes.io/name.
     component: str
@@ -108,8 +106,6 @@ def _trouble(seen: PodSeen) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A DaemonSet or Deployment of mpsd's."""
-
     #: As kubectl writes it, such as `ds`.
     kind: str
     name: str
@@ -238,8 +234,7 @@ class ClusterFacts:
     @cached_property
     def is_injected(self) -> bool:
         """Whether cert-manager serves the webhook's certificates."""
-        metadata = [str(one.get("metadata")) for one in known(self.validating)]
-        return any("cert-manager.io/inject-ca-from" in one for one in metadata)
+        return any("cert-manager.io/inject-ca-from" in str(one) for one in known(self.validating))
 
     @cached_property
     def workloads(self) -> tuple[Workload, ...]:
@@ -249,8 +244,10 @@ class ClusterFacts:
 
     def of_agents(self, name: str) -> str:
         """A variable of the agents, by their DaemonSet; empty where that does not have it."""
-        templates = [inside(one, "spec", "template") for one in known(self.daemon_sets)]
-        return next(filter(None, (_variable(one, name) for one in templates)), "")
+        for one in known(self.daemon_sets):
+            if found := _variable(inside(one, "spec", "template"), name):
+                return found
+        return ""
 
     @cached_property
     def components(self) -> tuple[OwnPod, ...]:

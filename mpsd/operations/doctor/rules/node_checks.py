@@ -124,16 +124,13 @@ def no_uvm(facts: NodeFacts) -> Iterator[Finding]:
         yield Finding(what, "run `nvidia-modprobe -u -c 0`")
 
 
-@_check(_STOPS, "the run directory can be used", "its owner, mode and file system")
+@_check(_STOPS, "the run directory is its user's", "its owner")
 def run_directory(facts: NodeFacts) -> Iterator[Finding]:
     seen = known(facts.run_directory)
     if seen.owner != seen.wanted_owner:
         whose = f"belongs to user {seen.owner}, not to user {seen.wanted_owner}"
         chown = f"chown {seen.wanted_owner} {seen.path}, or select another with --run-dir"
         yield Finding(f"the run directory {seen.path} {whose}", chown)
-    elif seen.unwritable:
-        to_do = "fix that, or select another with --run-dir"
-        yield Finding(f"the run directory {seen.path} takes no files: {seen.unwritable}", to_do)
 
 
 # -- leftovers, and what else uses the GPUs ------------------------------------------------------
@@ -251,9 +248,7 @@ def domain_stopped(facts: NodeFacts) -> Iterator[Finding]:
             yield Finding(": ".join(filter(None, (what, record.reason))), what_to_do)
         # one that cannot start is never down for long
         elif state is State.STARTING and record.restarts:
-            times = f"{record.restarts} times in a row"
-            if record.restarts == 1:
-                times = "once"
+            times = "once" if record.restarts == 1 else f"{record.restarts} times in a row"
             what = f"{record.domain} is starting again: its control daemon has ended {times}"
             yield Finding(f"{what}, and none serves since", remedy(State.DOWN, ""))
 

@@ -102,8 +102,7 @@ def _bundle(webhook: Object) -> str:
 
 
 def _authorities(bundle: str) -> list[tuple[float, str]]:
-    """What OpenSSL takes for certificates of authorities: when each ends, and whose it is. bundle:
-    base64 of PEM."""
+    """When the certificate of each ends, and whose it is. bundle: base64 of PEM."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
         context.load_verify_locations(cadata=b64decode(bundle, validate=True).decode())
@@ -116,8 +115,11 @@ def _authorities(bundle: str) -> list[tuple[float, str]]:
 
 
 def _subject(certificate: Mapping[str, Any]) -> str:
-    pairs = [pair for row in certificate.get("subject", ()) for pair in row]
-    return next((str(value) for key, value in pairs if key == "commonName"), str(pairs))
+    for row in certificate.get("subject", ()):
+        for key, value in row:
+            if key == "commonName":
+                return str(value)
+    return "without a name"
 
 
 def _ends(left_s: float) -> str:
@@ -129,10 +131,10 @@ def _ends(left_s: float) -> str:
 @_check(_BREAKS, "API servers reach the webhook", "Endpoints of its Service, and events")
 def webhook_unreachable(facts: ClusterFacts) -> Iterator[Finding]:
     webhooks = _webhooks(facts)
-    messages = dict.fromkeys(str(event.get("message")) for event in known(facts.warnings))
+    messages = {str(event.get("message")): None for event in known(facts.warnings)}
     refusals = [one for one in messages if "failed calling webhook" in one and "mpsd.io" in one]
-    for refusal in map(quoted, refusals[:_MOST_REFUSALS]):
-        what = f"an API server cannot call the webhook: {refusal}"
+    for refusal in refusals[:_MOST_REFUSALS]:
+        what = f"an API server cannot call the webhook: {quoted(refusal)}"
         yield Finding(what, "see its pods, its Service, and network policies")
     behind = [subset for one in known(facts.endpoints) for subset in one.get("subsets") or ()]
     if any(inside(one, "metadata", "annotations", NOT_CALLED) for one in _configurations(facts)):

@@ -42,7 +42,6 @@ def are_empty(node: ClusterNode, gpus: Collection[str]) -> bool:
 
 
 def what_is_left(node: ClusterNode, gpus: Collection[str]) -> str:
-    """Each GPU's state, and the pods that are there with what they hold, in one line."""
     each = states(node, gpus, with_clients=True)
     if node.pods is None:
         return f"{each}; {node.name} does not report its pods"
@@ -62,9 +61,8 @@ def states(node: ClusterNode, gpus: Collection[str], *, with_clients: bool = Fal
         elif with_clients and gpu.clients and gpu.state != State.DRAINED:
             clients = f" (clients: {gpu.clients})"
         found.append(f"{gpu.label} {gpu.state or 'without a daemon'}{clients}")
-    if node.reported_at is None:
-        return ", ".join(found) or "it has reported no GPU yet"
-    return ", ".join(found) or "no GPU"
+    none = "it has reported no GPU yet" if node.reported_at is None else "no GPU"
+    return ", ".join(found) or none
 
 
 def refusals(node: ClusterNode, gpus: Collection[str]) -> Iterator[str]:
@@ -75,7 +73,6 @@ def refusals(node: ClusterNode, gpus: Collection[str]) -> Iterator[str]:
 
 
 def serving(node: ClusterNode, gpus: Collection[str]) -> bool:
-    """Whether programs may start on all of these GPUs."""
     return reports(node) and all(gpu.state == State.READY for gpu in chosen(node, gpus))
 
 
@@ -106,12 +103,18 @@ def what_stays(before: ClusterNode, change: CordonChange, where: str) -> str:
     newly = newly_cordoned(before, change)
     if not newly:
         return f"{before.name}: GPUs that were cordoned before stay cordoned"
-    labels = [before.labels.get(uuid, uuid) for uuid in newly]
-    words = ["undrain", before.name]
-    if len(newly) < len(before.gpus):  # else all
-        words += [word for label in labels for word in ("--gpu", label)]
-    back = f"to put them back into use: kubectl mps {shlex.join(words)}{where}"
-    return f"{before.name}: still cordoned: {', '.join(labels)}; {back}"
+    labels = ", ".join(before.labels.get(uuid, uuid) for uuid in newly)
+    back = f"to put them back into use: {put_back(before, newly, where)}"
+    return f"{before.name}: still cordoned: {labels}; {back}"
+
+
+def put_back(node: ClusterNode, gpus: Collection[str], where: str) -> str:
+    """The command that does it."""
+    words = ["undrain", node.name]
+    if len(gpus) < len(node.gpus):  # else all
+        for uuid in gpus:
+            words += ["--gpu", node.labels.get(uuid, uuid)]
+    return f"kubectl mps {shlex.join(words)}{where}"
 
 
 # -- evictions -----------------------------------------------------------------------------------
@@ -162,8 +165,6 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """One object of mpsd's."""
-
     #: Group and version.
     api: str
     plural: str
@@ -234,7 +235,5 @@ def _users(node: ClusterNode, *, has_daemon: bool) -> Iterator[str]:
         if gpu.clients is None and has_daemon:
             yield f"{node.name}: the number of programs on {gpu.label} is not known"
         elif gpu.clients and not holders(node, [gpu.uuid]):
-            number = f"{gpu.clients} clients"
-            if gpu.clients == 1:
-                number = "1 client"
+            number = "1 client" if gpu.clients == 1 else f"{gpu.clients} clients"
             yield f"{node.name}: {gpu.label} has {number} of no pod"

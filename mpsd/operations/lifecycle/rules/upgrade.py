@@ -15,7 +15,13 @@ from mpsd.model.domain import ALL, State, after_is, drains
 from mpsd.model.names import CONTROL, LABEL, NAME_LABEL, PRODUCT
 from mpsd.model.node_report import DomainReport
 from mpsd.model.times import seconds
-from mpsd.operations.lifecycle.rules.emptying import are_empty, refusals, reports, what_is_left
+from mpsd.operations.lifecycle.rules.emptying import (
+    are_empty,
+    put_back,
+    refusals,
+    reports,
+    what_is_left,
+)
 from mpsd.status.rules.cordon import holders, holding
 
 ANNOTATION = "mpsd.io/cordoned-by-upgrade"
@@ -27,8 +33,6 @@ Object = Mapping[str, Any]
 
 
 class UpgradeStep(StrEnum):
-    """The value: what is being done, after the node's name."""
-
     DRAIN = "drain"
     REPLACE = "delete the old pod"
     START = "wait for the new pod"
@@ -53,8 +57,6 @@ class ControlPod:
 
 @dataclass(frozen=True, slots=True)
 class ControlSet:
-    """The DaemonSet of the control daemons."""
-
     namespace: str
     name: str
     uid: str
@@ -71,8 +73,6 @@ class ControlSet:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Where a node is."""
-
     node: ClusterNode
     #: None: it has no control pod now.
     pod: ControlPod | None
@@ -101,7 +101,6 @@ class Standing:
 
     @property
     def others(self) -> frozenset[str]:
-        """What others have cordoned."""
         return frozenset(self.node.cordoned) - self.ours
 
     @property
@@ -197,7 +196,6 @@ def left_to_others(annotation: frozenset[str], gpus: Collection[str]) -> str:
 
 # -- the DaemonSet and its pods: what is missing in an object reads as not there yet -------------
 
-
 _NONE: Object = {"metadata": {}}
 
 
@@ -287,13 +285,10 @@ def is_due(one: Standing, control: ControlSet) -> bool:
 
 
 def plan(control: ControlSet, nodes: Sequence[Standing]) -> Iterator[str]:
-    """What would be done, a line each."""
     due = [one for one in nodes if is_due(one, control)]
     yield f"{control}, image {control.image}: {len(due)} of {len(nodes)} nodes to upgrade"
     for one in nodes:
-        what = "up to date"
-        if one in due:
-            what = _to_do(one)
+        what = _to_do(one) if one in due else "up to date"
         yield f"{one.node.name}: {what}"
 
 
@@ -347,8 +342,5 @@ def how_it_stands(
         undo = f"kubectl -n {control.namespace} rollout undo daemonset/{control.name}{where}"
         back = f"; to go back: {undo} && kubectl mps upgrade {name}{where}"
     elif ours:
-        gpus = ""
-        if len(ours) < len(seen.gpus):
-            gpus = "".join(f" --gpu {seen.node.labels.get(one, one)}" for one in sorted(ours))
-        back = f"; to go back: kubectl mps undrain {name}{gpus}{where}"
+        back = f"; to go back: {put_back(seen.node, sorted(ours), where)}"
     yield f"to continue: run the same command again{back}"
