@@ -37,7 +37,7 @@ PROGRAM = (sys.executable, "-I", "-S", str(Path(__file__).with_name("cuda_canary
 
 
 async def run(program: Sequence[str], environment: Mapping[str, str], deadline_s: float) -> Outcome:
-    """The outcome of one CUDA client; it is killed at its deadline, and when this is cancelled."""
+    """The outcome of one CUDA client, which is killed at its deadline or with this task."""
     try:
         return canary.outcome_of(*await communicate(program, environment, deadline_s))
     except TimeoutError:
@@ -237,7 +237,7 @@ class DomainCanary(OwnContexts[Canary | None]):
         return await run((*entering, *self._setup.program), environment, deadline_s)
 
     async def _limit(self, pipe: ControlPipe, servers: Sequence[int | None], trial: Trial) -> None:
-        """For every device that a client may see; server None: the default for new servers."""
+        """server None: the default for new servers."""
         for ordinal in range(len(self._setup.gpus)):
             for server in servers:
                 await pipe.set_limit(ServerLimit(server, ordinal, trial.limit_mib))
@@ -245,7 +245,7 @@ class DomainCanary(OwnContexts[Canary | None]):
     async def _clients(
         self, pipe: ControlPipe, trials: Sequence[Trial], deadline_s: float
     ) -> Mapping[str, Mapping[Trial, Outcome]]:
-        """The outcome of one client a GPU and trial, all at the same time; in the given order."""
+        """The outcomes of one client a GPU and trial, all at the same time."""
         asked = [(gpu, trial) for gpu in self._setup.gpus for trial in trials]
         clients = [self._client(gpu, trial, pipe, deadline_s) for gpu, trial in asked]
         found: dict[str, dict[Trial, Outcome]] = {}

@@ -1,6 +1,7 @@
 """The clients of one domain: who they are, known by pidfd while they live, and how each ended. Any
 tenant may write log lines, so a client is who the server lists."""
 
+import math
 import os
 import time
 from collections.abc import Callable, Collection
@@ -47,9 +48,9 @@ class DomainClients:
         self._connected: dict[int, _Connected] = {}  # by pid, the oldest first
         self._deaths: list[ClientDeath] = []
         self._unlisted: list[ClientDeath] = []  # of processes that the server had not listed yet
-        self._list_at = float("inf")  # monotonic
+        self._list_at = math.inf  # monotonic
         self._list_pause_s = _FIRST_LIST_S
-        self._listed_at = float("-inf")
+        self._listed_at = -math.inf
 
     def connected(self, pid: int) -> None:
         """By the log's word."""
@@ -70,28 +71,30 @@ class DomainClients:
     @property
     def list_due_s(self) -> float | None:
         """Seconds until the server should be asked for its clients; None where nobody waits."""
-        if self._list_at == float("inf"):
+        if self._list_at == math.inf:
             return None
         return max(0.0, self._list_at - time.monotonic())
 
     def listed(self, pids: Collection[int], asked_s: float) -> dict[int, FaultHit]:
         """By the server's word: who is known and lives, by pid. asked_s: when asked, by
         CLOCK_BOOTTIME. OSError in a shortage."""
-        self._listed_at, self._list_at = time.monotonic(), float("inf")
-        # before the answer came
-        for death in [one for one in self._unlisted if one.at_s >= asked_s]:
-            if death.client.process.pid in pids:
+        self._listed_at = time.monotonic()
+        self._list_at = math.inf
+        for death in tuple(self._unlisted):
+            # before the answer came
+            if death.at_s >= asked_s and death.client.process.pid in pids:
                 self._unlisted.remove(death)
                 self._note(death)
+        known = {}
         for pid in pids:
             self._hold(pid)
-        known = {pid: self._connected[pid] for pid in pids if pid in self._connected}
-        for one in known.values():
-            one.is_client = True
+            if one := self._connected.get(pid):
+                one.is_client = True
+                known[pid] = one.who
         if not all(one.is_client for one in self._connected.values()):
             self._ask_for_list(self._list_pause_s)
             self._list_pause_s = min(2 * self._list_pause_s, _LONGEST_LIST_S)
-        return {pid: one.who for pid, one in known.items()}
+        return known
 
     def _hold(self, pid: int) -> bool:
         """Whether this is a process that was not known, and no client of mpsd's own."""
@@ -103,7 +106,9 @@ class DomainClients:
             return False
         pod = self._pods.owner_of(pid)
         owner = pod or self._pods.cgroups_of(pid)
-        grant = None if pod else self._programs.grant_of(identity)
+        grant = None
+        if not pod:
+            grant = self._programs.grant_of(identity)
         command = recorded_command(processes.command_of(pid))[:_LONGEST_COMMAND]
         if not processes.is_alive(identity):  # then what was read may be another's
             return False
@@ -123,7 +128,7 @@ class DomainClients:
         del self._connected[process.pid]
         status = one.watch.status
         now_s = processes.boot_time_s()
-        signum = 0 if status is None else os.WTERMSIG(status)
+        signum = os.WTERMSIG(status or 0)
         how = self._how_ended(process, status)
         death = ClientDeath(one.who, one.owner, now_s, signum, how, is_well=status == 0)
         if one.is_client:
@@ -158,7 +163,7 @@ class DomainClients:
         """Their server is gone."""
         for pid in [*self._connected]:
             self._forget(pid)
-        self._list_at = float("inf")
+        self._list_at = math.inf
 
     def _forget(self, pid: int) -> None:
         if known := self._connected.pop(pid, None):

@@ -85,7 +85,6 @@ class ControlPipe:
         return command.answer(output)
 
     async def clients(self, servers: Iterable[int]) -> list[int]:
-        """The pids of the clients of these servers."""
         found: list[int] = []
         for server in servers:
             pids = await self.ask(control_protocol.client_list(server))
@@ -121,7 +120,6 @@ def multi_user() -> bool:
 
 
 def program_found(environment: Mapping[str, str]) -> bool:
-    """Whether the daemon's program is on the PATH of this environment."""
     return shutil.which(PROGRAM, path=environment.get("PATH")) is not None
 
 

@@ -84,25 +84,25 @@ def _look(driver: CanaryDriver, began: float) -> dict[str, object]:
     # On a MIG instance the older of the two may name the GPU that it is a part of (cuda.h;
     # documented, not observed).
     is_instance = os.environ.get("CUDA_VISIBLE_DEVICES", "").startswith("MIG-")
-    driver.call("cuInit", f"cuDeviceGetUuid{'_v2' if is_instance else ''}", identity, device)
+    function = "cuDeviceGetUuid"
+    if is_instance:
+        function += "_v2"
+    driver.call("cuInit", function, identity, device)
     driver.call("ctx", "cuCtxCreate_v2", ctypes.byref(context), ctypes.c_uint(0), device)
     init_s = round(time.monotonic() - began, 3)
     driver.call("ctx", "cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-    driver.call(
-        "ctx",
-        "cuDeviceGetAttribute",
-        ctypes.byref(sms),
-        ctypes.c_int(_MULTIPROCESSOR_COUNT),
-        device,
-    )
+    attribute = ctypes.c_int(_MULTIPROCESSOR_COUNT)
+    driver.call("ctx", "cuDeviceGetAttribute", ctypes.byref(sms), attribute, device)
     driver.call("ctx", "cuCtxDestroy_v2", context)
     digits = identity.raw.hex()
+    kind = "GPU"
+    if is_instance:
+        kind = "MIG"
     return {
         "pid": os.getpid(),
         "devices": devices.value,
-        "uuid": (
-            ("MIG-" if is_instance else "GPU-")
-            + "-".join((digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:]))
+        "uuid": "-".join(
+            (kind, digits[:8], digits[8:12], digits[12:16], digits[16:20], digits[20:])
         ),
         "total_MiB": total.value // _MIB,
         "meminfo_free_MiB": free.value // _MIB,

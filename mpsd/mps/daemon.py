@@ -48,7 +48,7 @@ class LogTail:
             return False
 
     def lines(self) -> list[str]:
-        """What was added since the last call, without the last line if it is not whole yet."""
+        """What was added since the last call, but a line that is not whole yet."""
         try:
             size = self._path.stat().st_size
         except FileNotFoundError:
@@ -206,7 +206,7 @@ class DomainDaemon:
         return self.identity is not None and processes.state_of(self.identity) == "T"
 
     def forget(self) -> str:
-        """Forgets a daemon that has ended; returns how it ended."""
+        """After its end; returns how it ended."""
         control_daemon.withdraw_from_clients(self._folder)
         self.canary.cancel()
         self.first_context.cancel()

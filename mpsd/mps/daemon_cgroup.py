@@ -29,11 +29,12 @@ class DaemonCgroup:
     def take_in(self, pids: Sequence[int]) -> None:
         """Moves these processes, but for those that have ended. CgroupRefused if that fails."""
         hierarchies = tuple(self._hierarchies())
-        if all(_is_only_ours(hierarchy) for hierarchy in hierarchies):
-            what = "shows a container its own cgroup" if hierarchies else "has no cgroups"
-            raise CgroupRefused(
-                f"{self.tree} {what}; mount the host's /sys/fs/cgroup there, writable"
-            )
+        if all(map(_is_only_ours, hierarchies)):
+            what = "has no cgroups"
+            if hierarchies:
+                what = "shows a container its own cgroup"
+            remedy = "mount the host's /sys/fs/cgroup there, writable"
+            raise CgroupRefused(f"{self.tree} {what}; {remedy}")
         try:
             try:
                 self._move(hierarchies, pids)
@@ -60,21 +61,22 @@ class DaemonCgroup:
 
     def remove(self) -> bool:
         """Removes the cgroups that nobody is in; False where one is left."""
+        is_left = False
         for hierarchy in self._hierarchies():
-            for folder in (hierarchy / _OURS / self.name, hierarchy / _OURS):
+            own = hierarchy / _OURS / self.name
+            for folder in (own, own.parent):
                 with suppress(OSError):
                     folder.rmdir()
-        return not any(
-            (hierarchy / _OURS / self.name).exists() for hierarchy in self._hierarchies()
-        )
+            is_left |= own.exists()
+        return not is_left
 
     def _hierarchies(self) -> Iterator[Path]:
         if (self.tree / "cgroup.controllers").exists():
             yield self.tree
         elif self.tree.is_dir():
-            # cpu -> cpu,cpuacct
-            folders = (folder for folder in self.tree.iterdir() if not folder.is_symlink())
-            yield from (folder for folder in folders if (folder / _MEMBERS).exists())
+            for folder in self.tree.iterdir():
+                if not folder.is_symlink() and (folder / _MEMBERS).exists():  # cpu -> cpu,cpuacct
+                    yield folder
 
     def _make(self, hierarchy: Path) -> Path:
         folder = hierarchy
@@ -95,8 +97,7 @@ def _is_only_ours(hierarchy: Path) -> bool:
     """Whether it is not the host's hierarchy, but the part that a container sees. The top of a
     whole one has files of its own in v1, and lacks some in v2 (cgroups(7), cgroup-v2 of the
     kernel)."""
-    v2 = (hierarchy / "cgroup.controllers").exists()
-    whole = (
-        not (hierarchy / "cgroup.type").exists() if v2 else (hierarchy / "release_agent").exists()
-    )
-    return not whole and str(os.getpid()) in (hierarchy / _MEMBERS).read_text().split()
+    is_whole = (hierarchy / "release_agent").exists()
+    if (hierarchy / "cgroup.controllers").exists():
+        is_whole = not (hierarchy / "cgroup.type").exists()
+    return not is_whole and str(os.getpid()) in (hierarchy / _MEMBERS).read_text().split()

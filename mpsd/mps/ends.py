@@ -31,8 +31,8 @@ _KEPT_S = 2.0  # a record after SIGKILL, for `mpsd control` to see whose end thi
 _FINISH_S = 12.0  # for the last ends when mpsd stops: the longest drain, and two looks
 _GONE_S = 2.0  # for the process and its memory to be gone, which took 0.04 to 0.07 s
 _POLL_S = 0.01
-_LISTED = "NVML still lists its memory"
 _STUCK = {
+    "": "NVML still lists its memory",
     "D": "it waits for a device, and the signal is delivered after that",
     "Z": "a thread of it has not ended",
 }
@@ -48,8 +48,6 @@ class NotKilled(NotEnded):
 
 @dataclass(frozen=True, slots=True)
 class EndAsked:
-    """A client that is to end."""
-
     client: Client
     #: why, in words
     reason: str
@@ -64,8 +62,6 @@ class EndAsked:
 
 @dataclass(slots=True)
 class ClientEnd:
-    """An end that has begun."""
-
     record: EndRecord
     #: when the client was stopped, or killed where nothing had to be waited for, in seconds of
     #: time.monotonic
@@ -83,8 +79,6 @@ class ClientEnd:
 
 @dataclass(slots=True)
 class ClientEnds:
-    """All ends of clients on this node."""
-
     folder: Path
     node: Node
     #: None where no process is in a pod or container
@@ -152,7 +146,9 @@ class ClientEnds:
     def _prove(self, asked: EndAsked) -> None:
         """NotEnded where this is not the process that was seen, or it must not be ended."""
         client = asked.client
-        pod = self.whereabouts.owner_of(client.pid) if self.whereabouts else client.pod
+        pod = client.pod
+        if self.whereabouts:
+            pod = self.whereabouts.owner_of(client.pid)
         # on a machine one that has left is held to its grant, unless another's cgroup has it
         on_machine = isinstance(self.whereabouts, ContainerProcesses)
         is_outside = pod is None and on_machine and client.grant is not None
@@ -177,13 +173,12 @@ class ClientEnds:
         for path in sorted(self.folder.glob("*.json"))[:_MOST_RECORDS]:
             try:
                 end = records.read(path, EndRecord)
-                pidfd = processes.open_pidfd(end.process) if end else None
+                if end is None or (pidfd := processes.open_pidfd(end.process)) is None:
+                    self._forget(path)
+                    continue
             except (records.UnreadableRecord, OSError) as error:
                 left = "if that process is stopped and nobody else's, kill it by hand"
                 self.log.error("end not resumed", file=str(path), reason=f"{error}; {left}")
-                continue
-            if end is None or pidfd is None:
-                self._forget(path)
                 continue
             self.log.info("end resumed", pid=end.process.pid, reason=end.reason)
             self._follow(ClientEnd(end, time.monotonic()), pidfd)
@@ -231,14 +226,16 @@ class ClientEnds:
         domains: Collection[DomainRecord],
     ) -> EndView:
         is_held = end.stops > 0 and processes.is_stopped(end.process)
+        queue = Queue.UNKNOWN
         if is_held:
             self._sample(end, samples, domains)
+            queue = rules.queue_of(samples, end.gpus)
         return EndView(
             now_s=processes.boot_time_s(),
             is_alive=processes.is_alive(end.process),
             is_stopped=is_held,
             is_hit=_is_hit(end.process, domains),
-            queue=rules.queue_of(samples, end.gpus) if is_held else Queue.UNKNOWN,
+            queue=queue,
         )
 
     def _sample(
@@ -329,7 +326,7 @@ class ClientEnds:
             await until(is_gone, _GONE_S, f"{client.process} is gone", _POLL_S)
         except TimeoutError:
             state = processes.state_of(client.process)
-            why = _STUCK.get(state, f"the kernel shows it in state {state}") if state else _LISTED
+            why = _STUCK.get(state, f"the kernel shows it in state {state}")
             raise NotEnded(f"still there {_GONE_S:g} s after SIGKILL: {why}") from None
         except NvmlFailed as error:
             raise NotEnded(f"NVML does not say whether its memory is back: {error}") from None

@@ -61,11 +61,9 @@ class DomainFaults:
 
     @property
     def as_recorded(self) -> dict[str, object]:
-        """The fields of the domain's record that are about them."""
         return {"faults": self.all, "faults_total": self.total}
 
     def daemon_gone(self) -> None:
-        """Its server is gone with it, and with that every fault."""
         self._settle()
         self._heal()
         self._clients.forget()
@@ -105,7 +103,6 @@ class DomainFaults:
         self.all = faults.healed(self.all, time.time())
 
     def _follow_servers(self) -> None:
-        """The clients of a server that is gone are clients no more."""
         if self._servers and self._servers != self._daemon.servers:
             self._clients.forget()
             self._asked = False

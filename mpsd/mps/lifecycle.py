@@ -12,7 +12,7 @@ from mpsd.model.policy import Policy, Restarts
 from mpsd.mps import control_daemon
 from mpsd.mps.compute_modes import ComputeModes
 from mpsd.mps.control_daemon import ControlPipe, DaemonSilent
-from mpsd.mps.daemon import DomainDaemon
+from mpsd.mps.daemon import TROUBLES, DomainDaemon
 from mpsd.mps.drain import limit_mib
 from mpsd.mps.faults import DomainFaults
 from mpsd.mps.records import KeptRecord
@@ -48,21 +48,25 @@ class DomainRestarts:
     def take_over(self, policy: Policy) -> None:
         """Adopts an earlier mpsd's record and daemon, or a daemon that somebody else started."""
         old = self._kept.earlier()
-        # before its record is changed: it may be tried again
-        adopted = self._daemon.adopt(old.daemon if old else None)
+        recorded = None
         if old:
-            same = adopted and self._daemon.identity == old.daemon
-            self._faults.take_over(old.faults, old.faults_total, same_daemon=same)
+            recorded = old.daemon
+        # before its record is changed: it may be tried again
+        adopted = self._daemon.adopt(recorded)
+        identity = self._daemon.identity
+        if old:
+            self._faults.take_over(
+                old.faults, old.faults_total, same_daemon=adopted and identity == recorded
+            )
             kept = ("restarts_total", "started_at", "compute_modes", "served")
             fields = {name: getattr(old, name) for name in kept}
             self._kept.change(**fields, **self._faults.as_recorded)
             self._daemon.canary.result = old.canary
         if adopted:
-            identity = self._daemon.identity
             self._log.info("daemon adopted", pid=identity and identity.pid)
             if not self._daemon.foreign:
                 self._modes.try_to_follow(policy)
-        self._kept.change(daemon=self._daemon.identity)
+        self._kept.change(daemon=identity)
 
     @property
     def is_due(self) -> bool:
@@ -88,14 +92,15 @@ class DomainRestarts:
         record = self._kept.now
         if self._daemon.identity is None:
             return ""
+        how = self._daemon.forget()
         if record.state is State.REFUSED:  # it was in the way, and its end is no loss
-            self._daemon.forget()
             self._kept.change(daemon=None)
             return ""
-        restarts = 0 if time.time() - record.started_at > policy.stable_after_s else record.restarts
+        restarts = record.restarts
+        if time.time() - record.started_at > policy.stable_after_s:
+            restarts = 0
         delay_s = restart_delay_s(restarts, policy)
         self._start_at = time.monotonic() + delay_s
-        how = self._daemon.forget()
         self._faults.daemon_gone()
         counts = {"restarts": restarts + 1, "restarts_total": record.restarts_total + 1}
         self._kept.change(daemon=None, servers=(), **counts, **self._faults.as_recorded)
@@ -116,7 +121,7 @@ class DomainRestarts:
             self._daemon.kill()
 
 
-_TROUBLES = (ControlFailed, NvmlFailed, OSError)  # TimeoutError is one of the last
+_TROUBLES = (*TROUBLES, NvmlFailed)
 
 
 class DomainSettling:
@@ -163,15 +168,17 @@ class DomainSettling:
             daemon.servers = await pipe.ask(control_protocol.server_list())
             if doubtful or daemon.no_server:
                 await self._until_server_is_up(policy.graces.command_s)
-            # an adopted one may be in a fault; one just started says nothing of itself yet
-            _servers, status = (
-                await daemon.ask_for_health(pipe) if daemon.adopted else ((), ServerStatus.ACTIVE)
-            )
+            status = ServerStatus.ACTIVE  # as far as one says that was just started
+            if daemon.adopted:
+                _servers, status = await daemon.ask_for_health(pipe)
         except _TROUBLES as error:
             if processes.is_shortage(error):
                 raise
-            daemon.unanswered = daemon.unanswered + 1 if isinstance(error, DaemonSilent) else 0
             daemon.trouble = str(error)
+            if isinstance(error, DaemonSilent):
+                daemon.unanswered += 1
+            else:
+                daemon.unanswered = 0
             return False
         daemon.settled = True
         daemon.unanswered = 0
@@ -181,8 +188,9 @@ class DomainSettling:
 
     async def _restore_limits(self, pipe: ControlPipe, memory_mib: int) -> None:
         """For new servers, and for those that the canary has left under denial."""
-        open_again = bool(self._daemon.canary.servers) and memory_mib != DENY_MIB
-        servers = await pipe.ask(control_protocol.server_list()) if open_again else ()
+        servers: tuple[int, ...] = ()
+        if self._daemon.canary.servers and memory_mib != DENY_MIB:
+            servers = await pipe.ask(control_protocol.server_list())
         for ordinal in self._ordinals:
             for server in (None, *servers):
                 await pipe.set_limit(ServerLimit(server, ordinal, memory_mib))

@@ -42,7 +42,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """For putting a machine back in order: NVML, not open yet, and the environment of commands."""
+    """NVML, not open yet, and the environment of commands."""
 
     nvml: Nvml
     environment: Mapping[str, str]

@@ -39,7 +39,7 @@ _TROUBLED = {State.DOWN, State.WEDGED, State.FAULT, State.REFUSED}
 
 
 class DomainSupervisor:
-    """One domain, from the start or adoption of its daemon to its stop. Others read `record`."""
+    """One domain, from the start or adoption of its daemon to its stop."""
 
     def __init__(
         self, domain: Domain, place: DaemonPlace, nvml: Nvml, policy: Callable[[], Policy]
@@ -73,7 +73,7 @@ class DomainSupervisor:
         return self._kept.now
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Looks, decides and acts until `stop`; the daemon is left as it is then."""
+        """Until `stop`; the daemon is left as it is then."""
         shortages = Shortages(self._log)
         while not stop.is_set():
             done = False
@@ -101,7 +101,7 @@ class DomainSupervisor:
         self._wake.set()
 
     def drain(self) -> None:
-        """Admits no new programs, because mpsd stops; the state shows when the last one is gone."""
+        """Admits no new programs, because mpsd stops."""
         self._drain.stopping = True
         self._probe_at = 0.0
         self.wake()
@@ -115,7 +115,6 @@ class DomainSupervisor:
 
     @property
     def may_end(self) -> bool:
-        """Whether nothing is lost by the end of a domain that is to leave."""
         return bool(self._taken_over and self._drain.leaving and self.is_empty)
 
     def replace(self, earlier: "Collection[DomainSupervisor]") -> None:
@@ -134,13 +133,14 @@ class DomainSupervisor:
 
     @property
     def left(self) -> str:
-        clients = "unknown" if self._daemon.clients is None else self._daemon.clients
-        holders = ", and the holders of grants" if self._drain.granted else ""
-        return f"{self.record.domain}, clients: {clients}{holders}"
+        clients = self._daemon.clients
+        found = f"{self.record.domain}, clients: {'unknown' if clients is None else clients}"
+        if self._drain.granted:
+            found += ", and the holders of grants"
+        return found
 
     def look_at_files(self) -> None:
-        """Wakes the loop after a line in the log, a stop of the daemon or a request of the
-        agent."""
+        """Wakes the loop where there is news in them, or the daemon was stopped."""
         if self._daemon.tail.has_grown() or self._modes.is_news(self._policy()):
             self.wake()
         if self._drain.is_news() or (self._daemon.is_stopped and not self._daemon.unanswered):
@@ -150,10 +150,11 @@ class DomainSupervisor:
     async def _pause(self) -> None:
         pause_s = _LOOK_S
         if self.record.state in _PROBE_S:
-            heals = self._faults.look_again_s(self._policy().graces) is not None
-            pause_s = max(self._probe_at - time.monotonic(), 0.0 if heals else _LOOK_S)
+            pause_s = self._probe_at - time.monotonic()
+            if self._faults.look_again_s(self._policy().graces) is None:
+                pause_s = max(pause_s, _LOOK_S)
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause_s):
+            async with asyncio.timeout(max(pause_s, 0.0)):
                 await self._wake.wait()
         self._wake.clear()
 
@@ -162,18 +163,19 @@ class DomainSupervisor:
     async def _look(self) -> DaemonView:
         state = self.record.state
         daemon = self._daemon
-        looks_for_obstacles = state in {State.DOWN, State.STARTING, State.REFUSED}
-        obstacle = self._obstacle(self._policy()) if looks_for_obstacles else ""
-        self._kept.change(canary=self._daemon.canary.result)
+        graces = self._policy().graces
+        obstacle = ""
+        if state in {State.DOWN, State.STARTING, State.REFUSED}:
+            obstacle = self._obstacle(self._policy())
+        self._kept.change(canary=daemon.canary.result)
         self._drain.look()
         if daemon.read_log():
             self._probe_at = 0.0
         elif not daemon.unanswered:
-            soon_s = self._faults.look_again_s(self._policy().graces)
+            soon_s = self._faults.look_again_s(graces)
             if soon_s is not None:
                 self._probe_at = min(self._probe_at, time.monotonic() + soon_s)
         if daemon.alive and state in _PROBE_S and time.monotonic() >= self._probe_at:
-            graces = self._policy().graces
             await daemon.probe(graces.command_s, with_clients=self._drain.asked)
             with contextlib.suppress(OSError):  # such as a full disk, which the record tells of
                 records.write(self._folder.commands, daemon.commands, mode=0o644)
@@ -203,11 +205,11 @@ class DomainSupervisor:
         soon_s = self._faults.look_again_s(self._policy().graces)
         if soon_s is not None:
             return min(soon_s, _LOOK_S)
-        in_a_hurry = self._drain.stopping or self._drain.leaving
-        return _STOPPING_PROBE_S if in_a_hurry else _PROBE_S[self.record.state]
+        if self._drain.stopping or self._drain.leaving:
+            return _STOPPING_PROBE_S
+        return _PROBE_S[self.record.state]
 
     # -- what prevents it from serving -------------------------------------------------------------
-    # It ends no process: that is for the agent, which knows whose a process is.
 
     def _obstacle(self, policy: Policy) -> str:
         """Why no daemon of ours can serve here, with the remedy; empty where one can."""
@@ -216,9 +218,9 @@ class DomainSupervisor:
         try:
             for uuid in self.record.gpus:
                 if self._nvml.mig_enabled(uuid):
-                    off = "switch MIG off (nvidia-smi -mig 0)"
-                    remedy = f"create one (nvidia-smi mig -cgi PROFILE -C), or {off}"
-                    return f"MIG is on for {uuid}, which has no instance yet; {remedy}"
+                    remedy = "create one (nvidia-smi mig -cgi PROFILE -C), or switch MIG off"
+                    why = f"MIG is on for {uuid}, which has no instance yet"
+                    return f"{why}; {remedy} (nvidia-smi -mig 0)"
             if why := self._daemon.canary.why_no_caps(policy):
                 return why
             unreliable = self._daemon.canary.obstacle(policy)
@@ -226,35 +228,33 @@ class DomainSupervisor:
             return f"{error}; see that the driver works (nvidia-smi)"
         if self._daemon.foreign:
             whose = f"another control daemon ({self._daemon.identity})"
-            return f"{whose} listens in {self._place.folder.pipe} for other GPUs; stop it (quit)"
-        return unreliable if self._daemon.alive else ""
+            return f"{whose} listens in {self._folder.pipe} for other GPUs; stop it (quit)"
+        if not self._daemon.alive:
+            return ""
+        return unreliable
 
     def _usurper(self) -> str:
         """Why no server can start beside the process that has a GPU exclusively, or empty."""
-        found: list[tuple[str, int]] = []
         with contextlib.suppress(NvmlFailed):
             for uuid in self.record.gpus:
-                if self._nvml.compute_mode(uuid) == self._nvml.exclusive_process:
-                    found += [(uuid, pid) for pid in self._beside_mps(uuid)]
-        if not found:
-            return ""
-        uuid, pid = found[0]
-        # The program alone: the whole cluster reads it, and arguments may be secret.
-        program = program_of(processes.command_of(pid))
-        if processes.identity_of(pid) is None:
-            return ""  # it has ended since, and has the GPU no more
-        return f"no MPS server can start while pid {pid} uses {uuid} exclusively; end it: {program}"
+                if self._nvml.compute_mode(uuid) != self._nvml.exclusive_process:
+                    continue
+                for pid in self._beside_mps(uuid):
+                    # The program alone: the whole cluster reads it, and arguments may be secret.
+                    program = program_of(processes.command_of(pid))
+                    if processes.identity_of(pid):  # else it has ended, and has the GPU no more
+                        why = f"no MPS server can start while pid {pid} uses {uuid} exclusively"
+                        return f"{why}; end it: {program}"
+        return ""
 
     def _beside_mps(self, uuid: str) -> list[int]:
-        """Living processes on a GPU that are neither on MPS nor our daemon's server. NvmlFailed."""
+        """Processes on a GPU that are neither on MPS nor our daemon's server. NvmlFailed."""
         on_mps = self._nvml.mps_pids(uuid)
-        others = [
-            pid
-            for pid, _used in self._nvml.uses(uuid)
-            if pid not in on_mps and processes.identity_of(pid)
-        ]
+        others = [pid for pid, _used in self._nvml.uses(uuid) if pid not in on_mps]
         daemon = self._daemon.identity
-        ours = processes.descendants_of(daemon.pid) if others and daemon else ()
+        if not others or daemon is None:
+            return others
+        ours = processes.descendants_of(daemon.pid)
         return [pid for pid in others if pid not in ours]
 
     # -- act --------------------------------------------------------------------------------------
@@ -274,7 +274,9 @@ class DomainSupervisor:
         self._why = reason
         served = self.record.served or state is State.READY
         self._kept.change(state=state, since=time.time(), reason=reason, served=served)
-        log = self._log.warning if state in _TROUBLED else self._log.info
+        log = self._log.info
+        if state in _TROUBLED:
+            log = self._log.warning
         log("state", state=state.value, reason=reason)
 
     def _last_client_ended(self, death: ClientDeath) -> None:
@@ -297,9 +299,8 @@ class DomainSupervisor:
             )
 
     def _set_gate(self, state: State) -> None:
-        """Makes or removes the gate, before the record says so. While starting it stays: clients of
-        an adopted daemon go on. Without a file of limits there is none: a container would be denied
-        its GPU."""
+        """Before the record says so. While starting it stays: clients of an adopted daemon go on.
+        Without a file of limits there is none: a container would be denied its GPU."""
         if state in SERVING and self._daemon.first_context.is_awaited:
             self._hold_back()
         elif state in SERVING and self._place.with_gate and self._folder.limits.exists():
@@ -349,14 +350,13 @@ class DomainSupervisor:
             self._restarts.kill_after(policy.graces.start_s, "it could not be made ready")
 
     async def stop(self, timeout_s: int) -> None:
-        """Ends the daemon after so many seconds for its clients, and undoes all; another's is left
-        alone."""
+        """After so many seconds for clients, and undoes all; another's daemon is left alone."""
         await self.end(timeout_s)
         self.forget()
         self._log.info("stopped")
 
     async def end(self, timeout_s: int) -> None:
-        """Ends the daemon as `stop` does; its record and the compute mode stay."""
+        """As `stop`, but the record and the compute mode stay."""
         gate.remove(self._folder)
         self._ends_foreign = self._ends_foreign or self._daemon.foreign
         if self._ends_foreign:
@@ -365,12 +365,12 @@ class DomainSupervisor:
             await self._daemon.quit(timeout_s, self._policy().graces)
 
     def forget(self) -> None:
-        """Puts back and removes what is left after `end`, where nobody has these GPUs next."""
+        """After `end`, where nobody has these GPUs next."""
         self._modes.put_back()
         self.clear()
 
     def clear(self) -> None:
-        """Removes the files that are left after `end`."""
+        """Files, after `end`."""
         self._folder.clear(with_pipe=not self._ends_foreign)
 
     def release(self) -> None:

@@ -155,11 +155,9 @@ class ViolationHistory:
         self._of_grants = {one: tally for one, tally in self._of_grants.items() if one in grants}
 
     def stopped(self, entry: ViolationRecord, took_s: float) -> None:
-        """Its process launches and allocates nothing any more, after so many seconds."""
         entry.outcome = f"stopped {took_s:g} s after it was seen, ends once what it queued has run"
 
     def ended(self, entry: ViolationRecord, took_s: float, queue: Queue) -> None:
-        """Its process and its memory are gone after so many seconds."""
         entry.outcome = f"ended, its memory back {took_s:g} s after it was seen"
         if queue is Queue.IN_USE:
             entry.outcome += "; its GPU was in use until then, so neighbours may have been struck"
@@ -266,7 +264,7 @@ class Watchdog:
         return self._history.whole(self._node.nvml.spent_s, self._unjudged)
 
     def seen(self) -> SeenViolations:
-        """The same without what is another at every look."""
+        """Without what is another at every look."""
         return self._history.seen()
 
     def _cycle(self, now: float, *, sure: bool) -> bool:

@@ -92,7 +92,7 @@ class ClientDeath:
 
     @property
     def is_by_itself(self) -> bool:
-        """As programs end that a fault has hit: they exit, or crash. Nobody killed it."""
+        """It exited or crashed, as after a fault; nobody killed it."""
         return self.signum in _BY_ITSELF
 
 
@@ -181,7 +181,7 @@ def hit_by(
 def settled(
     fault: Fault, signs: FaultSigns, deaths: Iterable[ClientDeath], *, one_gpu: bool
 ) -> Fault:
-    """The fault, once all ends near it have been seen."""
+    """Once all ends near it have been seen."""
     every = tuple(deaths)
     found = []
     for one in causes(every, signs):
@@ -278,7 +278,6 @@ def to_end(
 
 
 def ended(faults: Iterable[Fault], process: ProcessIdentity, now: float) -> tuple[Fault, ...]:
-    """As they are once this process, which one of them hit, has been ended."""
     found = []
     for fault in faults:
         hits = list(fault.hit)

@@ -82,13 +82,10 @@ class CappedGrant:
 
     def caps(self) -> Iterator[Cap]:
         """Those that hold it, outer ones first."""
-        places = sorted(
-            (one for one in self.cgroups if one.counts or not one.inside),
-            key=lambda one: one.inside,
-        )
-        for place in places:
-            for gpu, memory_mib in self.wanted.memory_mib.items():
-                yield Cap(place.path, place.inode, gpu, memory_mib)
+        for place in sorted(self.cgroups, key=lambda one: one.inside):
+            if place.counts or not place.inside:
+                for gpu, memory_mib in self.wanted.memory_mib.items():
+                    yield Cap(place.path, place.inode, gpu, memory_mib)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +100,15 @@ class CapActions:
 def wanted_caps(ledger: LedgerView, boot_id: str, *, pods_known: bool) -> WantedCaps:
     """What the cgroups of all grants are to hold. pods_known: whether pods hold the grants here."""
     uids: dict[str, list[str]] = {}
-    for uid, grant_id in ledger.by_place.items() if pods_known else ():
-        uids.setdefault(grant_id, []).append(uid)
+    if pods_known:
+        for uid in sorted(ledger.by_place):
+            uids.setdefault(ledger.by_place[uid], []).append(uid)
     caps = []
-    for grant in (held.grant for held in ledger.held):
+    for held in ledger.held:
+        grant = held.grant
         parts = {part.gpu: part.memory_mib for part in grant.parts}
-        caps.append(
-            WantedCap(grant.id, parts, tuple(sorted(uids.get(grant.id, ()))), grant.own_cgroups)
-        )
+        pods = tuple(uids.get(grant.id, ()))
+        caps.append(WantedCap(grant.id, parts, pods, grant.own_cgroups))
     return WantedCaps(boot_id, tuple(caps), complete=not (ledger.unknown or ledger.unreadable))
 
 
@@ -124,23 +122,21 @@ def decide(
 ) -> CapActions:
     """What to do. ours: what mpsd has set, of cgroups that are there. why_not: by GPU, why none can
     be set. A limit replaces another, so that there is always one."""
-    sets = []
-    without = dict[str, str]()
-    places = set()
+    sets: list[Cap] = []
+    without = {}
+    kept: set[tuple[str, int, str]] = set()
     for grant in grants:
-        if why := _why_without(policy, grant, why_not):
-            without[grant.wanted.grant] = why
-            continue
         caps = tuple(grant.caps())
-        places |= {cap.place for cap in caps}
+        why = why_never(policy, grant.wanted.memory_mib, why_not)
+        if why or not caps:
+            without[grant.wanted.grant] = why or NO_CGROUP
+            continue
+        kept.update(cap.place for cap in caps)
         sets += [cap for cap in caps if cap not in ours]
-    kept = places if complete or policy == "mps" else {*places, *(cap.place for cap in ours)}
-    return CapActions(tuple(cap for cap in ours if cap.place not in kept), tuple(sets), without)
-
-
-def _why_without(policy: MemoryCap, grant: CappedGrant, why_not: dict[str, str]) -> str:
-    why = why_never(policy, grant.wanted.memory_mib, why_not)
-    return why or ("" if next(grant.caps(), None) else NO_CGROUP)
+    resets = [cap for cap in ours if cap.place not in kept]
+    if not complete and policy != "mps":
+        resets = []
+    return CapActions(tuple(resets), tuple(sets), without)
 
 
 def why_never(policy: MemoryCap, gpus: Collection[str], why_not: Mapping[str, str]) -> str:
