@@ -161,6 +161,11 @@ def refused_at(said: Sequence[Object]) -> int:
     return line["alloc_MiB"]
 
 
+def assert_fills(said: Sequence[Object], gib: int, context_mib: int = CONTEXT_MIB) -> None:
+    """The program could allocate what it was granted, less what its context takes."""
+    assert gib * 1024 - context_mib < refused_at(said) <= gib * 1024, said
+
+
 def sample(pods: Pods) -> str:
     """The name of the published Job's pod, whose image and program alone are other ones."""
     job: Object = yaml.safe_load(SAMPLE)
