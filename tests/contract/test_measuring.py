@@ -73,7 +73,7 @@ class TestMeasuring:
     ) -> None:
         client = daemon.ready_client("prepare=bandwidth", "step", "prepare=small", "step")
         gpu = world.gpu
-        cost_mib = gpu.context_mib(gpu.sms)
+        cost_mib = gpu.context_mib()
         assert world.mib_on_mps(gpu)[client.pid] == near(
             COPIES_MIB + cost_mib, within=NVML_NEAR_MIB
         )

@@ -282,11 +282,11 @@ class World:
         self._journal.note_client(client, actions, environment or {}, directory.name, uid)
         return client
 
-    def mib_on_mps(self, gpu: Gpu) -> dict[int, int]:
+    def mib_on_mps(self, gpu: Gpu | None = None) -> dict[int, int]:
         """Of MPS clients, by pid."""
         return self._mib_by_pid("nvmlDeviceGetMPSComputeRunningProcesses", gpu)
 
-    def mib_on(self, gpu: Gpu) -> dict[int, int]:
+    def mib_on(self, gpu: Gpu | None = None) -> dict[int, int]:
         """Of every compute process, by pid."""
         return self._mib_by_pid("nvmlDeviceGetComputeRunningProcesses", gpu)
 
@@ -317,9 +317,9 @@ class World:
             // 1024**2
         )
 
-    def _mib_by_pid(self, function: str, gpu: Gpu) -> dict[int, int]:
+    def _mib_by_pid(self, function: str, gpu: Gpu | None) -> dict[int, int]:
         nvml = self._platform.nvml
-        handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+        handle = nvml.nvmlDeviceGetHandleByUUID((gpu or self.gpu).uuid)
         return {
             process.pid: process.usedGpuMemory // 1024**2
             for process in getattr(nvml, function)(handle)
