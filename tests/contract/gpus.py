@@ -29,7 +29,7 @@ NVML_NEAR_MIB = 8  # NVML counts a little more than the limit does
 
 def facts() -> GpuFacts:
     path = Path(__file__).parents[2] / "limits" / "gpus.yaml"
-    return read_gpu_facts(yaml.safe_load(path.read_text(encoding="utf-8")), path.name)
+    return read_gpu_facts(yaml.safe_load(path.read_text()), path.name)
 
 
 def near(mib: int, within: int = NEAR_MIB) -> Any:

@@ -191,7 +191,6 @@ class Real:
             capture_output=True,
             text=True,
             timeout=60,
-            check=False,
         )
         if answer.returncode:
             raise NotReady(f"CUDA does not work on {uuid}: {answer.stdout}{answer.stderr}")

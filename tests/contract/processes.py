@@ -74,7 +74,7 @@ class Client:
         self._listener.start()
 
     def __str__(self) -> str:
-        errors = self._errors.read_text(encoding="utf-8", errors="replace")
+        errors = self._errors.read_text(errors="replace")
         return (
             f"client {self.pid}, exit code {self._process.poll()}, said {self._heard}, standard"
             f" error {errors!r}"

@@ -37,10 +37,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 def _alive(pid: int) -> bool:
     try:
-        return (
-            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-            not in "ZX"
-        )
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
 

@@ -205,7 +205,7 @@ class World:
         return daemon
 
     def _answers(self, daemon: Daemon) -> bool:
-        assert daemon.running, daemon.output.read_text(encoding="utf-8", errors="replace")
+        assert daemon.running, daemon.output.read_text(errors="replace")
         if not (daemon.pipe / "control").exists():
             return False  # and the processor is free for its start
         return self._ask("get_server_list", daemon.pipe, os.getuid(), SOON_S).exit_code == 0
@@ -248,7 +248,6 @@ class World:
                 capture_output=True,
                 text=True,
                 timeout=deadline_s,
-                check=False,
                 **options,
             )
         except subprocess.TimeoutExpired:

@@ -60,9 +60,7 @@ class Cluster:
         """given: what is piped in. Never raises for what kubectl says."""
         text = json.dumps(given) if isinstance(given, dict) else given
         command = [kubectl_program(), "--kubeconfig", str(self.kubeconfig), *arguments]
-        done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=within_s, check=False
-        )
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=within_s)
         return Said(done.returncode, done.stdout, done.stderr)
 
     def do(self, *arguments: str, given: Object | str | None = None) -> Said:

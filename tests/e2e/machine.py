@@ -38,9 +38,9 @@ class Machine:
         for task in subprocess.run(
             [*tasks, "ls", "-q"], check=True, capture_output=True, text=True
         ).stdout.split():
-            subprocess.run([*tasks, "rm", "-f", task], check=False, capture_output=True)
+            subprocess.run([*tasks, "rm", "-f", task], capture_output=True)
         for process in mps_processes():
-            subprocess.run(["kill", "-KILL", str(process)], check=False)
+            subprocess.run(["kill", "-KILL", str(process)])
         shutil.rmtree(_RUN)
 
     def _up(self, *words: str) -> None:

@@ -163,7 +163,6 @@ class Rig:
             capture_output=True,
             text=True,
             timeout=within_s,
-            check=False,
         )
 
     def _up(self, *words: str, within_s: float = 60.0) -> None:
@@ -308,7 +307,7 @@ state = "{self.state}/containerd/state"
         with contextlib.suppress(subprocess.TimeoutExpired, OSError, AssertionError):
             self._up("stop")
         for mount in _mounts_below(self.state, _KUBELET):
-            subprocess.run(["umount", "-l", mount], check=False, capture_output=True)
+            subprocess.run(["umount", "-l", mount], capture_output=True)
         for folder in (*_CGROUPS.glob("**/kubepods*"), _CGROUPS / "mpsd"):
             for cgroup in sorted(
                 folder.glob("**/"), key=lambda each: len(each.parts), reverse=True
@@ -316,7 +315,7 @@ state = "{self.state}/containerd/state"
                 with contextlib.suppress(OSError):
                     cgroup.rmdir()
         for namespace in Path("/run/netns").glob("cni-*"):
-            subprocess.run(["umount", "-l", str(namespace)], check=False, capture_output=True)
+            subprocess.run(["umount", "-l", str(namespace)], capture_output=True)
             namespace.unlink(missing_ok=True)
         _loopback_address("")
         kept = [line for line in _HOSTS.read_text().splitlines(keepends=True) if _MARK not in line]

@@ -181,7 +181,7 @@ class NeighbourJob:
         (found,) = self.pods.cluster.get(
             "pods", "-n", self.pods.namespace, "-l", f"{_MARK}={self.name}"
         )["items"]
-        return str(found["metadata"]["name"])
+        return found["metadata"]["name"]
 
     @property
     def said(self) -> list[Object]:

@@ -123,7 +123,7 @@ def asked_by_nobody(machine: Machine, program: Program) -> str:
     asks = {"grants": [machine.grant_of(program).id], "grace_s": 5}
     said = machine.answer_to_nobody("/v1/programs/stop", asks)
     (one,) = json.loads(said.partition("\n\n")[2])
-    return str(one["outcome"])
+    return one["outcome"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a process of another user")

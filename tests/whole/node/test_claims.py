@@ -111,7 +111,7 @@ class ClaimCluster(Cluster):
         ]
         made["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": reserved}
         self.ask("PUT", f"{_CLAIMS}/{name}/status", made)
-        return str(made["metadata"]["uid"])
+        return made["metadata"]["uid"]
 
     def change_capacity(self, name: str, memory: str) -> None:
         claim = self.ask("GET", f"{_CLAIMS}/{name}")
