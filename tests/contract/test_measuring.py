@@ -26,7 +26,6 @@ COPIES_MIB = 2 * 512
 
 
 def together(daemon: Daemon, work: str, percents: Sequence[str]) -> list[Line]:
-    """What clients with these percentages measure who begin together."""
     clients = [
         daemon.ready_client(
             f"prepare={work}", "step", f"measure={SECONDS}", environment={THREAD_PERCENT: percent}

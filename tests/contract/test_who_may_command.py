@@ -102,7 +102,6 @@ class Shared:
 
 
 def _computes(client: Client) -> bool:
-    """Has a client that waits in `step` launch kernels and wait again."""
     client.go_on()
     assert client.next_line("launches_per_s")["n"] > 0
     client.next_line("ready")

@@ -352,7 +352,6 @@ class World:
         ]
 
     def end_clients(self, since: int = 0) -> None:
-        """Those after the first `since`, until the cards are rid of them."""
         ended = self._clients[since:]
         del self._clients[since:]
         for client in ended:

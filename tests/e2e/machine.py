@@ -17,8 +17,6 @@ _RUN = Path("/run/mpsd")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """state: the folder of the cluster that `kube/with-cluster.sh` started."""
-
     programs: Path
     state: Path
 

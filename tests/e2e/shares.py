@@ -78,7 +78,6 @@ class Pods:
         return str(found[0])
 
     def assert_holds(self, name: str) -> None:
-        """It runs, and its context never broke."""
         assert "running" in self.status(name)["state"], self.why(name)
         assert not any("broke" in line for line in self.said(name))
 
@@ -162,7 +161,6 @@ def refused_at(said: Sequence[Object]) -> int:
 
 
 def assert_fills(said: Sequence[Object], gib: int, context_mib: int = CONTEXT_MIB) -> None:
-    """The program could allocate what it was granted, less what its context takes."""
     assert gib * 1024 - context_mib < refused_at(said) <= gib * 1024, said
 
 

@@ -186,7 +186,6 @@ class Rig:
             )
 
     def _sign(self) -> None:
-        """The key that service accounts' tokens are signed with, without any openssl."""
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -198,8 +197,6 @@ class Rig:
         (self.state / "sa.key").write_bytes(key)
 
     def _route_api(self) -> None:
-        """The API's address in the cluster is one of this machine's, whose name is that of the
-        node."""
         _loopback_address(_API)
         hosts = _HOSTS.read_text()
         if _MARK not in hosts:
@@ -267,7 +264,6 @@ state = "{self.state}/containerd/state"
 """)
 
     def _snapshotter(self) -> str:
-        """As up.sh, which imports the images, finds it."""
         find = f"cd {self.state}; {_snapshotter_of_up_sh()}\nsnapshotter"
         return self._run("bash", "-c", find).stdout.strip()
 

@@ -166,8 +166,6 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class NeighbourJob:
-    """A Job that computes, with short kernels, until it is told to complete."""
-
     pods: Pods
     name: str
 
@@ -253,7 +251,6 @@ class Trial:
         self.neighbour.assert_computes_on()
 
     def _stops(self) -> int:
-        """How many clients of deleted pods this agent has stopped."""
         lines = self.mpsd.logs("agent").splitlines()
         return sum('"client stopped"' in line and '"pod deleted"' in line for line in lines)
 

@@ -147,7 +147,6 @@ def test_a_container_gets_its_gpu_by_cdi(
 
 @contextmanager
 def _strategy(cluster: Cluster, mpsd: Installation, strategy: str) -> Iterator[None]:
-    """The agents give devices so, and afterwards as they are shipped."""
 
     def roll(setting: str) -> None:
         cluster.do("set", "env", f"daemonset/{AGENT}", "-n", SYSTEM, setting)

@@ -57,7 +57,6 @@ def test_a_watch_shows_it_again_until_ctrl_c(served: Machine) -> None:
 
 
 def completions(machine: Machine, *words: str) -> list[str]:
-    """What a shell is offered for the last word."""
     asked = machine.start([MPSD, TAB, *words])
     assert asked.exit_code() == 0, asked
     return asked.output.split()
