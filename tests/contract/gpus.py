@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from mpsd.model.cuda_limit_parser import (
+    CUDA_VISIBLE_DEVICES,
     Lifted,
     Limited,
     Unset,
@@ -28,7 +29,7 @@ NVML_NEAR_MIB = 8  # NVML counts a little more than the limit does
 
 def facts() -> GpuFacts:
     path = Path(__file__).parents[2] / "limits" / "gpus.yaml"
-    return read_gpu_facts(yaml.safe_load(path.read_text(encoding="utf-8")), path.name)
+    return read_gpu_facts(yaml.safe_load(path.read_text()), path.name)
 
 
 def near(mib: int, within: int = NEAR_MIB) -> Any:
@@ -58,8 +59,14 @@ class Gpu:
     sms: int
     capability: Capability
 
-    def context_mib(self, sms: int) -> int:
-        return self.capability.context_cost_mib(sms)
+    @property
+    def alone(self) -> dict[str, str]:
+        """The environment of who sees no other."""
+        return {CUDA_VISIBLE_DEVICES: self.uuid}
+
+    def context_mib(self, sms: int = 0) -> int:
+        """sms: that it may use; 0 for all."""
+        return self.capability.context_cost_mib(sms or self.sms)
 
     def seen(
         self,

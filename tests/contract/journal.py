@@ -83,4 +83,4 @@ class Journal:
         for hidden in sorted(self._hidden, key=len, reverse=True):
             text = text.replace(hidden, self._hidden[hidden])
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n", encoding="utf-8")
+        path.write_text(text + "\n")

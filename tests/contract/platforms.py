@@ -56,8 +56,6 @@ def _base_environment() -> dict[str, str]:
 
 
 class Simulated:
-    """A fresh node of simulated cards in `folder`, or of MIG instances."""
-
     def __init__(self, folder: Path, cards: str = SIMULATED) -> None:
         rows = facts()
         self.node = node = create_node(folder, cards_asked(cards, rows), rows.capabilities)
@@ -183,7 +181,6 @@ class Real:
         return Gpu(uuid, name, shown["total_MiB"], shown["sms"], capability)
 
     def _alone(self, uuid: str) -> dict[str, Any]:
-        """What a CUDA process without MPS sees of this GPU."""
         outside = {"CUDA_VISIBLE_DEVICES": uuid, "CUDA_MPS_PIPE_DIRECTORY": "/nonexistent"}
         answer = subprocess.run(
             self.client(os.getuid()).argv,
@@ -191,7 +188,6 @@ class Real:
             capture_output=True,
             text=True,
             timeout=60,
-            check=False,
         )
         if answer.returncode:
             raise NotReady(f"CUDA does not work on {uuid}: {answer.stdout}{answer.stderr}")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.contract.gpus import OutOfMemory, Seen, near
-from tests.contract.results import OUT_OF_MEMORY
+from tests.contract.results import OUT_OF_MEMORY, SUCCESS
 
 SOON_S = 10.0  # far above anything seen on hardware; only a failing test takes it
 
@@ -74,7 +74,7 @@ class Client:
         self._listener.start()
 
     def __str__(self) -> str:
-        errors = self._errors.read_text(encoding="utf-8", errors="replace")
+        errors = self._errors.read_text(errors="replace")
         return (
             f"client {self.pid}, exit code {self._process.poll()}, said {self._heard}, standard"
             f" error {errors!r}"
@@ -141,6 +141,11 @@ class Client:
         self._process.stdin.write(b"\n")
         self._process.stdin.flush()
 
+    def launches(self) -> None:
+        """A client that is in `step`, before a launch."""
+        self.go_on()
+        assert self.next_line("n")["n"] > 0
+
     def end_input(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -184,6 +189,15 @@ class Client:
             case Seen(free_mib, sms):
                 shown = (first.get("meminfo_free_MiB"), first.get("sms"))
                 assert shown == (near(free_mib), sms), f"expected {expected}: {self}"
+        return True
+
+    @property
+    def result(self) -> str:
+        """Of its first allocation."""
+        return self.line("rc")["rc"]
+
+    def ended_well(self) -> bool:
+        assert self.finished().line("end")["end"] == SUCCESS, str(self)
         return True
 
     def broke(self, error: str) -> bool:

@@ -68,7 +68,7 @@ class TestAClientsMemoryLimit:
         assert isinstance(memory_limit_as_read(value, [world.gpu.uuid]), Lifted)
         client = daemon.client(f"alloc={ASKED_MIB}", environment={MEMORY_LIMIT: value}).finished()
         assert client.saw(world.gpu.seen(memory=value))
-        assert client.line("rc")["rc"] == SUCCESS
+        assert client.result == SUCCESS
 
     @pytest.mark.parametrize(("value", "read"), READ)
     def test_a_limit_in_this_form_leaves_no_context_or_changes_nothing(
@@ -102,10 +102,10 @@ class TestAClientsMemoryLimit:
         two = [
             daemon.ready_client(f"alloc={ASKED_MIB}", "hold", environment=limit) for _ in range(2)
         ]
-        held = world.mib_on_mps(world.gpu)
+        held = world.mib_on_mps()
         for client in two:
             taken_mib = client.line("rc")["alloc_MiB"]
             assert held[client.pid] == near(
-                taken_mib + world.gpu.context_mib(world.gpu.sms), within=NVML_NEAR_MIB
+                taken_mib + world.gpu.context_mib(), within=NVML_NEAR_MIB
             )
         assert sum(held.values()) > 3 * 1024

@@ -33,7 +33,7 @@ class TestADaemonWithoutAServer:
         assert not modes["control_privileged"] & (stat.S_IWGRP | stat.S_IWOTH)
         written = (daemon.pipe / "nvidia-cuda-mps-control.pid").read_text(encoding="ascii")
         assert int(written.strip("\0\n ")) == daemon.pid
-        log = daemon.output.read_text(encoding="utf-8")
+        log = daemon.output.read_text()
         assert f"Starting control daemon using socket {daemon.pipe}/control\n" in log
 
     @pytest.mark.parametrize(

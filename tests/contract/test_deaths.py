@@ -37,10 +37,7 @@ def stopped(pid: int) -> Iterator[None]:
 
 def _alive(pid: int) -> bool:
     try:
-        return (
-            Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
-            not in "ZX"
-        )
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
@@ -70,13 +67,13 @@ class TestADaemonThatDies:
         assert answer.exit_code == 1
         assert answer.stderr.strip() == "Cannot find MPS control daemon process"
         client = daemon.ready_client("alloc=3072", "hold", environment=LIMITED)
-        assert client.line("rc")["rc"] == SUCCESS
-        assert client.pid not in world.mib_on_mps(world.gpu)
-        assert client.pid in world.mib_on(world.gpu)
+        assert client.result == SUCCESS
+        assert client.pid not in world.mib_on_mps()
+        assert client.pid in world.mib_on()
         successor = world.daemon(pipe=daemon.pipe)
         client = successor.ready_client("hold", environment=LIMITED)
         assert client.saw(world.gpu.seen(memory=LIMITED[MEMORY_LIMIT]))
-        assert client.pid in world.mib_on_mps(world.gpu)
+        assert client.pid in world.mib_on_mps()
 
     def test_serves_clients_again_through_a_link_that_is_made_again(
         self, daemon: Daemon, world: World
@@ -102,7 +99,7 @@ class TestAServerThatIsKilled:
         assert client.broke(SERVER_GONE)
         eventually(lambda: daemon.command("get_server_list").text == "")
         assert daemon.running
-        assert daemon.client().finished().line("end")["end"] == SUCCESS
+        assert daemon.client().ended_well()
         assert daemon.server != server
 
 
@@ -115,11 +112,10 @@ class TestADaemonThatIsStopped:
             assert not daemon.command("get_server_list", deadline_s=HANGS_S).answered
             new = daemon.client()
             assert new.is_silent_for(HANGS_S)
-            client.go_on()
-            assert client.next_line("n")["n"] > 0
-        assert new.finished().line("end")["end"] == SUCCESS
+            client.launches()
+        assert new.ended_well()
         client.go_on()
-        assert client.finished().line("end")["end"] == SUCCESS
+        assert client.ended_well()
 
 
 class TestAServerThatIsStopped:
@@ -132,8 +128,7 @@ class TestAServerThatIsStopped:
                 assert not daemon.command(command, deadline_s=HANGS_S).answered, command
             new = daemon.client()
             assert new.is_silent_for(HANGS_S)
-            client.go_on()
-            assert client.next_line("n")["n"] > 0
-        assert new.finished().line("end")["end"] == SUCCESS
+            client.launches()
+        assert new.ended_well()
         client.go_on()
-        assert client.finished().line("end")["end"] == SUCCESS
+        assert client.ended_well()

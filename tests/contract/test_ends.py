@@ -239,7 +239,7 @@ class TestAClientThatIsAloneOnItsGpu:
             assert (next_one.exit_code(), next_one.line("fail")["err"]) == (3, LAUNCH_FAILED)
             assert daemon.status == "ACTIVE"
             log, step = daemon.log_since(since), next_one.line("fail")["fail"]
-            assert daemon.client().finished().line("end")["end"] == SUCCESS
+            assert daemon.client().ended_well()
         record_property("log", of_the_server(log))
         record_property("fails at", step)
 
@@ -250,10 +250,10 @@ class TestAClientThatIsAloneOnItsGpu:
         wait_until_it_computes(client)
         since = daemon.log_size
         client.terminate()
-        assert client.finished().line("end")["end"] == SUCCESS
+        assert client.ended_well()
         eventually(lambda: not daemon.command(f"get_client_list {daemon.server}").pids)
         record_property("log", of_the_server(daemon.log_since(since)))
-        assert daemon.client().finished().line("end")["end"] == SUCCESS
+        assert daemon.client().ended_well()
 
 
 class TestTerminateClient:
@@ -266,24 +266,24 @@ class TestTerminateClient:
         assert daemon.status == "ACTIVE"
         neighbour.terminate()
         assert neighbour.next_line("n")["n"] > 0
-        assert neighbour.finished().line("end")["end"] == SUCCESS
+        assert neighbour.ended_well()
 
     def test_leaves_the_memory_until_the_context_is_destroyed_and_lets_it_connect_again(
         self, daemon: Daemon, world: World
     ) -> None:
         actions = ("alloc=512", "step", f"linger={LINGER_S}", "reconnect", "launch=0.01", "step")
         client = daemon.ready_client(*actions)
-        server, context_mib = daemon.server, world.gpu.context_mib(world.gpu.sms)
+        server, context_mib = daemon.server, world.gpu.context_mib()
         client.go_on()
         client.next_line("lingering")
         assert daemon.command(f"terminate_client {server} {client.pid}").text == "0"
-        held_mib = world.mib_on_mps(world.gpu)[client.pid]
+        held_mib = world.mib_on_mps()[client.pid]
         assert held_mib == near(512 + context_mib, within=NVML_NEAR_MIB)
         assert str(client.pid) in daemon.command("ps").text
         assert client.next_line("destroy") == {"destroy": SUCCESS, "again": SUCCESS}
         assert client.next_line("n")["n"] > 0
         client.next_line("ready")
-        held_mib = world.mib_on_mps(world.gpu)[client.pid]
+        held_mib = world.mib_on_mps()[client.pid]
         assert held_mib == near(context_mib, within=NVML_NEAR_MIB)
 
     def test_without_being_destroyed_the_context_stays_broken(self, daemon: Daemon) -> None:
@@ -312,13 +312,13 @@ class TestSigkillOfAClient:
         neighbour = daemon.ready_client("hold", "launch=0.01")
         client = daemon.client("alloc=1024", doing)
         client.next_line("rc")
-        assert world.mib_on_mps(world.gpu)[client.pid] >= 1024
+        assert world.mib_on_mps()[client.pid] >= 1024
         client.kill()
-        eventually(lambda: client.pid not in world.mib_on(world.gpu), within_s=MEMORY_BACK_S)
+        eventually(lambda: client.pid not in world.mib_on(), within_s=MEMORY_BACK_S)
         assert daemon.status == "ACTIVE"
         eventually(
             lambda: daemon.command(f"get_client_list {daemon.server}").pids == [neighbour.pid]
         )
         neighbour.terminate()
         assert neighbour.next_line("n")["n"] > 0
-        assert neighbour.finished().line("end")["end"] == SUCCESS
+        assert neighbour.ended_well()

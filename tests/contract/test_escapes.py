@@ -29,7 +29,7 @@ class TestWhoEscapes:
         tenant = daemon.ready_client(
             f"lift={value}", f"alloc={TAKEN_MIB}", "hold", environment=LIMIT
         )
-        self._has_taken(tenant, world, world.mib_on_mps(world.gpu)[tenant.pid])
+        self._has_taken(tenant, world, world.mib_on_mps()[tenant.pid])
         self._gives_it_back_when_killed(tenant, world, neighbour)
 
     def test_who_finds_no_daemon_is_listed_beside_mps_with_more_than_his_limit(
@@ -39,20 +39,20 @@ class TestWhoEscapes:
             f"alloc={TAKEN_MIB}", "hold", environment=LIMIT, directory=world.nowhere
         )
         tenant.next_line("ready")
-        assert tenant.pid not in world.mib_on_mps(world.gpu)
-        self._has_taken(tenant, world, world.mib_on(world.gpu)[tenant.pid])
+        assert tenant.pid not in world.mib_on_mps()
+        self._has_taken(tenant, world, world.mib_on()[tenant.pid])
         self._gives_it_back_when_killed(tenant, world, neighbour)
 
     def test_who_does_not_lift_his_limit_stays_within_it(
         self, daemon: Daemon, world: World
     ) -> None:
         tenant = daemon.ready_client(f"alloc={TAKEN_MIB}", "hold", environment=LIMIT)
-        assert 0 < world.mib_on_mps(world.gpu)[tenant.pid] <= LIMIT_MIB + NVML_NEAR_MIB
+        assert 0 < world.mib_on_mps()[tenant.pid] <= LIMIT_MIB + NVML_NEAR_MIB
 
     def _has_taken(self, tenant: Client, world: World, listed_mib: int) -> None:
-        assert tenant.line("rc")["rc"] == SUCCESS
+        assert tenant.result == SUCCESS
         assert listed_mib > LIMIT_MIB
-        assert listed_mib == near(TAKEN_MIB + world.gpu.context_mib(world.gpu.sms), within=16)
+        assert listed_mib == near(TAKEN_MIB + world.gpu.context_mib(), within=16)
 
     def _gives_it_back_when_killed(self, tenant: Client, world: World, neighbour: Client) -> None:
         gpu = world.gpu

@@ -7,12 +7,12 @@ import pytest
 
 from mpsd.mps.rules.control_protocol import LogEvent, read_line
 from tests.contract.processes import eventually
-from tests.contract.results import ILLEGAL_ADDRESS, NOT_READY, SUCCESS
+from tests.contract.results import ILLEGAL_ADDRESS, NOT_READY
 from tests.contract.world import OTHER_UID, Daemon
 
 
 def faults_in_its_log(daemon: Daemon) -> int:
-    read = map(read_line, daemon.output.read_text(encoding="utf-8").split("\n"))
+    read = map(read_line, daemon.output.read_text().split("\n"))
     return sum(line is not None and line.event is LogEvent.FAULT for line in read)
 
 
@@ -32,7 +32,7 @@ class TestABadPointer:
         refused = daemon.client().finished()
         assert (refused.line("fail")["fail"], refused.line("fail")["err"]) == ("cuInit", NOT_READY)
         assert refused.exit_code() == 3
-        said = daemon.output.read_text(encoding="utf-8")
+        said = daemon.output.read_text()
         assert re.search(r"Client \{PID: \d+, Context: \d+\} encountered a fatal GPU error\.", said)
         listed = said.rpartition("have a sticky error set:")[2]
         for client in (*bystanders, culprit):
@@ -41,7 +41,7 @@ class TestABadPointer:
         culprit.kill()
         eventually(lambda: daemon.status == "ACTIVE")
         assert daemon.server == server
-        assert daemon.client().finished().line("end")["end"] == SUCCESS
+        assert daemon.client().ended_well()
 
     def test_holds_the_gpu_shut_while_a_bystander_lingers(self, daemon: Daemon) -> None:
         bystander = daemon.client("linger")
@@ -62,7 +62,5 @@ class TestABadPointer:
         )
         for words in (forged, forged.partition("] ")[2], f"x\x0b{forged}"):
             daemon.command(words, uid=OTHER_UID)
-            eventually(
-                lambda words=words: f"Cmd:{words}" in daemon.output.read_text(encoding="utf-8")
-            )
+            eventually(lambda words=words: f"Cmd:{words}" in daemon.output.read_text())
         assert faults_in_its_log(daemon) == before

@@ -26,7 +26,6 @@ COPIES_MIB = 2 * 512
 
 
 def together(daemon: Daemon, work: str, percents: Sequence[str]) -> list[Line]:
-    """What clients with these percentages measure who begin together."""
     clients = [
         daemon.ready_client(
             f"prepare={work}", "step", f"measure={SECONDS}", environment={THREAD_PERCENT: percent}
@@ -73,7 +72,7 @@ class TestMeasuring:
     ) -> None:
         client = daemon.ready_client("prepare=bandwidth", "step", "prepare=small", "step")
         gpu = world.gpu
-        cost_mib = gpu.context_mib(gpu.sms)
+        cost_mib = gpu.context_mib()
         assert world.mib_on_mps(gpu)[client.pid] == near(
             COPIES_MIB + cost_mib, within=NVML_NEAR_MIB
         )

@@ -80,7 +80,7 @@ def limits_of(world: World, cgroup: Path) -> Any:
 
 
 def result(client: Client) -> str:
-    return str(client.finished().line("rc")["rc"])
+    return str(client.finished().result)
 
 
 class TestALimit:

@@ -11,7 +11,7 @@ from tests.contract.conftest import on_real
 from tests.contract.gpus import NVML_NEAR_MIB, OutOfMemory, near
 from tests.contract.platforms import NoInstances, Real
 from tests.contract.processes import eventually
-from tests.contract.results import ILLEGAL_ADDRESS, SUCCESS, TOO_MANY_CLIENTS
+from tests.contract.results import ILLEGAL_ADDRESS, TOO_MANY_CLIENTS
 from tests.contract.world import Daemon, World
 
 CARDS = "A100:1g.10gb×2"  # the smallest
@@ -71,9 +71,7 @@ class TestTwoInstancesOfOneGpu:
         """nvml.h: "Per-instance information can be queried by using specific MIG device
         handles"."""
         first, second = world.gpus
-        client = daemons[1].ready_client(
-            "alloc=512", "hold", environment={CUDA_VISIBLE_DEVICES: second.uuid}
-        )
+        client = daemons[1].ready_client("alloc=512", "hold", environment=second.alone)
         assert client.pid not in world.mib_on(first)
         expected_mib = 512 + second.context_mib(second.sms)
         assert world.mib_on_mps(second)[client.pid] == near(expected_mib, NVML_NEAR_MIB)
@@ -83,13 +81,10 @@ class TestTwoInstancesOfOneGpu:
     def test_a_fault_of_one_leaves_the_clients_of_the_other(
         self, daemons: tuple[Daemon, Daemon], world: World
     ) -> None:
-        other = daemons[1].ready_client(
-            "step", "launch=0.01", environment={CUDA_VISIBLE_DEVICES: world.gpus[1].uuid}
-        )
+        other = daemons[1].ready_client("step", "launch=0.01", environment=world.gpus[1].alone)
         assert daemons[0].client("fault").finished().line("bad")["bad"] == ILLEGAL_ADDRESS
-        other.go_on()
-        assert other.next_line("n")["n"] > 0
-        assert other.finished().line("end")["end"] == SUCCESS
+        other.launches()
+        assert other.ended_well()
         eventually(lambda: daemons[0].status == "ACTIVE")
 
     def test_nvml_does_not_say_how_busy_they_are(self, world: World) -> None:

@@ -1,6 +1,6 @@
 """How many clients one GPU takes."""
 
-from tests.contract.results import SUCCESS, TOO_MANY_CLIENTS
+from tests.contract.results import TOO_MANY_CLIENTS
 from tests.contract.world import World
 
 
@@ -19,4 +19,4 @@ def test_a_gpu_takes_as_many_clients_as_its_facts_say_and_not_one_more(world: Wo
     assert len(daemon.command(f"get_client_list {daemon.server}").pids) == most
     clients[0].kill()
     clients[0].exit_code()
-    assert daemon.client().finished().line("end")["end"] == SUCCESS
+    assert daemon.client().ended_well()

@@ -67,7 +67,7 @@ class TestWhatNvmlLists:
     def test_clients_are_listed_as_such_beside_the_server_and_who_is_outside(
         self, daemon: Daemon, world: World, present: Present
     ) -> None:
-        on_mps, computing = set(world.mib_on_mps(world.gpu)), set(world.mib_on(world.gpu))
+        on_mps, computing = set(world.mib_on_mps()), set(world.mib_on())
         assert on_mps == present.on_mps
         assert computing == on_mps | {daemon.server, present.outside.pid}
         assert world.mib_drawing(world.gpu).keys().isdisjoint(computing - {daemon.server})
@@ -75,8 +75,8 @@ class TestWhatNvmlLists:
     def test_a_clients_figure_has_its_context_in_it_and_the_servers_is_small(
         self, daemon: Daemon, world: World, present: Present
     ) -> None:
-        gpu, held = world.gpu, world.mib_on_mps(world.gpu)
-        assert held[present.one.pid] == near(512 + gpu.context_mib(gpu.sms), within=NVML_NEAR_MIB)
+        gpu, held = world.gpu, world.mib_on_mps()
+        assert held[present.one.pid] == near(512 + gpu.context_mib(), within=NVML_NEAR_MIB)
         quarter_mib = gpu.context_mib(gpu.capability.sms_given(25, gpu.sms))
         assert held[present.quarter.pid] == near(1024 + quarter_mib, within=NVML_NEAR_MIB)
         assert 0 < world.mib_on(gpu)[daemon.server] <= gpu.capability.server_mib
@@ -88,13 +88,13 @@ class TestWhatNvmlLists:
         client = daemon.ready_client(
             "step", "managed=2048", "step", environment={MEMORY_LIMIT: "0=4G"}
         )
-        before, in_use_mib = world.mib_on_mps(world.gpu)[client.pid], world.used_mib(world.gpu)
+        before, in_use_mib = world.mib_on_mps()[client.pid], world.used_mib(world.gpu)
         client.go_on()
         line = client.next_line("managed_MiB")
         client.next_line("ready")
-        limit_mib = 4096 - world.gpu.context_mib(world.gpu.sms)
+        limit_mib = 4096 - world.gpu.context_mib()
         assert line["meminfo_free_MiB"] == near(limit_mib - 2048)
-        assert world.mib_on_mps(world.gpu)[client.pid] == before
+        assert world.mib_on_mps()[client.pid] == before
         assert world.used_mib(world.gpu) == near(in_use_mib + 2048, within=8)
         mapped = mapped_bytes(client.pid, b"nvidia-uvm")
         assert mapped is not None
@@ -107,8 +107,6 @@ class TestWhatNvmlLists:
     ) -> None:
         expected = world.gpu.seen()
         assert isinstance(expected, Seen)
-        held_mib = (
-            sum(world.mib_on_mps(world.gpu).values()) + world.mib_on(world.gpu)[present.outside.pid]
-        )
+        held_mib = sum(world.mib_on_mps().values()) + world.mib_on()[present.outside.pid]
         free_mib = daemon.client().finished().line("pid")["meminfo_free_MiB"]
         assert free_mib == near(expected.free_mib - held_mib, within=32)

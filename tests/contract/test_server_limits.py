@@ -57,7 +57,7 @@ class TestLimitsOfAServer:
         assert client.saw(
             world.gpu.seen(memory=value, server_mib=LIMIT_MIB, server_percent=PERCENT)
         )
-        assert client.line("rc")["rc"] == OUT_OF_MEMORY
+        assert client.result == OUT_OF_MEMORY
 
     @pytest.mark.parametrize("percent", ["100", "0", "abc", "10"])
     def test_the_smaller_thread_percentage_wins(
@@ -76,7 +76,7 @@ class TestLimitsOfAServer:
         assert client.saw(
             world.gpu.seen(memory=value, server_mib=LIMIT_MIB, server_percent=PERCENT)
         )
-        assert client.line("rc")["rc"] == SUCCESS
+        assert client.result == SUCCESS
 
     def test_an_impossible_value_gets_no_context(self, limited: Daemon) -> None:
         assert limited.shows(OutOfMemory(), environment={MEMORY_LIMIT: "0=100T"})
@@ -178,9 +178,7 @@ class TestThePartitioningFlag:
     ) -> None:
         first = limited_server.client(environment={PARTITIONING: "1"}).finished().line("pid")
         assert first["sms"] == world.gpu.sms
-        assert first["meminfo_free_MiB"] == near(
-            LIMIT_MIB - world.gpu.context_mib(world.gpu.sms), within=6
-        )
+        assert first["meminfo_free_MiB"] == near(LIMIT_MIB - world.gpu.context_mib(), within=6)
 
     def test_1_leaves_the_clients_own_percentage(
         self, limited_server: Daemon, world: World

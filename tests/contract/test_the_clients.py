@@ -20,7 +20,6 @@ def _complaint(*words: str) -> str:
         capture_output=True,
         text=True,
         timeout=30,
-        check=False,
     )
     assert (answer.returncode, answer.stdout) == (2, "")
     said = re.fullmatch(r"[a-z_-]+: (.*)\n", answer.stderr)
@@ -52,7 +51,6 @@ def test_without_a_driver_it_cannot_begin_and_says_why(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         timeout=30,
-        check=False,
     )
     assert (answer.returncode, answer.stderr) == (3, "")
     said = json.loads(answer.stdout)
@@ -70,6 +68,5 @@ def test_the_kernels_are_valid(tmp_path: Path, architecture: str) -> None:
         capture_output=True,
         text=True,
         timeout=30,
-        check=False,
     )
     assert (said.returncode, said.stderr) == (0, "")

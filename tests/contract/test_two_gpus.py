@@ -6,7 +6,7 @@ import pytest
 
 from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, MEMORY_LIMIT
 from tests.contract.processes import eventually
-from tests.contract.results import ILLEGAL_ADDRESS, SERVER_GONE, SUCCESS
+from tests.contract.results import ILLEGAL_ADDRESS, SERVER_GONE
 from tests.contract.world import Daemon, World
 
 # What a client may see of two GPUs, by the order it names them in.
@@ -92,27 +92,20 @@ class TestOneDaemonForBoth:
     def test_a_fault_on_one_leaves_the_clients_of_the_other_alone(
         self, daemon: Daemon, world: World
     ) -> None:
-        on_first = daemon.ready_client(
-            "hold", environment={CUDA_VISIBLE_DEVICES: world.gpus[0].uuid}
-        )
-        on_second = daemon.ready_client(
-            "step", "launch=0.01", environment={CUDA_VISIBLE_DEVICES: world.gpus[1].uuid}
-        )
-        culprit = daemon.client(
-            "fault", environment={CUDA_VISIBLE_DEVICES: world.gpus[0].uuid}
-        ).finished()
+        on_first = daemon.ready_client("hold", environment=world.gpus[0].alone)
+        on_second = daemon.ready_client("step", "launch=0.01", environment=world.gpus[1].alone)
+        culprit = daemon.client("fault", environment=world.gpus[0].alone).finished()
         assert culprit.line("bad")["bad"] == ILLEGAL_ADDRESS
         assert on_first.broke(ILLEGAL_ADDRESS)
-        on_second.go_on()
-        assert on_second.next_line("n")["n"] > 0
-        assert on_second.finished().line("end")["end"] == SUCCESS
+        on_second.launches()
+        assert on_second.ended_well()
         eventually(lambda: daemon.status == "ACTIVE")
 
     def test_nvml_lists_a_client_on_its_own_gpu_and_the_server_on_both(
         self, daemon: Daemon, world: World
     ) -> None:
-        client = daemon.ready_client("hold", environment={CUDA_VISIBLE_DEVICES: world.gpus[1].uuid})
-        daemon.client(environment={CUDA_VISIBLE_DEVICES: world.gpus[0].uuid}).finished()
+        client = daemon.ready_client("hold", environment=world.gpus[1].alone)
+        daemon.client(environment=world.gpus[0].alone).finished()
         assert client.pid not in world.mib_on(world.gpus[0])
         assert client.pid in world.mib_on_mps(world.gpus[1])
         for gpu in world.gpus[:2]:
@@ -138,11 +131,10 @@ class TestADaemonForEach:
         self, daemons: tuple[Daemon, Daemon], world: World
     ) -> None:
         first, second = (
-            daemon.ready_client("step", "launch=0.01", environment={CUDA_VISIBLE_DEVICES: gpu.uuid})
+            daemon.ready_client("step", "launch=0.01", environment=gpu.alone)
             for daemon, gpu in zip(daemons, world.gpus, strict=False)
         )
         daemons[0].send(signal.SIGKILL)
         assert first.broke(SERVER_GONE)
-        second.go_on()
-        assert second.next_line("n")["n"] > 0
-        assert second.finished().line("end")["end"] == SUCCESS
+        second.launches()
+        assert second.ended_well()

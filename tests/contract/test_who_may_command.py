@@ -14,7 +14,7 @@ import pytest
 from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
 from tests.contract.platforms import Program
 from tests.contract.processes import Answer, Client
-from tests.contract.results import SERVER_GONE, SUCCESS, TERMINATED
+from tests.contract.results import SERVER_GONE, TERMINATED
 from tests.contract.tenants import ReadOnlyMount
 from tests.contract.world import OTHER_UID, Daemon, Directory, World, child_of
 
@@ -102,7 +102,6 @@ class Shared:
 
 
 def _computes(client: Client) -> bool:
-    """Has a client that waits in `step` launch kernels and wait again."""
     client.go_on()
     assert client.next_line("launches_per_s")["n"] > 0
     client.next_line("ready")
@@ -182,7 +181,7 @@ class TestRootOnTheServer:
         assert hit.broke(TERMINATED)
         assert _computes(spared)
         assert own.daemon.server == own.server
-        assert own.daemon.client().finished().line("end")["end"] == SUCCESS
+        assert own.daemon.client().ended_well()
 
     def test_sets_its_limits_and_shuts_no_server_down_that_has_clients(
         self, own: Shared, way: str, world: World
@@ -202,7 +201,7 @@ class TestRootOnTheServer:
         assert self._ask(own, "shutdown_server {server} -f", way) == ""
         assert own.roots.broke(SERVER_GONE)
         assert own.others.broke(SERVER_GONE)
-        assert own.daemon.client().finished().line("end")["end"] == SUCCESS
+        assert own.daemon.client().ended_well()
         assert own.daemon.server != own.server
 
 
@@ -214,7 +213,7 @@ class TestADirectoryWithOnlyControl:
         client = daemon.client("hold", environment={MEMORY_LIMIT: "0=2G"}, uid=uid, directory=part)
         client.next_line("ready")
         assert client.saw(world.gpu.seen(memory="0=2G"))
-        assert client.pid in world.mib_on_mps(world.gpu)
+        assert client.pid in world.mib_on_mps()
 
 
 @pytest.fixture(scope="class")
@@ -241,8 +240,8 @@ class TestADirectoryWithOnlyThePrivilegedSocket:
         )
         client.next_line("ready")
         assert client.line("pid")["meminfo_free_MiB"] > world.gpu.memory_mib / 2
-        assert client.pid not in world.mib_on_mps(world.gpu)
-        assert client.pid in world.mib_on(world.gpu)
+        assert client.pid not in world.mib_on_mps()
+        assert client.pid in world.mib_on()
 
 
 @pytest.fixture(scope="class")
@@ -265,7 +264,7 @@ class TestAReadOnlyMountInAContainer:
         client = daemon.client("step", environment={MEMORY_LIMIT: "0=2G"}, uid=uid, directory=mount)
         client.next_line("ready")
         assert client.saw(world.gpu.seen(memory="0=2G"))
-        assert child_of(client.pid) in world.mib_on_mps(world.gpu)
+        assert child_of(client.pid) in world.mib_on_mps()
         client.go_on()
         assert client.exit_code() == 0
 

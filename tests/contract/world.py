@@ -205,7 +205,7 @@ class World:
         return daemon
 
     def _answers(self, daemon: Daemon) -> bool:
-        assert daemon.running, daemon.output.read_text(encoding="utf-8", errors="replace")
+        assert daemon.running, daemon.output.read_text(errors="replace")
         if not (daemon.pipe / "control").exists():
             return False  # and the processor is free for its start
         return self._ask("get_server_list", daemon.pipe, os.getuid(), SOON_S).exit_code == 0
@@ -248,7 +248,6 @@ class World:
                 capture_output=True,
                 text=True,
                 timeout=deadline_s,
-                check=False,
                 **options,
             )
         except subprocess.TimeoutExpired:
@@ -282,11 +281,11 @@ class World:
         self._journal.note_client(client, actions, environment or {}, directory.name, uid)
         return client
 
-    def mib_on_mps(self, gpu: Gpu) -> dict[int, int]:
+    def mib_on_mps(self, gpu: Gpu | None = None) -> dict[int, int]:
         """Of MPS clients, by pid."""
         return self._mib_by_pid("nvmlDeviceGetMPSComputeRunningProcesses", gpu)
 
-    def mib_on(self, gpu: Gpu) -> dict[int, int]:
+    def mib_on(self, gpu: Gpu | None = None) -> dict[int, int]:
         """Of every compute process, by pid."""
         return self._mib_by_pid("nvmlDeviceGetComputeRunningProcesses", gpu)
 
@@ -317,9 +316,9 @@ class World:
             // 1024**2
         )
 
-    def _mib_by_pid(self, function: str, gpu: Gpu) -> dict[int, int]:
+    def _mib_by_pid(self, function: str, gpu: Gpu | None) -> dict[int, int]:
         nvml = self._platform.nvml
-        handle = nvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+        handle = nvml.nvmlDeviceGetHandleByUUID((gpu or self.gpu).uuid)
         return {
             process.pid: process.usedGpuMemory // 1024**2
             for process in getattr(nvml, function)(handle)
@@ -353,7 +352,6 @@ class World:
         ]
 
     def end_clients(self, since: int = 0) -> None:
-        """Those after the first `since`, until the cards are rid of them."""
         ended = self._clients[since:]
         del self._clients[since:]
         for client in ended:

@@ -1,5 +1,4 @@
-"""The output that pages claim: each command after a `$` is run here, or has a row that says why
-not."""
+"""The output that pages claim, of the commands after a `$` that need no machine."""
 
 import re
 import subprocess
@@ -17,38 +16,12 @@ _TRIED = re.compile(
 # what the reader is told to have in it, and the commands after it read
 _FILE = re.compile(r"cat ([\w.-]+)$")
 
-# What the others need, and where what they show is tried instead.
-NEEDS = {
-    r"kubectl |kubectl-|make e2e": (
-        "a cluster: tests/whole/cli plays one for each verb, tests/e2e has a real one"
-    ),
-    r"docker |podman |nerdctl |ctr ": "a container engine, and root: tests/host",
-    r"mpsd (up|run|status|smi|set|control|doctor)\b": (
-        "a machine with mpsd on it: tests/whole/cli, tests/whole/machine"
-    ),
-    r"mpsd (install|uninstall) ": (
-        "an engine's files, and root: tests/cli/test_install.py, tests/host"
-    ),
-    r"mpsd (agent|webhook|scheduler)\b": "a cluster, or the files of one: tests/whole",
-    r"mpsd (bench|demo)\b": (
-        "minutes, and figures that differ each time: tests/whole (bench, cli/test_demo.py)"
-    ),
-    r"mpsd (top|bundle)\b": "a machine with mpsd on it",
-    r"(curl|kill|nvidia-smi|python3? |pip |make |ls |jq |tar )": (
-        "a machine with mpsd on it, or a checkout of its own"
-    ),
-}
 _LEFT_OUT = "…"
 _MPSD = """mpsd() { "$PYTHON" -c 'from mpsd.cli.main import main; main()' "$@"; }"""
 
 
 def is_tried(told: Told) -> bool:
     return bool(_TRIED.match(told.line) or _FILE.match(told.line))
-
-
-def why_not(told: Told) -> str:
-    """What it would need; empty where nobody has said so."""
-    return next((why for pattern, why in NEEDS.items() if re.match(pattern, told.line)), "")
 
 
 def differs(told: Told, folder: Path) -> str:

@@ -8,12 +8,10 @@ from mpsd.model.conditions import mps_ready
 from mpsd.model.domain import State
 from mpsd.model.events import Reason
 from mpsd.model.policy import RuleMode, Violations
-from tests.docs.pages import ROOT, Page, page, pages
+from tests.docs.pages import ROOT, page
 from tests.model.manifests import POLICY
 from tests.prometheus.shipped import NAMES
 from tests.status.pod_worlds import node
-
-OPERATIONS = [one for one in pages() if one.name.startswith("docs/operations/")]
 
 
 def test_each_reason_of_an_event_and_nothing_else_has_a_heading() -> None:
@@ -36,11 +34,6 @@ def test_an_index_leads_to_every_page_of_its_folder(name: str) -> None:
     linked = {link.partition("#")[0] for link in index.links}
     missing = {path.name for path in index.path.parent.glob("*.md")} - {"README.md"} - linked
     assert missing == set(), f"add a line to {name}"
-
-
-@pytest.mark.parametrize("one", OPERATIONS, ids=lambda one: one.name)
-def test_a_page_of_operations_is_read_in_ten_minutes(one: Page) -> None:
-    assert len(one.text.split()) < 2500, "make two of it, by what a reader comes for"
 
 
 def test_the_map_names_every_room() -> None:

@@ -15,8 +15,6 @@ _READY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """A replica. port: reviews over TLS; probes: plain HTTP."""
-
     port: int
     probes: int
 

@@ -144,7 +144,6 @@ class Claims:
         )
 
     def assert_greed_is_ended(self) -> None:
-        """A program that lifts its limit, and its pod hears why."""
         self.create("greedy", 2)
         actions = ("alloc=12000", "hold")
         self.pods.create(pod_with(self.pods, "greedy", "greedy", *actions, before=LIFTED))

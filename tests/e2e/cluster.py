@@ -19,7 +19,6 @@ _NONE: Mapping[str, str] = {}
 
 
 def kubectl_program() -> str:
-    """The one that this project installs beside its Python, else the machine's."""
     beside = Path(sys.executable).parent / "kubectl"
     found = str(beside) if beside.exists() else shutil.which("kubectl")
     assert found, "kubectl is not on PATH"
@@ -32,8 +31,6 @@ def listed(things: Sequence[Object]) -> Object:
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """How a kubectl ended. warnings: the lines that an API server's warnings became."""
-
     code: int
     out: str
     err: str
@@ -60,9 +57,7 @@ class Cluster:
         """given: what is piped in. Never raises for what kubectl says."""
         text = json.dumps(given) if isinstance(given, dict) else given
         command = [kubectl_program(), "--kubeconfig", str(self.kubeconfig), *arguments]
-        done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=within_s, check=False
-        )
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=within_s)
         return Said(done.returncode, done.stdout, done.stderr)
 
     def do(self, *arguments: str, given: Object | str | None = None) -> Said:

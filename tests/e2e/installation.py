@@ -87,7 +87,6 @@ class Installation:
         self.cluster.apply_all(self.objects(more))
 
     def apply_without(self, more: Object) -> None:
-        """As it was before these values, of which nothing stays."""
         before = self.objects()
         self.cluster.apply_all(before)
         names = {called(thing) for thing in before}
@@ -150,13 +149,12 @@ class Installation:
         )
 
     def agent(self) -> str:
-        """The name of the one that is not on its way out."""
         names = [pod["metadata"]["name"] for pod in self.pods("agent")]
         assert len(names) == 1, names
         return str(names[0])
 
     def kill_agent(self) -> str:
-        """Without any grace, so that the next one may start while it still ends. Its name."""
+        """Without any grace, so that the next one may start while it still ends."""
         agent = self.agent()
         self.cluster.do("delete", "pod", agent, "-n", SYSTEM, "--grace-period=0", "--force")
         return agent
@@ -174,7 +172,6 @@ class Installation:
         return {domain["name"]: domain.get("daemonPid", 0) for domain in domains}
 
     def kill_control(self) -> None:
-        """Its container dies, with what was sent into it, and kubelet starts it again."""
         (pod,) = self.pods("control")
         restarts = pod["status"]["containerStatuses"][0]["restartCount"]
         self.cluster.kubectl(

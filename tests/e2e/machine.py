@@ -17,8 +17,6 @@ _RUN = Path("/run/mpsd")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """state: the folder of the cluster that `kube/with-cluster.sh` started."""
-
     programs: Path
     state: Path
 
@@ -38,9 +36,9 @@ class Machine:
         for task in subprocess.run(
             [*tasks, "ls", "-q"], check=True, capture_output=True, text=True
         ).stdout.split():
-            subprocess.run([*tasks, "rm", "-f", task], check=False, capture_output=True)
+            subprocess.run([*tasks, "rm", "-f", task], capture_output=True)
         for process in mps_processes():
-            subprocess.run(["kill", "-KILL", str(process)], check=False)
+            subprocess.run(["kill", "-KILL", str(process)])
         shutil.rmtree(_RUN)
 
     def _up(self, *words: str) -> None:

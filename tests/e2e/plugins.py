@@ -14,5 +14,5 @@ def kubectl_mps(cluster: Cluster, *words: str) -> Said:
     program = str(beside) if beside.exists() else shutil.which("kubectl-mps")
     assert program, f"kubectl-mps is neither beside {sys.executable} nor on PATH"
     command = [program, *words, "--kubeconfig", str(cluster.kubeconfig)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
     return Said(done.returncode, done.stdout, done.stderr)

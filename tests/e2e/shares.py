@@ -78,7 +78,6 @@ class Pods:
         return str(found[0])
 
     def assert_holds(self, name: str) -> None:
-        """It runs, and its context never broke."""
         assert "running" in self.status(name)["state"], self.why(name)
         assert not any("broke" in line for line in self.said(name))
 
@@ -159,6 +158,10 @@ def refused_at(said: Sequence[Object]) -> int:
     (line,) = [line for line in said if "alloc_MiB" in line]
     assert "CUDA_ERROR_OUT_OF_MEMORY" in line["rc"], line
     return line["alloc_MiB"]
+
+
+def assert_fills(said: Sequence[Object], gib: int, context_mib: int = CONTEXT_MIB) -> None:
+    assert gib * 1024 - context_mib < refused_at(said) <= gib * 1024, said
 
 
 def sample(pods: Pods) -> str:

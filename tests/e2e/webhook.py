@@ -127,7 +127,6 @@ class Webhook:
         return {name: base64.b64decode(value) for name, value in data.items()}
 
     def fingerprint(self, part: str) -> str:
-        """part: tls, authority or another certificate of the Secret."""
         return (
             x509.load_pem_x509_certificate(self.secret()[f"{part}.crt"])
             .fingerprint(hashes.SHA256())

@@ -22,7 +22,7 @@ def nvidia_smi(*options: str) -> str:
     smi = shutil.which("nvidia-smi")
     if not smi:
         return ""
-    done = subprocess.run([smi, *options], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([smi, *options], capture_output=True, text=True, timeout=60)
     return done.stdout if done.returncode == 0 else ""
 
 

@@ -12,7 +12,6 @@ _ROLES = ("control", "agent")
 
 
 def assert_small(over_s: float, record_property: Callable[[str, object], None]) -> None:
-    """Of control, agent, and MPS's own daemon and server; the first two are held to limits."""
     before = {name: _cpu_s(found) for name, found in _processes().items()}
     time.sleep(over_s)  # what is measured is what happens meanwhile
     figures = {}

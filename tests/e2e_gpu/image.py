@@ -190,7 +190,7 @@ def _libraries() -> Iterator[Path]:
 def _linked_to(program: Path) -> Iterator[Path]:
     """The libraries of a program, which may be its own: a Python of pyenv has libpython beside
     it."""
-    said = subprocess.run(["ldd", str(program)], check=False, capture_output=True, text=True).stdout
+    said = subprocess.run(["ldd", str(program)], capture_output=True, text=True).stdout
     for path in re.findall(r" => (/\S+)", said):
         yield Path(path)
 

@@ -163,7 +163,6 @@ class Rig:
             capture_output=True,
             text=True,
             timeout=within_s,
-            check=False,
         )
 
     def _up(self, *words: str, within_s: float = 60.0) -> None:
@@ -187,7 +186,6 @@ class Rig:
             )
 
     def _sign(self) -> None:
-        """The key that service accounts' tokens are signed with, without any openssl."""
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -199,8 +197,6 @@ class Rig:
         (self.state / "sa.key").write_bytes(key)
 
     def _route_api(self) -> None:
-        """The API's address in the cluster is one of this machine's, whose name is that of the
-        node."""
         _loopback_address(_API)
         hosts = _HOSTS.read_text()
         if _MARK not in hosts:
@@ -268,7 +264,6 @@ state = "{self.state}/containerd/state"
 """)
 
     def _snapshotter(self) -> str:
-        """As up.sh, which imports the images, finds it."""
         find = f"cd {self.state}; {_snapshotter_of_up_sh()}\nsnapshotter"
         return self._run("bash", "-c", find).stdout.strip()
 
@@ -308,7 +303,7 @@ state = "{self.state}/containerd/state"
         with contextlib.suppress(subprocess.TimeoutExpired, OSError, AssertionError):
             self._up("stop")
         for mount in _mounts_below(self.state, _KUBELET):
-            subprocess.run(["umount", "-l", mount], check=False, capture_output=True)
+            subprocess.run(["umount", "-l", mount], capture_output=True)
         for folder in (*_CGROUPS.glob("**/kubepods*"), _CGROUPS / "mpsd"):
             for cgroup in sorted(
                 folder.glob("**/"), key=lambda each: len(each.parts), reverse=True
@@ -316,7 +311,7 @@ state = "{self.state}/containerd/state"
                 with contextlib.suppress(OSError):
                     cgroup.rmdir()
         for namespace in Path("/run/netns").glob("cni-*"):
-            subprocess.run(["umount", "-l", str(namespace)], check=False, capture_output=True)
+            subprocess.run(["umount", "-l", str(namespace)], capture_output=True)
             namespace.unlink(missing_ok=True)
         _loopback_address("")
         kept = [line for line in _HOSTS.read_text().splitlines(keepends=True) if _MARK not in line]

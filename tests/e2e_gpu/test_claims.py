@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.claims import Claims, claims_instead_of_plugins
 from tests.e2e.cluster import Cluster
 from tests.e2e.machine import this_machine
-from tests.e2e.shares import Pods, refused_at
+from tests.e2e.shares import Pods, assert_fills
 from tests.e2e.versions import needs
 from tests.e2e.waiting import eventually
 from tests.e2e_gpu.installation import CONTEXT_MIB, GpuInstallation
@@ -45,7 +45,7 @@ def test_two_pods_in_two_namespaces_share_a_gpu_and_each_holds_to_its_claim(
         print(f"\n{json.dumps([first, second])}")
         sms = mpsd.gpus()[0]["sms"]
         for gib, said in (7, first), (4, second):
-            assert gib * 1024 - CONTEXT_MIB < refused_at(said) <= gib * 1024
+            assert_fills(said, gib, CONTEXT_MIB)
             assert said[0]["uuid"] == first[0]["uuid"]
         assert 0.2 * sms < first[0]["sms"] <= 0.3 * sms
         assert second[0]["sms"] == sms

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from tests.e2e.installation import PERCENT
 from tests.e2e.machine import Machine
-from tests.e2e.shares import Pods, refused_at, share
+from tests.e2e.shares import Pods, assert_fills, share
 from tests.e2e.waiting import eventually
 from tests.e2e_gpu.costs import assert_small
 from tests.e2e_gpu.installation import CONTEXT_MIB, GpuInstallation
@@ -23,7 +23,7 @@ def test_a_program_gets_its_share_while_a_crowd_starts(mpsd: GpuInstallation, po
     pods.create(share("victim", pods.asks(_GIB, "alloc=9000", "hold")))
     pods.create(*(share(name, crowd) for name in _NAMES[half:]))
     said = pods.wait_until_holding("victim")
-    assert _GIB * 1024 - CONTEXT_MIB < refused_at(said) < _GIB * 1024
+    assert_fills(said, _GIB, CONTEXT_MIB)
     for name in _NAMES:
         pods.wait_until_holding(name)
     pods.assert_holds("victim")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.cluster import Object
 from tests.e2e.installation import PERCENT
-from tests.e2e.shares import Pods, refused_at, share
+from tests.e2e.shares import Pods, assert_fills, refused_at, share
 from tests.e2e.shares import sample as published
 from tests.e2e.waiting import eventually
 from tests.e2e_gpu.installation import CONTEXT_MIB, GpuInstallation
@@ -40,7 +40,7 @@ def test_the_published_sample_runs_under_its_limit(
 ) -> None:
     said = pods.wait_until_holding(sample, "mps-sample")
     record_property("said", said)
-    assert 7168 - CONTEXT_MIB < refused_at(said) <= 7168
+    assert_fills(said, 7, CONTEXT_MIB)
     inside = pods.environment(sample, "mps-sample")
     assert inside["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=7168M"
     assert inside["CUDA_MPS_PIPE_DIRECTORY"] == "/run/mpsd/client"
@@ -73,7 +73,7 @@ def test_a_program_has_the_memory_and_the_sms_of_its_share(
         f" {refused_at(said)} MiB"
     )
     assert gib * 1024 - CONTEXT_MIB < free_mib < gib * 1024
-    assert gib * 1024 - CONTEXT_MIB < refused_at(said) < gib * 1024
+    assert_fills(said, gib, CONTEXT_MIB)
     assert (
         gpu["sms"] * percent / 100 - _SMS_GRANULARITY
         < sms

@@ -166,8 +166,6 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class NeighbourJob:
-    """A Job that computes, with short kernels, until it is told to complete."""
-
     pods: Pods
     name: str
 
@@ -181,7 +179,7 @@ class NeighbourJob:
         (found,) = self.pods.cluster.get(
             "pods", "-n", self.pods.namespace, "-l", f"{_MARK}={self.name}"
         )["items"]
-        return str(found["metadata"]["name"])
+        return found["metadata"]["name"]
 
     @property
     def said(self) -> list[Object]:
@@ -253,7 +251,6 @@ class Trial:
         self.neighbour.assert_computes_on()
 
     def _stops(self) -> int:
-        """How many clients of deleted pods this agent has stopped."""
         lines = self.mpsd.logs("agent").splitlines()
         return sum('"client stopped"' in line and '"pod deleted"' in line for line in lines)
 

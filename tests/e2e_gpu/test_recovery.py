@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.cluster import Object
 from tests.e2e.machine import Machine
 from tests.e2e.restarts import Witness
-from tests.e2e.shares import Pods, refused_at, share
+from tests.e2e.shares import Pods, assert_fills, share
 from tests.e2e.waiting import eventually
 from tests.e2e_gpu.installation import CONTEXT_MIB, GpuInstallation
 
@@ -17,7 +17,7 @@ _GIB = 5
 
 
 def _assert_has_its_share(said: list[Object]) -> None:
-    assert _GIB * 1024 - CONTEXT_MIB < refused_at(said) < _GIB * 1024
+    assert_fills(said, _GIB, CONTEXT_MIB)
 
 
 def test_a_fault_ends_who_is_on_its_gpu_and_the_next_one_runs(pods: Pods) -> None:

@@ -82,7 +82,6 @@ def test_everybody_says_so_when_a_daemon_does_not_answer(
 
 @pytest.fixture
 def stopped(mpsd: GpuInstallation, pods: Pods, machine: Machine) -> Iterator[int]:
-    """The pid of a daemon that is stopped: that of the program."""
     pid = mpsd.domain_of(pods.said("seen")[0]["uuid"])["daemonPid"]
     os.kill(pid, signal.SIGSTOP)
     try:

@@ -24,7 +24,7 @@ async def token_of(kube: Kube, world: World, name: str) -> str:
     answer = await kube.create(
         ACCOUNTS, REQUEST | {"metadata": {"name": name}}, world.namespace, "token"
     )
-    return str(answer["status"]["token"])
+    return answer["status"]["token"]
 
 
 async def may_get(kube: Kube, token: str, path: str) -> bool:

@@ -52,7 +52,7 @@ def program(name: str) -> str:
 def promtool(*words: str | Path, said: str = "") -> str:
     """What it says; AssertionError where it finds fault. said: its standard input."""
     argv = [program("promtool"), *map(str, words)]
-    done = subprocess.run(argv, input=said, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(argv, input=said, capture_output=True, text=True, timeout=30)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 

@@ -14,7 +14,7 @@ from tests.prometheus.scraped_cluster import World, world
 from tests.prometheus.server import READERS, WINDOW, prometheus, promtool
 from tests.prometheus.shipped import ALERTS, INSTANCE, PANELS, RECORDED, in_window, measured
 
-pytestmark = needs_cgroups  # by which a process's pod is known
+pytestmark = needs_cgroups
 
 # What the variables of the board stand for while everything is chosen.
 _OF_PROBES = "60s"  # a daemon that serves is asked every 20 s

@@ -43,7 +43,6 @@ Message = dict[str, Any]
 
 
 def entry_of(argv: Sequence[str]) -> tuple[str, str] | None:
-    """The module and the function that this command line runs; None where it cannot be forked."""
     if argv[0] == str(MPSD) or argv[:3] == [sys.executable, "-m", "mpsd"]:
         return "mpsd.cli.main", "main"
     if argv[0] == str(KUBECTL_MPS):
@@ -80,7 +79,6 @@ class Forked:
         environment: Mapping[str, str],
         streams: tuple[int, int],
     ) -> None:
-        """streams: standard output and standard error."""
         self.returncode: int | None = None
         self._line, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         words = argv[3:] if argv[0] == sys.executable else argv[1:]
@@ -132,7 +130,6 @@ class Forked:
 
 @functools.cache
 def _interpreter() -> socket.socket:
-    """The line to this process's interpreter, which ends with it."""
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     command = [sys.executable, "-m", __name__, str(far.fileno())]
     folder = Path(__file__).parents[2]

@@ -239,7 +239,6 @@ class Creator:
     def ask(
         self, method: str, path: str, thing: Object, user: str = "", *, dry: bool = True
     ) -> Answer:
-        """user: in whose name, with the rights of everybody."""
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         if user:
             headers |= {"Impersonate-User": user, "Impersonate-Group": "system:masters"}

@@ -52,9 +52,6 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Judges:
-    """asked: every case of tests/admission. creator: in a namespace where only the policies
-    judge."""
-
     asked: tuple[Asked, ...]
     creator: Creator
 

@@ -60,7 +60,6 @@ def _workloads(cluster: Cluster) -> dict[str, tuple[str, Object]]:
 
 
 def _serve(cluster: Cluster) -> None:
-    """Leaves the configurations as the webhook does that API servers call."""
     patch = [
         {"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Fail"},
         {"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": _BUNDLE},

@@ -28,7 +28,6 @@ def special(
 def write(
     path: Path, tag: str, layer: bytes, command: Sequence[str], environment: Mapping[str, str]
 ) -> None:
-    """layer: a tar. command: what runs unless a pod says otherwise."""
     digest = f"sha256:{hashlib.sha256(layer).hexdigest()}"
     config = {
         "architecture": "amd64",

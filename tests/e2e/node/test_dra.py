@@ -24,7 +24,7 @@ from tests.e2e.claims import (
 from tests.e2e.cluster import Cluster
 from tests.e2e.installation import AGENT, GPUS, MEMORY, UNITS, Installation
 from tests.e2e.machine import Machine, this_machine
-from tests.e2e.shares import CONTEXT_MIB, Pods, refused_at, sample
+from tests.e2e.shares import Pods, assert_fills, sample
 from tests.e2e.versions import needs
 from tests.e2e.waiting import eventually
 
@@ -58,7 +58,7 @@ def test_two_pods_in_two_namespaces_share_a_gpu_and_each_holds_to_its_claim(
     cluster: Cluster, mpsd: Installation, pods: Pods, claims: Claims
 ) -> None:
     first = claims.start("seven", 7, "alloc=9000", threads=30)
-    assert 7168 - CONTEXT_MIB < refused_at(first) <= 7168
+    assert_fills(first, 7)
     inside = pods.environment("seven")
     assert inside["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=7168M"
     assert inside["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "30"
@@ -67,7 +67,7 @@ def test_two_pods_in_two_namespaces_share_a_gpu_and_each_holds_to_its_claim(
     with cluster.namespace() as namespace:
         there = Claims(mpsd, Pods(cluster, namespace, mpsd.image), claims.cdi)
         second = there.start("four", 4, "alloc=9000")
-        assert 4096 - CONTEXT_MIB < refused_at(second) <= 4096
+        assert_fills(second, 4)
         assert second[0]["uuid"] == first[0]["uuid"]
         eventually(lambda: mpsd.granted_mib(namespace) == {"four": 4096}, "the grant of the second")
         assert mpsd.granted_mib(pods.namespace) == {"seven": 7168}
@@ -83,7 +83,7 @@ def test_the_published_sample_runs_unchanged_by_a_claim(
         name = sample(pods)
         assert MEMORY not in json.dumps(pods.get(name)["spec"])
         said = pods.wait_until_holding(name, "mps-sample")
-        assert 7168 - CONTEXT_MIB < refused_at(said) <= 7168
+        assert_fills(said, 7)
         assert pods.environment(name, "mps-sample")["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=7168M"
         eventually(lambda: [grant["memoryMiB"] for grant in claims.grants()] == [7168], "its grant")
         (template,) = cluster.get("resourceclaimtemplates", "-n", pods.namespace)["items"]

@@ -8,7 +8,7 @@ import pytest
 from tests.e2e.cluster import Cluster
 from tests.e2e.helm import Helm
 from tests.e2e.installation import SYSTEM, Installation
-from tests.e2e.shares import CLIENT, CONTEXT_MIB, Pods, refused_at
+from tests.e2e.shares import CLIENT, Pods, assert_fills
 from tests.e2e.waiting import eventually
 
 
@@ -47,6 +47,6 @@ def test_a_program_runs_on_while_helm_takes_over_and_upgrades_and_helms_test_has
     helm.test(timeout=200)
     logs = cluster.do("logs", "job/mps-sample", "-n", SYSTEM).out
     said = [json.loads(line) for line in logs.splitlines() if line.startswith("{")]
-    assert 7 * 1024 - CONTEXT_MIB < refused_at(said) <= 7 * 1024
+    assert_fills(said, 7)
     assert pods.status("runs-on")["containerID"] == before[0]
     assert "running" in pods.status("runs-on")["state"]

@@ -10,7 +10,7 @@ from tests.e2e.cluster import Cluster, Object
 from tests.e2e.installation import AGENT, SYSTEM, Installation
 from tests.e2e.machine import Machine
 from tests.e2e.restarts import Witness
-from tests.e2e.shares import CONTEXT_MIB, Pods, container, refused_at, share
+from tests.e2e.shares import Pods, assert_fills, container, share
 from tests.e2e.versions import pods_outlive_reboot
 from tests.e2e.waiting import eventually
 
@@ -107,7 +107,7 @@ def test_a_container_that_is_started_again_has_its_limit_again(
     pods.run_in("again", "python", "-c", "import os; os.kill(1, 15)")
     eventually(lambda: pods.status("again")["restartCount"] == 1, "started again")
     said = pods.wait_until_holding("again")
-    assert 3072 - CONTEXT_MIB < refused_at(said) <= 3072
+    assert_fills(said, 3)
 
 
 def test_after_a_reboot_no_container_starts_before_its_domain_serves(
@@ -125,7 +125,7 @@ def test_after_a_reboot_no_container_starts_before_its_domain_serves(
         back = "another"  # as its controller makes one
         pods.start(back, _GIB, "alloc=9000")
     said = pods.wait_until_holding(back)
-    assert _GIB * 1024 - CONTEXT_MIB < refused_at(said) <= _GIB * 1024
+    assert_fills(said, _GIB)
     eventually(lambda: mpsd.granted_mib(pods.namespace).get(back) == _GIB * 1024, "its grant")
     eventually(
         lambda: {back} == {witness.name, back} & mpsd.granted_mib(pods.namespace).keys(),

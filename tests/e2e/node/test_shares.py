@@ -4,7 +4,7 @@ The pods of all tests are there at once: 48 clients a GPU are room for six of ei
 """
 
 from tests.e2e.installation import MEMORY, PERCENT, UNITS, Installation
-from tests.e2e.shares import CONTEXT_MIB, Pods, container, refused_at, sample, share
+from tests.e2e.shares import Pods, assert_fills, container, sample, share
 from tests.e2e.waiting import eventually
 
 
@@ -30,7 +30,7 @@ def test_a_container_that_asks_for_more_than_any_gpu_holds_is_refused_in_plain_w
 def test_the_published_sample_runs_under_its_limit(mpsd: Installation, pods: Pods) -> None:
     name = sample(pods)
     said = pods.wait_until_holding(name, "mps-sample")
-    assert 7168 - CONTEXT_MIB < refused_at(said) <= 7168
+    assert_fills(said, 7)
 
     inside = pods.environment(name, "mps-sample")
     assert inside["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=7168M"
@@ -71,7 +71,7 @@ def test_pods_share_a_gpu_at_the_same_time(mpsd: Installation, pods: Pods) -> No
     said = {name: pods.wait_until_holding(name) for name in sizes}
     assert len({lines[0]["uuid"] for lines in said.values()}) == 1, "binpack"
     for name, gib in sizes.items():
-        assert gib * 1024 - CONTEXT_MIB < refused_at(said[name]) <= gib * 1024
+        assert_fills(said[name], gib)
 
     wanted = {name: gib * 1024 for name, gib in sizes.items()}.items()
     eventually(lambda: wanted <= mpsd.granted_mib(pods.namespace).items(), "a grant for each")
@@ -133,7 +133,7 @@ def test_what_an_init_container_asked_for_stays_with_its_pod(
         share("phases", container(mpsd.image, 3, "alloc=9000", "hold"), initContainers=[first])
     )
     said = pods.wait_until_holding("phases")
-    assert 3072 - CONTEXT_MIB < refused_at(said) <= 3072, "the main container has its own limit"
+    assert_fills(said, 3)  # the main container has its own limit
     assert pods.said("phases", "first")[1]["rc"].startswith("0:"), (
         "and the init container had its own"
     )

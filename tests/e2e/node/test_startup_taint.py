@@ -37,7 +37,6 @@ def _taints(cluster: Cluster, node: str) -> set[str]:
 
 
 def _became(cluster: Cluster, kind: str, name: str, condition: str, *where: str) -> str:
-    """When this condition became true, RFC 3339."""
     conditions = cluster.get(kind, name, *where)["status"]["conditions"]
     (when,) = (
         one["lastTransitionTime"]

@@ -11,7 +11,7 @@ from tests.e2e.cluster import Cluster, Object
 from tests.e2e.installation import AGENT, SYSTEM, Installation
 from tests.e2e.machine import Machine
 from tests.e2e.plugins import kubectl_mps
-from tests.e2e.shares import CONTEXT_MIB, Pods, container, refused_at, share
+from tests.e2e.shares import Pods, assert_fills, container, share
 from tests.e2e.versions import needs
 from tests.e2e.waiting import eventually
 
@@ -26,8 +26,8 @@ def test_a_sidecar_keeps_its_memory_beside_that_of_the_main_container(
     pods.create(
         share("sidecar", container(mpsd.image, 3, "alloc=9000", "hold"), initContainers=[side])
     )
-    assert 3072 - CONTEXT_MIB < refused_at(pods.wait_until_holding("sidecar")) <= 3072
-    assert 2048 - CONTEXT_MIB < refused_at(pods.said("sidecar", "side")) <= 2048
+    assert_fills(pods.wait_until_holding("sidecar"), 3)
+    assert_fills(pods.said("sidecar", "side"), 2)
     eventually(lambda: mpsd.granted_mib(pods.namespace).get("sidecar") == 5120, "one grant of both")
 
 
@@ -122,7 +122,7 @@ def test_a_pod_in_a_user_namespace_has_its_limit(
             "mapped", container(mpsd.image, 3, "alloc=9000", "hold"), hostUsers=False, hostIPC=False
         )
         inside.create(pod)
-        assert 3072 - CONTEXT_MIB < refused_at(inside.wait_until_holding("mapped")) <= 3072
+        assert_fills(inside.wait_until_holding("mapped"), 3)
         mapped = inside.run_in("mapped", "cat", "/proc/self/uid_map").split()
         assert mapped[1] != "0", "its root is nobody on the host"
         eventually(lambda: mpsd.granted_mib(exempt).get("mapped") == 3072, "its grant")
@@ -147,7 +147,6 @@ def test_a_container_gets_its_gpu_by_cdi(
 
 @contextmanager
 def _strategy(cluster: Cluster, mpsd: Installation, strategy: str) -> Iterator[None]:
-    """The agents give devices so, and afterwards as they are shipped."""
 
     def roll(setting: str) -> None:
         cluster.do("set", "env", f"daemonset/{AGENT}", "-n", SYSTEM, setting)
@@ -175,7 +174,7 @@ def test_a_static_pod_has_its_limit_and_is_known_by_its_name(
             lambda: cluster.kubectl("get", "pod", name, "-n", pods.namespace).ok,
             "its copy in the API",
         )
-        assert 3072 - CONTEXT_MIB < refused_at(pods.wait_until_holding(name)) <= 3072
+        assert_fills(pods.wait_until_holding(name), 3)
 
         def clients() -> int:
             grants = mpsd.told().get("grants", ())

@@ -46,7 +46,6 @@ def folders_of(pid: int) -> list[Path]:
 
 
 def processes_of(pid: int) -> list[str]:
-    """Command lines and environments that name a folder of it."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         for name in ("cmdline", "environ"):

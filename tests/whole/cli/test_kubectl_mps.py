@@ -117,12 +117,7 @@ def test_a_missing_module_is_answered_with_the_extra_that_brings_it(world: Clust
     )
     environment = os.environ | {"PATH": str(BIN / "nothing")}  # no kubectl
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=30
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert "needs the module urllib3: pip install '.[kubectl]' in a checkout" in done.stderr
@@ -140,7 +135,6 @@ def test_kubectl_finds_it(world: ClusterWorld) -> None:
         capture_output=True,
         text=True,
         timeout=30,
-        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert "default/mps-sample-7xk2p" in done.stdout
@@ -168,7 +162,6 @@ def test_tab_offers_verbs_nodes_and_gpus_through_kubectl_itself(world: ClusterWo
         capture_output=True,
         text=True,
         timeout=30,
-        check=False,
     )
     assert done.stdout == "gpu0\n:4\n"
     world.api.stop()

@@ -125,7 +125,6 @@ def test_what_may_not_be_read_is_not_known_each_with_the_right_that_is_missing(
     send = Access.send
 
     def refuse(access: Access, asked: Ask, deadline_s: float) -> urllib3.BaseHTTPResponse:
-        """As an API server does for who lacks these rights."""
         if asked.resource.plural in {"nodes", "pods"} and not asked.place:
             return urllib3.HTTPResponse(
                 json.dumps({"message": "forbidden: no such right"}).encode(), status=403

@@ -126,7 +126,6 @@ def test_what_cannot_be_upgraded_is_said_before_anything_is_changed(
 
 
 def begun(world: ClusterWorld, tmp_path: Path) -> Program:
-    """An upgrade that waits for the pods on gpu-a1."""
     set_image(world, NEW)
     program = str(Path(sys.executable).parent / "kubectl-mps")
     argv = [program, "upgrade", "--context", "simulated"]

@@ -46,8 +46,6 @@ def masked(lines: list[str]) -> list[str]:
 
 
 class Shell:
-    """One shell for all of them, as a person has."""
-
     def __init__(self, folder: Path) -> None:
         (folder / "mpsd").symlink_to(ROOT / "mpsd")
         self.folder = folder
@@ -67,7 +65,6 @@ class Shell:
         )
 
     def says(self, line: str) -> list[str]:
-        """What it writes before its prompt would come again."""
         assert self.bash.stdin
         assert self.bash.stdout
         self.bash.stdin.write(f"{line}\necho --- done\n")
@@ -76,7 +73,6 @@ class Shell:
         return [said.rstrip("\n") for said in found]
 
     def settled(self, log: Path, line: str) -> bool:
-        """Whether what was put into the background has come up."""
         if " up " in line:
             return "YES" in self.says("mpsd status > /dev/null 2>&1 && echo YES")
         return log.exists() and "alloc_MiB" in log.read_text()

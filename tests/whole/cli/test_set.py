@@ -24,7 +24,6 @@ def done(machine: Machine, program: Program, *words: str) -> Mapping[str, Any]:
 
 
 def ledger(machine: Machine, program: Program) -> tuple[int, int]:
-    """MiB and percent that the ledger holds of its GPU."""
     (card,) = machine.grant_of(program).cards
     return card.memory_mib, card.reserved_percent
 

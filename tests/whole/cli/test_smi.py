@@ -49,7 +49,7 @@ def test_what_is_left_of_each_gpu_is_told_with_its_compute_policy(served: Machin
     assert (nobody.exit_code(), grant.id in nobody.errors) == (1, True)
 
 
-def test_a_watch_shows_it_again_and_outlives_the_agent(served: Machine) -> None:
+def test_a_watch_shows_it_again_until_ctrl_c(served: Machine) -> None:
     watch = smi(served, "-o", "json", "--watch", "0.2")
     eventually(lambda: len(watch.lines) >= 2, "it is shown twice")
     watch.send(signal.SIGINT)
@@ -57,7 +57,6 @@ def test_a_watch_shows_it_again_and_outlives_the_agent(served: Machine) -> None:
 
 
 def completions(machine: Machine, *words: str) -> list[str]:
-    """What a shell is offered for the last word."""
     asked = machine.start([MPSD, TAB, *words])
     assert asked.exit_code() == 0, asked
     return asked.output.split()

@@ -23,7 +23,6 @@ POLICY = {"graces": {"end_drain_s": 1}}
 
 @pytest.fixture
 def neighbour(served: Machine) -> Iterator[Program]:
-    """Who computes on the same GPU, and must do so to the end."""
     made = served.run("--gpu-mem 2", "sim-cuda", "kernel=100", "work")
     made.heard("launches")
     yield made
@@ -43,14 +42,12 @@ def asked(machine: Machine, *words: str | Program) -> Program:
 
 
 def answer(machine: Machine, *words: str | Program) -> list[Mapping[str, Any]]:
-    """What `mpsd stop -o json` says, which must be yes."""
     question = asked(machine, *words, "-o", "json")
     assert question.exit_code() == 0, question
     return json.loads(question.output)
 
 
 def stopped(machine: Machine) -> list[int]:
-    """The pids of the clients that mpsd has stopped."""
     return [line["pid"] for line in machine.part("up").logged("client stopped")]
 
 
@@ -123,7 +120,7 @@ def asked_by_nobody(machine: Machine, program: Program) -> str:
     asks = {"grants": [machine.grant_of(program).id], "grace_s": 5}
     said = machine.answer_to_nobody("/v1/programs/stop", asks)
     (one,) = json.loads(said.partition("\n\n")[2])
-    return str(one["outcome"])
+    return one["outcome"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a process of another user")

@@ -12,7 +12,6 @@ POLICY = {"exclusive_process": False}
 
 
 def row_of(screen: Screen, words: str) -> list[str]:
-    """The words of the first row that has these; empty where none has."""
     return next((line.split() for line in screen.lines if words in line), [])
 
 

@@ -40,7 +40,6 @@ def asked(machine: Machine, *options: object) -> Program:
 
 
 def first_line(machine: Machine, *options: object) -> str:
-    """Of the answer of a machine on which something is wrong."""
     answer = asked(machine, *options)
     assert answer.exit_code() == 1, answer
     assert answer.errors == ""

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from types import ModuleType
+from typing import TypeVar
 
 import pytest
 
 from tests.whole.machine.machine import Machine
+
+AnyMachine = TypeVar("AnyMachine", bound=Machine)
 
 
 @pytest.fixture
@@ -65,7 +68,10 @@ def as_before(shared: Machine) -> None:
 
 def on_machine(gpus: str, *, tried: bool = True) -> Iterator[Machine]:
     """At its end nothing may be left."""
-    made = Machine(gpus, tried=tried)
+    yield from ended(Machine(gpus, tried=tried))
+
+
+def ended(made: AnyMachine) -> Iterator[AnyMachine]:
     try:
         yield made
         made.stop()

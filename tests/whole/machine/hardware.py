@@ -10,6 +10,7 @@ import pytest
 
 from mpsd.bench import cuda_client
 from mpsd.simulator.gpus import MIB
+from tests.whole.machine.conftest import ended
 from tests.whole.machine.machine import Machine, Program
 
 
@@ -79,9 +80,6 @@ def assert_within(machine: AnyMachine, promised_s: float, took_s: float) -> None
 
 
 def here(request: pytest.FixtureRequest) -> Iterator[AnyMachine]:
-    made = RealMachine() if request.config.getoption("--gpu") else SimulatedMachine("A30")
-    try:
-        yield made
-        made.stop()
-    finally:
-        made.destroy()
+    yield from ended(
+        RealMachine() if request.config.getoption("--gpu") else SimulatedMachine("A30")
+    )

@@ -87,7 +87,7 @@ def test_nobody_else_gets_into_a_programs_cgroup(serving: Machine) -> None:
     grant = serving.grant_of(program)
     (cgroup,) = cgroups(grant.id)
     write = ["sh", "-c", f"echo $$ > {cgroup}/cgroup.procs"]
-    assert subprocess.run(write, user=65534, stderr=subprocess.DEVNULL, check=False).returncode
+    assert subprocess.run(write, user=65534, stderr=subprocess.DEVNULL).returncode
 
     borrowed = {"MPSD_GRANT": grant.id, "MPSD_SIMULATION": str(serving.simulation.folder)}
     stranger = serving.start([serving.program("sim-cuda"), "hold"], borrowed)

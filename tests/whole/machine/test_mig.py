@@ -8,7 +8,7 @@ import pytest
 
 from mpsd.model.domain import State
 from mpsd.model.node_report import DomainReport
-from mpsd.platform import local_api, processes
+from mpsd.platform import local_api
 from tests.whole.machine.asking_doctor import first_line, found
 from tests.whole.machine.conftest import as_before
 from tests.whole.machine.machine import Machine, eventually
@@ -41,26 +41,6 @@ def comes(machine: Machine, state: State, name: str) -> DomainReport:
         return []
 
     return eventually(found, f"{name} comes and is {state}")[0]
-
-
-def test_a_gpu_with_two_instances_and_another_are_three_gpus_with_a_daemon_each(
-    served: Machine,
-) -> None:
-    first, second, whole = served.node().gpus
-
-    assert [gpu.label for gpu in (first, second, whole)] == ["gpu0-mig1", "gpu0-mig2", "gpu1"]
-    assert {first.parent, second.parent, whole.parent} == {served.simulation.gpus[0].uuid, ""}
-    assert (first.mig_profile, first.memory_mib, first.sms, first.promised_clients) == (
-        "3g.40gb",
-        40192,
-        42,
-        20,
-    )
-    assert (whole.mig_profile, whole.promised_clients) == ("", 48)
-    for gpu in (first, second, whole):
-        environment = processes.environment_of(served.daemon(gpu.label)) or {}
-        assert environment["CUDA_VISIBLE_DEVICES"] == gpu.uuid
-        assert served.domain(gpu.label).kind == ("alone" if gpu is whole else "instance")
 
 
 def test_a_gpu_with_mig_on_and_no_instance_serves_nothing_and_says_why(served: Machine) -> None:

@@ -16,6 +16,7 @@ from mpsd.model.policy import Response
 from mpsd.model.violations import ViolationKind
 from mpsd.simulator.card import GRAPHICS, MPS_SERVER, OUTSIDE_MPS, ContextClaim
 from mpsd.simulator.gpus import MIB
+from tests.whole.machine.conftest import on_machine
 from tests.whole.machine.machine import Machine, Program, eventually
 
 LIMIT, PIPE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PIPE_DIRECTORY"
@@ -79,13 +80,9 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Watched]:
-    machine = Machine("H200")  # whose contexts show their threads
-    try:
+    for machine in on_machine("H200"):  # whose contexts show their threads
         machine.set_policy(exclusive_process=False, requests={"clients_per_grant": MOST_CLIENTS})
         yield Watched(machine)
-        machine.stop()
-    finally:
-        machine.destroy()
 
 
 @pytest.fixture

@@ -145,6 +145,11 @@ class Cluster(Machine):
     def delete(self, name: str, grace_s: int = 0) -> None:
         self.ask("DELETE", f"{_PODS}/{name}?gracePeriodSeconds={grace_s}")
 
+    def ended(self, *names: str) -> None:
+        for name in names:
+            self.delete(name)
+        eventually(lambda: all(self.is_gone(name) for name in names), f"{names} are gone")
+
     def is_gone(self, name: str) -> bool:
         with suppress(urllib.error.HTTPError):
             self.pod(name)
@@ -154,17 +159,18 @@ class Cluster(Machine):
     def mpsnode(self) -> Object:
         return self.ask("GET", f"/apis/mpsd.io/v1alpha1/mpsnodes/{NODE}")
 
+    def patch(self, path: str, body: Object) -> None:
+        self.ask("PATCH", path, body, "application/merge-patch+json")
+
+    def patch_node(self, body: Object) -> None:
+        self.patch(f"/api/v1/nodes/{NODE}", body)
+
     def cordon(self, *gpus: str) -> None:
         path = f"/apis/mpsd.io/v1alpha1/mpsnodes/{NODE}"
-        self.ask("PATCH", path, {"spec": {"cordoned": list(gpus)}}, "application/merge-patch+json")
+        self.patch(path, {"spec": {"cordoned": list(gpus)}})
 
     def label(self, labels: Mapping[str, str]) -> None:
-        self.ask(
-            "PATCH",
-            f"/api/v1/nodes/{NODE}",
-            {"metadata": {"labels": labels}},
-            "application/merge-patch+json",
-        )
+        self.patch_node({"metadata": {"labels": labels}})
 
     def conditions(self) -> list[Object]:
         """Of the Node, ours among them."""

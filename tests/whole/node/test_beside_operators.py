@@ -2,7 +2,7 @@
 operator's labels."""
 
 from tests.whole.machine.machine import Service, eventually
-from tests.whole.node.cluster import NODE, Cluster, Object, pod
+from tests.whole.node.cluster import Cluster, Object, pod
 
 _TAINT: Object = {"key": "mpsd.io/not-ready", "effect": "NoSchedule"}
 _OTHERS: Object = {"key": "example.com/slow", "effect": "PreferNoSchedule"}
@@ -26,12 +26,7 @@ class Operated(Cluster):
 
     def taint(self, *taints: Object) -> None:
         """As a node group gives them to its new nodes."""
-        self.ask(
-            "PATCH",
-            f"/api/v1/nodes/{NODE}",
-            {"spec": {"taints": [*taints]}},
-            "application/merge-patch+json",
-        )
+        self.patch_node({"spec": {"taints": [*taints]}})
 
     def is_said(self, words: str) -> bool:
         return any(words in one["message"] for one in self.conditions())

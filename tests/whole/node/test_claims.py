@@ -111,7 +111,7 @@ class ClaimCluster(Cluster):
         ]
         made["status"] = {"allocation": {"devices": {"results": results}}, "reservedFor": reserved}
         self.ask("PUT", f"{_CLAIMS}/{name}/status", made)
-        return str(made["metadata"]["uid"])
+        return made["metadata"]["uid"]
 
     def change_capacity(self, name: str, memory: str) -> None:
         claim = self.ask("GET", f"{_CLAIMS}/{name}")
@@ -290,8 +290,7 @@ def test_a_journal_that_cannot_be_read_is_made_again_from_the_api(claims: ClaimC
     claims.agent = claims.start_agent()
     eventually(lambda: claims.granted() == {uid: 7168}, "the grant is known again")
     assert claims.files()
-    claims.delete("share")
-    eventually(lambda: claims.is_gone("share"), "the pod is gone")
+    claims.ended("share")
 
 
 def _left_unreadable(claims: ClaimCluster, start_agent: Callable[[], Service]) -> str:
@@ -314,8 +313,7 @@ def test_kubelet_can_give_up_a_claim_that_nobody_can_read(claims: ClaimCluster) 
     uid = _left_unreadable(claims, claims.start_agent)
     eventually(lambda: claims.unprepare("share", uid) == "", "it is given up")
     assert not claims.granted()
-    claims.delete("share")
-    eventually(lambda: claims.is_gone("share"), "the pod is gone")
+    claims.ended("share")
 
 
 def test_no_pod_starts_in_the_place_of_unreadable_claims(claims: ClaimCluster) -> None:
@@ -329,7 +327,5 @@ def test_no_pod_starts_in_the_place_of_unreadable_claims(claims: ClaimCluster) -
     claims.change_capacity("share", "7Gi")
     claims.program_of("late")
     assert claims.granted()[uid] == 7168
-    claims.delete("late")
-    claims.delete("share")
-    eventually(lambda: claims.is_gone("late") and claims.is_gone("share"), "the pods are gone")
+    claims.ended("late", "share")
     claims.restart_agent()

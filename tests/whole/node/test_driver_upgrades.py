@@ -17,7 +17,7 @@ from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.status.rules.mpsnode import UPGRADE_LABEL
 from tests.manifests.rendering import PLAIN, named
 from tests.whole.machine.machine import Service, eventually
-from tests.whole.node.cluster import MEMORY, NODE, Cluster, pod
+from tests.whole.node.cluster import MEMORY, Cluster, pod
 
 _DAEMON_SETS = {"control": "mps-control-daemon", "agent": "mpsd-agent"}
 _LABEL = "nvidia.com/gpu-driver-upgrade-state"
@@ -26,8 +26,7 @@ _LABEL = "nvidia.com/gpu-driver-upgrade-state"
 class UpgradedNode(Cluster):
     def set_state(self, state: str | None) -> None:
         """None: the operator has removed its label, as where its upgrades are switched off."""
-        patch = {"metadata": {"labels": {_LABEL: state}}}
-        self.ask("PATCH", f"/api/v1/nodes/{NODE}", patch, "application/merge-patch+json")
+        self.patch_node({"metadata": {"labels": {_LABEL: state}}})
 
     def reach(self, state: str) -> None:
         """The state, once the Node's condition names it."""

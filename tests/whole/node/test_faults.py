@@ -4,7 +4,7 @@ from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import NODE, Cluster, PodProgram, pod
 
-pytestmark = needs_cgroups  # by which a process's pod is known
+pytestmark = needs_cgroups
 
 
 POLICY = {"graces": {"command_s": 1, "start_s": 5, "drain_s": 30, "fault_grace_s": 1}}
@@ -67,8 +67,7 @@ def test_a_pod_that_is_killed_in_mid_kernel_is_named_to_whom_it_struck(cluster: 
 
     status = cluster.pod("struck")["status"]
     status["containerStatuses"][0]["state"]["terminated"]["reason"] = "OOMKilled"
-    path = "/api/v1/namespaces/default/pods/struck/status"
-    cluster.ask("PATCH", path, {"status": status}, "application/merge-patch+json")
+    cluster.patch("/api/v1/namespaces/default/pods/struck/status", {"status": status})
 
     said = "killed by SIGKILL (OOMKilled)"
     eventually(lambda: causes() == [("default/struck", said)], "the MPSNode says why")

@@ -14,7 +14,7 @@ from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import MEMORY, Cluster
 from tests.whole.node.test_random_claims import ScheduledCluster
 
-pytestmark = needs_cgroups  # by which a process's pod is known
+pytestmark = needs_cgroups
 
 
 class MixedCluster(ScheduledCluster):
@@ -42,11 +42,6 @@ class MixedCluster(ScheduledCluster):
         """A pod with a claim of its name for a part of a GPU, once it holds it."""
         self.claim(name, deviceClassName="mps.mpsd.io", capacity={"requests": {"memory": "4Gi"}})
         self.program_of(name)
-
-    def ended(self, *names: str) -> None:
-        for name in names:
-            self.delete(name)
-        eventually(lambda: all(self.is_gone(name) for name in names), f"{names} are gone")
 
     def launch_another_agent(self) -> None:
         self.agent.kill()

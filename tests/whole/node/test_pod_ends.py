@@ -20,7 +20,7 @@ from tests.whole.machine.machine import Line, eventually
 from tests.whole.node.cluster import Cluster, Object, PodProgram, container, pod
 from tests.whole.node.test_watchdog import frozen
 
-pytestmark = needs_cgroups  # by which a process's pod is known
+pytestmark = needs_cgroups
 
 _CLIENT = f"{sys.executable} -m mpsd.simulator.cuda_client"
 _COMPUTES = f"{_CLIENT} kernel=100 launch=600"  # with several kernels of 100 ms queued all the time

@@ -29,7 +29,7 @@ from tests.whole.node.cluster import container
 from tests.whole.node.test_claims import DRIVER, ClaimCluster
 from tests.whole.node.test_restarts import cut_the_power
 
-pytestmark = needs_cgroups  # by which a process's pod is known
+pytestmark = needs_cgroups
 
 _API = "/apis/resource.k8s.io/v1"
 _NAMESPACED = f"{_API}/namespaces/default"

@@ -34,8 +34,9 @@ from tests.whole.machine.chaos import (
 )
 from tests.whole.machine.machine import Service, eventually
 from tests.whole.node.cluster import MEMORY, Cluster, Object, pod
+from tests.whole.node.conftest import begun
 
-pytestmark = needs_cgroups  # by which a process's pod is known
+pytestmark = needs_cgroups
 
 GPUS = ("gpu0", "gpu1", "gpu2")
 _ENDED = {"Succeeded", "Failed"}
@@ -306,15 +307,11 @@ def _phase(item: Object) -> str:
 @pytest.fixture(scope="module")
 def shared() -> Iterator[tuple[Cluster, Bystander]]:
     cluster = Cluster("A30x3")
-    try:
-        cluster.set_policy(graces=GRACES)
-        bystander = Bystander(cluster)
-        cluster.begin()
-        yield cluster, bystander
-        cluster.end_programs()
-        cluster.stop()
-    finally:
-        cluster.destroy()
+    cluster.set_policy(graces=GRACES)
+    bystander = Bystander(cluster)
+    for begun_one in begun(cluster):
+        yield begun_one, bystander
+        begun_one.end_programs()
 
 
 @pytest.mark.timeout(4 * IN_THE_END_S)

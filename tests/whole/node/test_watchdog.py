@@ -22,8 +22,9 @@ from mpsd.simulator.gpus import MIB
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import SOON_S, Service, eventually
 from tests.whole.node.cluster import Cluster, Object, PodProgram, pod
+from tests.whole.node.conftest import begun
 
-pytestmark = needs_cgroups  # by which a process's pod is known
+pytestmark = needs_cgroups
 
 LIMIT, PIPE = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "CUDA_MPS_PIPE_DIRECTORY"
 UNITS, TOLERANCE_MIB = 2, 32
@@ -165,14 +166,10 @@ def policy(cluster: Cluster, **actions: str) -> None:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Watched]:
-    cluster = Cluster("A30")
-    try:
-        policy(cluster)
-        cluster.begin()
-        yield Watched(cluster)
-        cluster.stop()
-    finally:
-        cluster.destroy()
+    cluster = Cluster()
+    policy(cluster)
+    for begun_one in begun(cluster):
+        yield Watched(begun_one)
 
 
 @pytest.fixture
