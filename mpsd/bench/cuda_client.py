@@ -181,7 +181,7 @@ def raise_for(result: int) -> None:
         raise CudaError(result)
 
 
-# -- the command line, on whichever device -------------------------------------------------------
+# -- the command line, on whichever device
 
 
 class CannotBegin(Exception):
@@ -445,7 +445,7 @@ def act(client: CudaClient, actions: Sequence[tuple[str, str]]) -> int:
     return 0
 
 
-# -- libcuda -------------------------------------------------------------------------------------
+# -- libcuda
 
 
 class CudaDriver:

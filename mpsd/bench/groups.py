@@ -34,7 +34,7 @@ from mpsd.model.cuda_limit_parser import CLIENT_PRIORITY
 _WINDOWS = 3  # of each measurement whose median counts
 
 
-# -- sharing: the same in each mode; under mpsd as many as a GPU takes -----------------------------
+# -- sharing: the same in each mode; under mpsd as many as a GPU takes
 
 _FEW = (1, 2, 4, 8)
 _MANY = (16, 32, 48)
@@ -78,7 +78,7 @@ def at_once(context: BenchContext, testbed: Testbed, work: WorkKind, programs: i
     return SharingRow(testbed.mode, work, programs, *rates, group.starts_s, cores, mib)
 
 
-# -- priority: requests at a fixed rate beside batch work that fills the GPU, by its priority ----
+# -- priority: requests at a fixed rate beside batch work that fills the GPU, by its priority
 
 _LOAD = 0.2  # of the GPU's time, by the requests
 _AFTER_S = 30.0  # beyond a window, for requests that came in it
@@ -122,7 +122,7 @@ def priority(context: BenchContext) -> Iterator[PriorityRow]:
             testbed.end_programs()
 
 
-# -- shares: the same work under each percentage and two sizes of memory ---------------------------
+# -- shares: the same work under each percentage and two sizes of memory
 
 _SMALL_GIB = 2
 _BESIDE = ((10, 30, 60), (20, 80), (40, 50))
@@ -169,7 +169,7 @@ def shared(
         yield ShareRow(share.percent, share.memory_gib, own[0].sms, beside, work, rate)
 
 
-# -- cost: MPS alone and mpsd in pairs -------------------------------------------------------------
+# -- cost: MPS alone and mpsd in pairs
 # Never both at once; which goes first alternates, since a card warms up.
 
 _COST_LOADS = ((WorkKind.ARITHMETIC, 1), (WorkKind.ARITHMETIC, 4), (WorkKind.SMALL, 4))

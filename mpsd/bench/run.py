@@ -39,7 +39,7 @@ from mpsd.platform.imports import STOP_SIGNALS, Stopped, first_signal_stops
 from mpsd.platform.nvml import Nvml, NvmlFailed
 from mpsd.simulator import own_mpsd
 
-# -- before a run: whether this machine's GPUs are free for it ------------------------------------
+# -- before a run: whether this machine's GPUs are free for it
 
 _DEFAULT_MODE = 0  # of NVML
 _LONGEST_COMMAND = 100
@@ -131,7 +131,7 @@ def require_turns(nvml: Nvml, gpu: Gpu) -> None:
     )
 
 
-# -- the groups ----------------------------------------------------------------------------------
+# -- the groups
 
 
 class BenchRun:
@@ -175,7 +175,7 @@ class BenchRun:
         self.so_far = replace(self.so_far, **added)
 
 
-# -- from the first look to the last record ------------------------------------------------------
+# -- from the first look to the last record
 
 _TEMPORARY = Path("/tmp")  # noqa: S108 - where testbeds are
 

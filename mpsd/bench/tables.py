@@ -67,7 +67,7 @@ def _line(text: str, style: str = "") -> Text:
     return Text(one_line(text), style)
 
 
-# -- claims --------------------------------------------------------------------------------------
+# -- claims
 
 _COLOURS = {
     ClaimVerdict.HOLDS: "green",
@@ -104,7 +104,7 @@ def claim_line(claim: BenchClaim) -> Text:
     )
 
 
-# -- tables --------------------------------------------------------------------------------------
+# -- tables
 
 
 def _rate(value: float) -> str:

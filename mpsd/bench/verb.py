@@ -180,7 +180,7 @@ def _print(found: Benchmark, judged: tuple[BenchClaim, ...], output: Format) -> 
         screen.print(part)
 
 
-# -- files: what --save writes and --show reads --------------------------------------------------
+# -- files: what --save writes and --show reads
 
 _READABLE = 0o644
 _REMEDY = "name a file that `mpsd bench --save FILE.json` or `-o json` has written"

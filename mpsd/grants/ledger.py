@@ -206,7 +206,7 @@ class LocalGrants:
         for path in tuple(self._broken):
             self._load(path)
 
-    # -- grants and their ends --------------------------------------------------------------------
+    # -- grants and their ends
 
     def expect(self, grant_id: str, asks: HostContainerRequest) -> None:
         """What a container asks for this grant, until it is added or `forget` is called."""
@@ -284,7 +284,7 @@ class LocalGrants:
         if watch := self._watches.pop(grant_id, None):
             watch.close()
 
-    # -- queries ----------------------------------------------------------------------------------
+    # -- queries
 
     @property
     def view(self) -> LedgerView:
@@ -352,7 +352,7 @@ class LocalGrants:
     def _containers(self) -> list[ContainerGrant]:
         return [one for one in self._grants.values() if isinstance(one, ContainerGrant)]
 
-    # -- states of containers ---------------------------------------------------------------------
+    # -- states of containers
 
     def settle(self) -> None:
         """Reads the states of the containers that were being made."""

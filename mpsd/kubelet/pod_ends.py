@@ -92,7 +92,7 @@ class PodEnds:
         policy = self.policy()
         return policy.graces.end_drain_s if policy.pod_ends else 0.0
 
-    # -- what is seen of pods ---------------------------------------------------------------------
+    # -- what is seen of pods
 
     def see(self, before: NodePod | None, now: NodePod | None) -> None:
         """None where it is not there."""
@@ -146,7 +146,7 @@ class PodEnds:
         except OSError as error:  # only an agent that is started meanwhile misses it
             self.log.warning("pod ends not recorded", file=str(self.file), reason=str(error))
 
-    # -- what is done -----------------------------------------------------------------------------
+    # -- what is done
 
     def _look_at_once(self) -> None:
         """Waits for no scan: kubelet's first signal comes 10 to 30 ms after the change."""

@@ -78,7 +78,7 @@ def problems_with(
         yield Problem("memory-over-card", where, memory, message, remedy)
 
 
-# -- priorities ----------------------------------------------------------------------------------
+# -- priorities
 
 # of CUDA_MPS_CLIENT_PRIORITY; who is below normal gets what the others leave
 NORMAL = 0

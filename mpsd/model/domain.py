@@ -172,7 +172,7 @@ def restart_delay_s(restarts_in_a_row: int, restarts: "Restarts") -> float:
     return min(restarts.longest_s, restarts.first_s * 2.0 ** min(restarts_in_a_row - 1, 32))
 
 
-# -- which GPUs share a control daemon -----------------------------------------------------------
+# -- which GPUs share a control daemon
 # One that nothing puts beside others has a daemon to itself, so that a fault or a restart stays
 # with it, and a server's limit for ordinal 0 is exact.
 

@@ -353,7 +353,7 @@ class CommandTimes:
     unanswered: int = 0
 
 
-# -- kubelet's calls to the device plugin, by their names in its API ------------------------------
+# -- kubelet's calls to the device plugin, by their names in its API
 
 HELD_BACK_S = 360.0  # kubelet tries a start that was refused again after 5 minutes at most
 

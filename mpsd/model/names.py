@@ -28,14 +28,14 @@ def within_reach(prefix: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
-# -- how often a node reports though nothing has changed -----------------------------------------
+# -- how often a node reports though nothing has changed
 
 HEARTBEAT_S = 300.0  # between two writes of an MPSNode, at most
 STALE_S = 2 * HEARTBEAT_S  # an older report is not believed
 
 CONDITION = "MPSReady"  # of an MPSNode, and of the Node
 
-# -- the names of mpsd and its parts in a cluster, as the chart has them ---------------------------
+# -- the names of mpsd and its parts in a cluster, as the chart has them
 
 NAMESPACE = "mpsd-system"
 # by NAME_LABEL

@@ -124,7 +124,7 @@ def gib(memory_mib: int) -> str:
     return str(tenths // 10) if tenths % 10 == 0 else f"{tenths // 10}.{tenths % 10}"
 
 
-# -- an amount of memory as `mpsd set` takes it: whole MiB, or with a unit -------------------------
+# -- an amount of memory as `mpsd set` takes it: whole MiB, or with a unit
 
 _MEMORY_GRAMMAR = re.compile(r"(?P<number>[0-9]{1,9}(?:\.[0-9]{1,9})?)\s?(?P<unit>Mi|MiB|Gi|GiB)?")
 _MIB_OF_UNIT = {"Mi": 1, "MiB": 1, "Gi": 1024, "GiB": 1024}

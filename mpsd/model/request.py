@@ -16,7 +16,7 @@ from mpsd.model.policy import Policy, Resources
 from mpsd.model.problem import Problem, shown
 from mpsd.model.quantity import QuantityUnit, is_zero, memory_unit, whole_units
 
-# -- how much one request may ask for -------------------------------------------------------------
+# -- how much one request may ask for
 # It is refused here only if no GPU in the facts could ever hold it, or the policy forbids it.
 
 PERCENT = QuantityUnit("percent", 30)

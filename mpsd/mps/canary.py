@@ -131,8 +131,10 @@ class DomainCanary(OwnContexts[Canary | None]):
 
     def is_due(self, policy: Policy, *, in_use: bool) -> bool:
         """Whether it is to be run now, before anything else is set. NvmlFailed."""
-        if self._left_alone or self._task is not None:
-            return not self._left_alone
+        if self._left_alone:
+            return False
+        if self._task is not None:
+            return True
         here = self._here()
         caps = self._tries_caps(policy)
         return canary.is_due(self.result, here, policy.canary, in_use=in_use, tries_cap=caps)
@@ -181,7 +183,7 @@ class DomainCanary(OwnContexts[Canary | None]):
             task.exception()  # retrieved, in case nobody awaits it
         self._on_end()
 
-    # -- what it does -----------------------------------------------------------------------------
+    # -- what it does
 
     async def _run(self, pipe: ControlPipe, policy: Policy) -> Canary | None:
         """None where the daemon has clients, which may not be disturbed."""

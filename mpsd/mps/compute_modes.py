@@ -147,7 +147,7 @@ def set_mode(nvml: Nvml, uuid: str, mode: int) -> bool:
     return True
 
 
-# -- what the last mpsd of a node leaves behind: `mpsd control --release` ------------------------
+# -- what the last mpsd of a node leaves behind: `mpsd control --release`
 
 _COMMAND_S = 2.0  # for a command; no policy is read here
 _NAMES = {0: "DEFAULT", 1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}  # NVML's

@@ -25,7 +25,7 @@ from mpsd.platform import processes, records
 from mpsd.platform.run_directory import DomainFolder, peer_of
 from mpsd.platform.settings import Settings
 
-# -- commands: one process each, as the manual has it ----------------------------------------------
+# -- commands: one process each, as the manual has it
 # Each has a deadline, and every setting is read back.
 
 PROGRAM = "nvidia-cuda-mps-control"
@@ -109,7 +109,7 @@ class ControlPipe:
             raise ControlFailed(f"{which} {set_to} and reads back as {shown}")
 
 
-# -- the process ---------------------------------------------------------------------------------
+# -- the process
 
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
 

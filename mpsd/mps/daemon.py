@@ -131,7 +131,7 @@ class DomainDaemon:
         self.server: ServerStatus | None = None
         self.clients: int | None = None
 
-    # -- its life ---------------------------------------------------------------------------------
+    # -- its life
 
     def adopt(self, recorded: ProcessIdentity | None) -> bool:
         """Takes over the daemon that listens in our directory, or the recorded one if it lives."""
@@ -262,7 +262,7 @@ class DomainDaemon:
         if self._watch:
             self._watch.close()
 
-    # -- its answers and its log ------------------------------------------------------------------
+    # -- its answers and its log
 
     def pipe(self, deadline_s: float) -> ControlPipe:
         return ControlPipe(self._folder.pipe, self._environment, deadline_s)

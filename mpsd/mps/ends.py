@@ -166,7 +166,7 @@ class ClientEnds:
         if draws and asked.spares_displays:
             raise NotKilled("it shows something on a display, and such a process is never ended")
 
-    # -- what goes on -----------------------------------------------------------------------------
+    # -- what goes on
 
     def resume(self) -> None:
         """Goes on with the ends that an earlier mpsd began and did not see through."""
@@ -252,7 +252,7 @@ class ClientEnds:
                 known += self.node.nvml.use_samples(gpu, servers, known[-1][0])
             samples[gpu] = known[-rules.IDLE_SAMPLES :]
 
-    # -- what is done -----------------------------------------------------------------------------
+    # -- what is done
 
     def _stop(self, begun: ClientEnd, pidfd: int, *, is_again: bool = False) -> None:
         """is_again: the last stop does not hold yet, and is sent once more."""

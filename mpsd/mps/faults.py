@@ -71,7 +71,7 @@ class DomainFaults:
         self._heard_s = None
         self._asked = True  # of the next one all clients are seen as they come
 
-    # -- look -------------------------------------------------------------------------------------
+    # -- look
 
     def _hear(self, line: LogLine) -> None:
         if line.event is LogEvent.CLIENT_CONNECTED and line.pid:
@@ -191,7 +191,7 @@ class DomainFaults:
             "fault settled", hit=[one.process.pid for one in now.hit], ended_before=named
         )
 
-    # -- act --------------------------------------------------------------------------------------
+    # -- act
 
     def _end(self, lingering: Iterable[FaultHit]) -> None:
         """SIGKILL for those; the server learns of their end within milliseconds."""

@@ -230,7 +230,7 @@ class MemoryCaps:
             self._act(CapActions(tuple(self._ours.values()), (), {}), root)
         self._files.clear()
 
-    # -- look -------------------------------------------------------------------------------------
+    # -- look
 
     def _drop(self, root: Path) -> None:
         """Forgets cgroups that are gone, limits and all; now and then also what NVML lacks."""
@@ -283,7 +283,7 @@ class MemoryCaps:
             self._pods = _pod_folders(root)
         return self._pods.get(uid)
 
-    # -- act --------------------------------------------------------------------------------------
+    # -- act
 
     def _act(self, actions: CapActions, root: Path) -> dict[tuple[str, int, str], str]:
         """By place, why a limit could not be set."""

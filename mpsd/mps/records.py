@@ -240,7 +240,7 @@ def _stamp(path: Path) -> tuple[int, ...]:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-# -- which domains there are to be ---------------------------------------------------------------
+# -- which domains there are to be
 
 # after its last grant, before a joined domain is divided though nobody wants one of its GPUs alone
 _IDLE_S = 10.0
@@ -340,7 +340,7 @@ class NodeDomains:
         """Whether `mpsd control` ends it. One without GPUs stays until its programs have ended."""
         return self.replaced(record) and (record.state in ENDED or not self.is_gone(record))
 
-    # -- for the agent alone ----------------------------------------------------------------------
+    # -- for the agent alone
 
     def keep(self) -> None:
         """Writes them again where the file was changed, removed or cannot be read. OSError."""

@@ -158,7 +158,7 @@ class DomainSupervisor:
                 await self._wake.wait()
         self._wake.clear()
 
-    # -- look -------------------------------------------------------------------------------------
+    # -- look
 
     async def _look(self) -> DaemonView:
         state = self.record.state
@@ -209,7 +209,7 @@ class DomainSupervisor:
             return _STOPPING_PROBE_S
         return _PROBE_S[self.record.state]
 
-    # -- what prevents it from serving -------------------------------------------------------------
+    # -- what prevents it from serving
 
     def _obstacle(self, policy: Policy) -> str:
         """Why no daemon of ours can serve here, with the remedy; empty where one can."""
@@ -257,7 +257,7 @@ class DomainSupervisor:
         ours = processes.descendants_of(daemon.pid)
         return [pid for pid in others if pid not in ours]
 
-    # -- act --------------------------------------------------------------------------------------
+    # -- act
 
     def _enter(self, state: State, seen: DaemonView) -> None:
         self._set_gate(state)

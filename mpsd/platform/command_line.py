@@ -79,7 +79,7 @@ def takes(
     return decorate
 
 
-# -- the values of options -----------------------------------------------------------------------
+# -- the values of options
 
 
 class OneOf:
@@ -123,7 +123,7 @@ def choices_of(one: Option) -> Sequence[str]:
     return tuple(one.how.get("choices", ()))
 
 
-# -- options of several commands -----------------------------------------------------------------
+# -- options of several commands
 
 RUN_DIR = setting_option("run_dir", RUN_DIRECTORY)
 LIMITS = setting_option("limits", LIMITS_DIRECTORY)
@@ -135,7 +135,7 @@ VERSION = option(
 )
 
 
-# -- one command ---------------------------------------------------------------------------------
+# -- one command
 
 
 class _Help(HelpFormatter):
@@ -199,7 +199,7 @@ def run_command(program: str, command: Command, words: Sequence[str]) -> None:
         command(**read(program, command, words))
 
 
-# -- programs of several commands ----------------------------------------------------------------
+# -- programs of several commands
 
 
 class Verb(NamedTuple):

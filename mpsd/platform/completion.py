@@ -46,7 +46,7 @@ def script(program: str, shell: str) -> str:
     return text.replace("PROGRAM", program).replace("NAME", name).replace("TAB", TAB)
 
 
-# -- what may follow -----------------------------------------------------------------------------
+# -- what may follow
 
 
 def offered(program: Program, words: Sequence[str]) -> Iterator[str]:

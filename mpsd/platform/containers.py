@@ -268,7 +268,7 @@ def _is_in(pid: int, made: Cgroup) -> bool:
     return any(map(made.holds, cgroups_in(_cgroup(pid))))
 
 
-# -- the states that runc and crun keep, which name a container's first process ------------------
+# -- the states that runc and crun keep, which name a container's first process
 # A state that cannot be read is never taken for a container that is not there.
 
 _LARGEST = 16 * 1024**2  # bytes; a state of runc holds the whole configuration

@@ -47,7 +47,7 @@ def unswept() -> Iterator[None]:
         gc.enable()
 
 
-# -- signals that stop a verb with much to clean up ------------------------------------------------
+# -- signals that stop a verb with much to clean up
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

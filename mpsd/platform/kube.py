@@ -217,7 +217,7 @@ async def within(deadline_s: float, ask: Ask) -> AsyncIterator[None]:
         raise Unavailable(f"{ask}: no answer from the Kubernetes API in {deadline_s:g} s") from None
 
 
-# -- calls ---------------------------------------------------------------------------------------
+# -- calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +396,7 @@ class Kube:
         return answer
 
 
-# -- kinds of objects ----------------------------------------------------------------------------
+# -- kinds of objects
 
 
 @dataclass(frozen=True, slots=True)

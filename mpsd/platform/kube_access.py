@@ -81,7 +81,7 @@ def namespace_of_user(
     return "default"
 
 
-# -- what is read here ---------------------------------------------------------------------------
+# -- what is read here
 
 
 class TokenFile:
@@ -175,7 +175,7 @@ def _pool(cert_reqs: str = "CERT_REQUIRED", **how: Any) -> urllib3.PoolManager:
     return urllib3.PoolManager(maxsize=_CONNECTIONS, cert_reqs=cert_reqs, **how)
 
 
-# -- by the package ------------------------------------------------------------------------------
+# -- by the package
 
 
 def _by_package(load: Callable[..., Any]) -> Access:
@@ -204,7 +204,7 @@ def _by_package(load: Callable[..., Any]) -> Access:
     return Access(configuration.host, pool, authorization)
 
 
-# -- the choice of a person ----------------------------------------------------------------------
+# -- the choice of a person
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class Selection:
     fields: type[Any] | None = None
 
 
-# -- watches -------------------------------------------------------------------------------------
+# -- watches
 
 
 class ChangeKind(StrEnum):
@@ -151,7 +151,7 @@ class _Watch:
         self._calls.put(run)
         return asyncio.wrap_future(call)
 
-    # -- in the thread ----------------------------------------------------------------------------
+    # -- in the thread
 
     def _call_each(self) -> None:
         while act := self._calls.get():
@@ -215,7 +215,7 @@ async def watch(
         under_way.close()
 
 
-# -- mirrors -------------------------------------------------------------------------------------
+# -- mirrors
 
 
 class Mirror(Generic[T]):

@@ -148,7 +148,7 @@ class Listener:
         if was_open and isinstance(self._where, UnixPath):
             self._where.path.unlink(missing_ok=True)
 
-    # -- connections ------------------------------------------------------------------------------
+    # -- connections
 
     def _listen(self, listening: socket.socket) -> None:
         if listening is self._socket:
@@ -319,7 +319,7 @@ def tls_context(client_authorities: str = "") -> ssl.SSLContext:
     return context
 
 
-# -- requests and answers ------------------------------------------------------------------------
+# -- requests and answers
 
 
 def peer(request: web.Request) -> Peer | None:

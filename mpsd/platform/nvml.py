@@ -259,7 +259,7 @@ class Nvml:
         """Of a whole GPU. With MIG on it cannot be EXCLUSIVE_PROCESS (NVIDIA/DCGM#82)."""
         self._ask("nvmlDeviceSetComputeMode", self._handle(uuid), mode)
 
-    # -- memory limits of a cgroup -----------------------------------------------------------------
+    # -- memory limits of a cgroup
     # nvml.h of release 615: nvmlSetMemoryLimits_v1_t; documented, not observed.
 
     def has_memory_limits(self, uuid: str, cgroup: Path) -> bool:

@@ -147,7 +147,7 @@ class ReadersPort:
         where = {"address": one.address, "port": server.port}
         self._log.info("serving readers", **where, tls=settings.context is not None, readers=who)
 
-    # -- the certificate --------------------------------------------------------------------------
+    # -- the certificate
 
     async def _show_certificate(self) -> None:
         """UnusableCertificate where the folder's cannot be used."""
@@ -175,7 +175,7 @@ class ReadersPort:
                     trouble = str(error)
                     self._log.warning("certificate for readers cannot be used", reason=trouble)
 
-    # -- requests ---------------------------------------------------------------------------------
+    # -- requests
 
     def _for_reviewed(self, route: str, handler: Handler, reviewer: TokenReviewer) -> Handler:
         path = route.split()[1]

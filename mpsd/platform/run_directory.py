@@ -179,7 +179,7 @@ def peer_of(connection: Any) -> Peer:
     return Peer(pid, uid)
 
 
-# -- the files of a domain -----------------------------------------------------------------------
+# -- the files of a domain
 
 LONGEST_SOCKET_PATH = 107  # sun_path of unix(7), without its closing zero
 

@@ -66,7 +66,7 @@ def refuse(problems: Iterable[Problem]) -> None:
         raise InvalidInput("settings", found)
 
 
-# -- what turns text into values -----------------------------------------------------------------
+# -- what turns text into values
 
 
 def port(text: str) -> int:
@@ -112,7 +112,7 @@ def log_format(text: str) -> str:
     return text or "auto"
 
 
-# -- a node's processes: `up`, `control`, `agent`, and those that ask them -----------------------
+# -- a node's processes: `up`, `control`, `agent`, and those that ask them
 
 
 def _run_directory(text: str) -> Path:
@@ -217,7 +217,7 @@ def settings(
     return Settings(by_default=not asked, engines=sockets if of_docker else ENGINES, **read)
 
 
-# -- where readers are served: `up`, `agent` and `scheduler` -------------------------------------
+# -- where readers are served: `up`, `agent` and `scheduler`
 #
 # Nothing is served on a network where nobody can be asked who may read.
 

@@ -23,7 +23,7 @@ from mpsd.platform.imports import INTERRUPTED
 if TYPE_CHECKING:  # only a watch draws over what it drew
     from rich.live import Live
 
-# -- a screen with keys ---------------------------------------------------------------------------
+# -- a screen with keys
 
 # another screen, without a cursor; and back
 _ENTER = "\x1b[?1049h\x1b[?25l"
@@ -121,7 +121,7 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-# -- a status, once or again at every change -----------------------------------------------------
+# -- a status, once or again at every change
 
 WIDEST = 1000  # of tables: a terminal folds longer lines, as with kubectl's
 

@@ -144,7 +144,7 @@ def _too_deep(mark: Any) -> Problem:
     return Problem("yaml-too-deep", _place(mark), "", message, "check the brackets")
 
 
-# -- bounds --------------------------------------------------------------------------------------
+# -- bounds
 
 
 class _BrokenDocument(Exception):
@@ -209,7 +209,7 @@ def _check_anchor(event: yaml.NodeEvent, anchored: Mapping[str | None, int | Non
         raise _broken("yaml-tag", event, "!", "is a tag without a name", "write text in quotes")
 
 
-# -- values --------------------------------------------------------------------------------------
+# -- values
 
 
 class _Loader(_SafeLoader):

@@ -21,7 +21,7 @@ from typing import Final, Generic, TypeVar
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.kernel_queue import KernelQueue
 
-# -- CUDA driver results, as `code:NAME` ----------------------------------------------------------
+# -- CUDA driver results, as `code:NAME`
 # Source: CUDA driver API, CUresult; only those that clients were seen to get, or that a compute
 # mode gives.
 

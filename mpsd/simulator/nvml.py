@@ -207,7 +207,7 @@ class SimulatedNvml:
     def nvmlDeviceGetName(self, handle: Handle) -> str:
         return self._gpu(handle).name
 
-    # -- MIG: nvml.h (documented, not observed) ---------------------------------------------------
+    # -- MIG: nvml.h (documented, not observed)
 
     def nvmlDeviceGetMigMode(self, device: Handle) -> list[int]:
         """[current, pending]; before compute capability 8.0 there is none."""
@@ -298,7 +298,7 @@ class SimulatedNvml:
             raise NVMLError_InvalidArgument
         return self._card(handle)
 
-    # -- memory limits of cgroups: nvml.h of release 615 (documented, not observed) ---------------
+    # -- memory limits of cgroups: nvml.h of release 615 (documented, not observed)
 
     def nvmlDeviceSetMemoryLimits_v1(self, device: Handle, limits: SetMemoryLimits) -> None:
         self._require_memory_limits(device)

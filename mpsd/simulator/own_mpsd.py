@@ -107,7 +107,7 @@ class OwnMpsd:
         return self._up.wait(deadline_s)
 
 
-# -- what a demo or measurement may leave behind: processes, cgroups, a folder ---------------------
+# -- what a demo or measurement may leave behind: processes, cgroups, a folder
 # Whatever it starts descends from it, even after its parent has ended, so nothing can get lost.
 
 _BECOME_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)

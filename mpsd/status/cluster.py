@@ -97,7 +97,7 @@ def _there(name: str, known: Sequence[str] | None) -> str:
     return f"name one of {shortened([*dict.fromkeys([*near, *sorted(known)])], _MOST_NAMED)}"
 
 
-# -- watching --
+# -- watching
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ async def _picture(
     return Picture(status, None, None, gone)
 
 
-# -- the policy --
+# -- the policy
 
 OF_CLUSTER = f"ConfigMap {NAMESPACE}/{LIMITS}"
 SHIPPED = "shipped with this mpsd"

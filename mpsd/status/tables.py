@@ -156,7 +156,7 @@ def part_of(part_mib: int | None, whole_mib: int | None) -> str:
     return f"{_without_unit(part_mib)}/{_without_unit(whole_mib)} GiB"
 
 
-# -- GPUs --
+# -- GPUs
 
 _COLOURS = {State.READY.value: "green"} | {
     state.value: "yellow" for state in (State.STARTING, *DRAINS)
@@ -195,7 +195,7 @@ CLUSTER_GPU_COLUMNS: tuple[Column[ServedGpu], ...] = (
     *GPU_COLUMNS,
 )
 
-# -- grants --
+# -- grants
 
 
 def _each(grant: GrantReport, amount: str) -> str:
@@ -261,7 +261,7 @@ CLUSTER_POD_COLUMNS: tuple[Column[PlacedGrant], ...] = (
 )
 
 
-# -- nodes --
+# -- nodes
 
 
 _NO_CONDITION = ConditionReport(status=Truth.UNKNOWN)
@@ -345,7 +345,7 @@ def node_table(nodes: "Iterable[ClusterNode]", now: float, *, wide: bool) -> Tex
     return table(columns, nodes, wide=wide)
 
 
-# -- domains --
+# -- domains
 
 
 def domain_lines(domain: DomainReport, now: float) -> Iterator[str]:
@@ -384,7 +384,7 @@ def clock(seconds: float) -> str:
         return "?"
 
 
-# -- faults and violations --
+# -- faults and violations
 
 _LONGEST = 1000
 

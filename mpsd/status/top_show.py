@@ -80,7 +80,7 @@ def _seen(look: Callable[[], Top], last: Top) -> Top:
         return replace(last, away=str(away), away_since=last.away_since or time.time())
 
 
-# -- what is shown --
+# -- what is shown
 
 
 def _used(row: TopUser) -> str | Text:
@@ -161,7 +161,7 @@ def _sentences(top: Top) -> Iterator[str]:
     yield from map(one_line, top.notes)
 
 
-# -- without a terminal --
+# -- without a terminal
 
 
 def _below_each_other(asked: TopOptions, look: Callable[[], Top], first: Top) -> None:
@@ -190,7 +190,7 @@ def _print(top: Top, asked: TopOptions) -> None:
     sys.stdout.flush()
 
 
-# -- on a terminal --
+# -- on a terminal
 
 
 @dataclass(frozen=True, slots=True)

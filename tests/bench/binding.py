@@ -176,7 +176,7 @@ async def _each(count: int, act: Callable[[int], Awaitable[object]]) -> None:
     await asyncio.gather(*(some() for _ in range(_AT_ONCE)))
 
 
-# -- programs ------------------------------------------------------------------------------------
+# -- programs
 
 
 @contextmanager

@@ -238,7 +238,7 @@ def test_gpus_are_not_joined_for_a_claim_so_that_several_wait_for_a_domain(
     assert answer(cluster, "apart")["why"] == "claim-impossible"
 
 
-# -- `mpsd explain -f` ---------------------------------------------------------------------------
+# -- `mpsd explain -f`
 
 _TEMPLATE = """
 apiVersion: resource.k8s.io/v1

@@ -177,7 +177,7 @@ def test_machines_get_what_would_be_done_and_what_was(root: Path) -> None:
     assert (again["changed"], again["to_do"]) == (False, [])
 
 
-# -- what the engines say ------------------------------------------------------------------------
+# -- what the engines say
 
 
 def engine_program(name: str) -> str:

@@ -92,7 +92,7 @@ def test_an_end_is_over_some_time_after_its_pod_was_removed() -> None:
     assert is_over(end, SEEN_S + REMOVED_S)
 
 
-# -- any order of events -------------------------------------------------------------------------
+# -- any order of events
 
 _PODS = tuple(PodName("default", f"pod-{n}", f"uid-{n}") for n in range(3))
 _SCAN_S = 0.2

@@ -136,7 +136,7 @@ def test_whoever_shares_a_claim_cannot_hide_it_behind_what_else_is_in_the_pod() 
     assert found.claims == ("share",)
 
 
-# -- a cluster in which everything is late, and the guesses are wrong ----------------------------
+# -- a cluster in which everything is late, and the guesses are wrong
 
 KINDS = {
     "granted": lambda: container(mem=3),

@@ -194,7 +194,7 @@ def test_a_given_secret_serves_the_webhook_which_then_has_no_rights_to_secrets()
     assert not {"Role", "RoleBinding", "Certificate", "Issuer"} & {*kinds}
 
 
-# -- the policy --
+# -- the policy
 
 
 def test_the_policy_is_the_shipped_one_and_a_field_that_is_set_changes_alone() -> None:
@@ -264,7 +264,7 @@ def test_the_expressions_of_admission_policies_have_the_lists_and_names_of_the_p
             assert by_name["values"] == ["ours"]
 
 
-# -- the sample Job, and what is said at the end --
+# -- the sample Job, and what is said at the end
 
 _CLAIMS = {"dra": {"enabled": True}}
 

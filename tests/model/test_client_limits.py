@@ -92,7 +92,7 @@ def test_no_context_fits_under_the_limit_that_denies() -> None:
     assert all(row.context_cost_mib(row.sm_minimum) > DENY_MIB for row in FACTS.capabilities)
 
 
-# -- priorities ----------------------------------------------------------------------------------
+# -- priorities
 
 BY_CLASS, BY_ANNOTATION = GpuPriority("priority-class", -5), GpuPriority("annotation", -5)
 

@@ -157,7 +157,7 @@ def test_only_what_failed_in_this_boot_under_this_driver_stands_in_the_way() -> 
         assert canary.obstacle(of("bad"), HERE, rule) == ""
 
 
-# -- what a client said --------------------------------------------------------------------------
+# -- what a client said
 
 LINE = {
     "pid": 7,

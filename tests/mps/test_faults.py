@@ -95,7 +95,7 @@ def read_all(lines: Sequence[LogLine]) -> Reading:
     return reading
 
 
-# -- the log -------------------------------------------------------------------------------------
+# -- the log
 
 
 def test_the_real_log_names_both_that_were_hit_and_no_device() -> None:
@@ -135,7 +135,7 @@ def test_a_number_counts_only_below_its_heading() -> None:
     assert read_all([heading, number, other, replace(number, pid=8)]).pids == {7}
 
 
-# -- what confirms a fault, and who caused it ----------------------------------------------------
+# -- what confirms a fault, and who caused it
 
 SEEN_S = 1000.0  # when a fault was noticed, in seconds of CLOCK_BOOTTIME
 KILL, TERM, ABRT, EXIT = 9, 15, 6, 0
@@ -379,7 +379,7 @@ def test_a_record_keeps_a_program_with_its_script_and_no_argument(
     assert faults.recorded_command(command) == recorded
 
 
-# -- healing -------------------------------------------------------------------------------------
+# -- healing
 
 
 def test_nobody_is_ended_within_the_grace_and_those_who_linger_are_after_it() -> None:
@@ -450,7 +450,7 @@ def test_only_the_last_faults_are_remembered() -> None:
     assert [one.at - NOW for one in known] == list(range(4, 20))
 
 
-# -- who was there -------------------------------------------------------------------------------
+# -- who was there
 
 
 def test_whoever_each_of_the_last_faults_hit_is_suspect_with_their_number() -> None:

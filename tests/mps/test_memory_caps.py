@@ -42,7 +42,7 @@ from tests.model.worlds import grant as granted
 FACTS = load_limits(None).facts
 POD = "0b1c2d3e-0000-4000-8000-00000000000a"
 
-# -- what is decided ------------------------------------------------------------------------------
+# -- what is decided
 
 uuids = st.sampled_from(["GPU-a", "GPU-b"])
 found_cgroups = st.builds(
@@ -183,7 +183,7 @@ def test_the_canary_believes_what_its_client_saw() -> None:
     assert cap_problem(gpu, Broken("was killed by signal 9")).endswith("was killed by signal 9")
 
 
-# -- what is done, on the simulator's NVML and a folder in the place of the cgroups --------------
+# -- what is done, on the simulator's NVML and a folder in the place of the cgroups
 
 
 @pytest.fixture

@@ -138,7 +138,7 @@ def test_a_text_made_to_be_slow_is_not(unit: str) -> None:
     assert isinstance(daemon_log_kept(text), str)
 
 
-# -- parts and index -----------------------------------------------------------------------------
+# -- parts and index
 
 
 @given(st.text(max_size=400), st.integers(0, 300))

@@ -189,7 +189,7 @@ def test_control_ahead_of_the_agent_is_found_and_nothing_else(
     assert verdict("version-skew", mpsnodes=[node]) == verdict_of_it
 
 
-# -- resource claims -----------------------------------------------------------------------------
+# -- resource claims
 
 
 @pytest.mark.parametrize("check", ["claims-unsupported", "slice-stale"])

@@ -150,7 +150,7 @@ def test_notes_alone_are_no_failure() -> None:
     assert not diagnose(replace(WELL, default_pipe=True, uvm=False), NODE_CHECKS).is_well
 
 
-# -- the order -----------------------------------------------------------------------------------
+# -- the order
 
 
 def row(number: int, severity: Severity, verdict: CheckVerdict) -> Check[Any]:
@@ -204,7 +204,7 @@ def test_of_things_that_are_not_known_the_unknown_one_is_said_and_not_that_there
         list(each(facts, facts.__getitem__))
 
 
-# -- what is broken ------------------------------------------------------------------------------
+# -- what is broken
 
 (GPU,) = WELL.gpus  # type: ignore[misc]  # known here
 RUN: RunDirectorySeen = WELL.run_directory  # type: ignore[assignment]  # known here
@@ -342,7 +342,7 @@ def test_a_daemon_whose_folder_was_removed_is_killed_by_its_pid_for_nobody_can_c
     assert "mpsd did not start it; stop it (kill 99)" in foreign
 
 
-# -- the launcher, read back ---------------------------------------------------------------------
+# -- the launcher, read back
 
 ASCII = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1)
 PATHS = ASCII.map(lambda text: f"/{text}")

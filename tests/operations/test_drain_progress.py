@@ -110,7 +110,7 @@ def test_the_words_that_withdraw_a_drain_withdraw_that_and_nothing_else(
     )
 
 
-# -- eviction ------------------------------------------------------------------------------------
+# -- eviction
 
 HOLDER = next(pod for pod in node().pods or () if pod.name == "train-1")
 JOB = [{"kind": "Job", "name": "train", "controller": True}]

@@ -241,7 +241,7 @@ def test_a_node_is_due_again_once_the_daemon_set_has_changed() -> None:
     assert is_due(done, replace(CONTROL, revision="r3"))
 
 
-# -- the DaemonSet and its pods ------------------------------------------------------------------
+# -- the DaemonSet and its pods
 
 OWNER = [{"uid": "ds", "controller": True}]
 

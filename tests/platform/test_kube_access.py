@@ -183,7 +183,7 @@ def test_what_the_package_reads_works_too(kubeconfig: dict[str, Any], tmp_path: 
     assert name_of(open_kube(written(kubeconfig, tmp_path))) == "b"
 
 
-# -- what kubectl would ask ----------------------------------------------------------------------
+# -- what kubectl would ask
 
 PORTS = {"a": 1, "b": 2, "c": 3}  # where nobody listens
 

@@ -75,7 +75,7 @@ def named(name: str, **data: str) -> Object:
     return {"metadata": {"name": name, "labels": {"mirrored": "yes"}}, "data": data}
 
 
-# -- watches -------------------------------------------------------------------------------------
+# -- watches
 
 
 def test_a_watch_that_is_left_ends_its_thread_whatever_it_waits_for(ask: Ask) -> None:
@@ -174,7 +174,7 @@ def test_a_server_that_hangs_with_its_connections_open_is_away_soon_and_a_quiet_
         asyncio.run(main())
 
 
-# -- mirrors -------------------------------------------------------------------------------------
+# -- mirrors
 
 
 class Mirrored:

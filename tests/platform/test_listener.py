@@ -433,7 +433,7 @@ def test_a_request_that_fails_for_want_of_descriptors_is_answered_so_and_logged_
     assert (said.out + said.err).count("tried again later") == 1
 
 
-# -- Unix sockets --------------------------------------------------------------------------------
+# -- Unix sockets
 
 
 def serve_while(path: Path, act: Callable[[], object]) -> object:

@@ -152,7 +152,7 @@ def test_the_newest_sample_counts_and_one_that_cannot_be_is_no_number(node: Simu
     nvml.close()
 
 
-# -- MIG -----------------------------------------------------------------------------------------
+# -- MIG
 
 
 @pytest.fixture

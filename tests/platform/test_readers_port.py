@@ -285,7 +285,7 @@ def test_an_address_that_others_reach_is_not_opened_where_nobody_can_be_asked() 
     asyncio.run(main())
 
 
-# -- certificates --------------------------------------------------------------------------------
+# -- certificates
 
 AUTHORITY = new_authority("test", time.time(), 3600)
 

@@ -107,7 +107,7 @@ class Prometheus:
         new.write_text(text)
         new.replace(self._folder / name)
 
-    # -- what it says -----------------------------------------------------------------------------
+    # -- what it says
 
     def query(self, text: str) -> list[Sample]:
         """AssertionError with its words where it is none."""
@@ -136,7 +136,7 @@ class Prometheus:
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{parameters}: {error.read().decode()}") from None
 
-    # -- until ------------------------------------------------------------------------------------
+    # -- until
 
     def until_up(self, targets: int) -> None:
         wait_until(

@@ -85,7 +85,7 @@ def test_the_program_takes_our_manifests_from_kubectl_and_shows_an_mpsnode_in_co
         assert row.split()[:7] == ["node1", "True", "AllServe", "8x", "NVIDIA", "H200", "8/8"]
 
 
-# -- what a test may do to it --------------------------------------------------------------------
+# -- what a test may do to it
 
 
 async def look(kube: Kube) -> Object:

@@ -54,7 +54,7 @@ def test_by_name_rows_stay_where_they_are_whatever_they_use() -> None:
     assert [one.name for one in Top(0.0, (), users, ()).ordered(Sort.NAME).users] == ["a", "b", "c"]
 
 
-# -- one machine --
+# -- one machine
 
 
 def seen(used_mib: int | None, *, on_mps: bool = True, of: str | None = "a") -> Client:
@@ -101,7 +101,7 @@ def test_a_grant_of_several_gpus_has_a_row_on_each() -> None:
     assert [one.label for one in node_top(node_report(world, POLICY)).users] == ["gpu0", "gpu1"]
 
 
-# -- a cluster --
+# -- a cluster
 
 
 def test_a_cluster_tells_all_but_how_busy_the_sms_are_and_says_so() -> None:

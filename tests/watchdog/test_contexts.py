@@ -134,7 +134,7 @@ def test_only_grants_are_looked_at_that_could_show_it(
     assert shows_lifted(grant, {H200.uuid: replace(H200, capability=capability)}) is shows
 
 
-# -- two scans -----------------------------------------------------------------------------------
+# -- two scans
 
 
 def seen(used_mib: int = 516, kib: int = 6144, grant: Grant = CAPPED) -> Client:
@@ -167,7 +167,7 @@ def test_it_is_reported_once_and_stays_so() -> None:
     assert "129 SMs of gpu0 or more, and 30 % of them are 38" in violation.message
 
 
-# -- the address space ---------------------------------------------------------------------------
+# -- the address space
 
 BEFORE = (
     b"00400000-00420000 r--p 00000000 fe:00 79246                             "

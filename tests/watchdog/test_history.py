@@ -131,7 +131,7 @@ def test_a_full_node_where_everybody_does_everything_stays_small() -> None:
     )
 
 
-# -- when it is written --------------------------------------------------------------------------
+# -- when it is written
 
 acts = st.lists(
     st.tuples(

@@ -32,7 +32,7 @@ A, B = pod_grant("a"), pod_grant("b")
 STRANGER = PodName("default", "stranger", "stranger-uid")
 
 
-# -- pods that share a claim ---------------------------------------------------------------------
+# -- pods that share a claim
 
 FIRST, SECOND = PodName("default", "first", "first-uid"), PodName("default", "second", "second-uid")
 SHARED = ClaimGrant(
@@ -67,7 +67,7 @@ def test_a_violation_of_a_claim_of_one_pod_names_it_too_and_one_of_no_claim_name
         assert ("claim default/share" in one.message) is names_it
 
 
-# -- memory --------------------------------------------------------------------------------------
+# -- memory
 
 
 def test_processes_that_are_each_within_and_over_together_are_contained() -> None:
@@ -226,7 +226,7 @@ def _sum(clients: Sequence[Client]) -> int:
     return sum(one.used_mib or 0 for one in clients)
 
 
-# -- where they are not allowed ------------------------------------------------------------------
+# -- where they are not allowed
 
 
 def test_a_process_beside_mps_is_ended_at_the_second_look() -> None:
@@ -341,7 +341,7 @@ def test_by_the_shipped_actions_nobody_is_ended_who_has_no_pod_and_no_grant(
         )
 
 
-# -- how many they are, and what they were started with ------------------------------------------
+# -- how many they are, and what they were started with
 
 
 def test_of_too_many_processes_the_newest_are_too_many() -> None:

@@ -146,7 +146,7 @@ def _interpreter() -> socket.socket:
     return near
 
 
-# -- in the interpreter --------------------------------------------------------------------------
+# -- in the interpreter
 
 
 def main(asks: socket.socket) -> None:

@@ -45,7 +45,7 @@ def node_events(before: NodeView | None, now: NodeView, node: str) -> tuple[Even
     return tuple(found)
 
 
-# -- faults --------------------------------------------------------------------------------------
+# -- faults
 
 _Hit = Counter[str | None]  # processes by the uid of their pod; None: of no pod
 
@@ -159,7 +159,7 @@ def _hit_by_pod(fault: Fault, clients: Mapping[int, str | None]) -> _Hit:
     return Counter(recorded.get(pid) or clients.get(pid) for pid in fault.pids)
 
 
-# -- states of domains ---------------------------------------------------------------------------
+# -- states of domains
 
 _STATES = {
     State.DOWN: (Reason.DAEMON_DOWN, "has no MPS control daemon"),
@@ -277,7 +277,7 @@ def _processes_of(grant: Grant, before: NodeView, pod: PodName | None) -> int | 
     return len(found)
 
 
-# -- what an agent remembers -----------------------------------------------------------------------
+# -- what an agent remembers
 
 _MOST_OF_POD = 8  # events of one pod that are kept
 

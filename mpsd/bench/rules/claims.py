@@ -177,7 +177,7 @@ def claims(benchmark: Benchmark) -> tuple[BenchClaim, ...]:
     return tuple(chain.from_iterable(judge(benchmark) for judge in _JUDGES))
 
 
-# -- sharing -------------------------------------------------------------------------------------
+# -- sharing
 
 
 def _small_kernels(benchmark: Benchmark) -> Iterator[BenchClaim]:
@@ -234,7 +234,7 @@ def _median(
     return median(found) if found else None
 
 
-# -- shares --------------------------------------------------------------------------------------
+# -- shares
 
 
 def _share_line(benchmark: Benchmark) -> Iterator[BenchClaim]:
@@ -317,7 +317,7 @@ def _pairs(benchmark: Benchmark) -> Iterator[tuple[ShareRow, ShareRow]]:
             yield one, two
 
 
-# -- memory --------------------------------------------------------------------------------------
+# -- memory
 
 
 def _sizes(benchmark: Benchmark) -> Iterator[BenchClaim]:
@@ -351,7 +351,7 @@ def _apart(rows: Sequence[ShareRow]) -> float | None:
     return None if times is None else 100 * (times - 1)
 
 
-# -- cost ----------------------------------------------------------------------------------------
+# -- cost
 
 
 def _cost(benchmark: Benchmark) -> Iterator[BenchClaim]:
@@ -388,7 +388,7 @@ def _grown(row: CostRow) -> float | None:
     return None if times is None else 100 * (times - 1)
 
 
-# -- reactions -----------------------------------------------------------------------------------
+# -- reactions
 
 
 # What the hardware alone takes.
@@ -417,7 +417,7 @@ def _reactions(benchmark: Benchmark) -> Iterator[BenchClaim]:
         yield replace(claim, note=claim.note + floor)
 
 
-# -- all -----------------------------------------------------------------------------------------
+# -- all
 
 
 def _not_measured(

@@ -40,7 +40,7 @@ class Refusal:
     for_ever: bool
 
 
-# -- containers: mpsd-runtime --------------------------------------------------------------------
+# -- containers: mpsd-runtime
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class ClientsEnded:
     is_over: bool
 
 
-# -- another size of a grant: mpsd set, POST /v1/grants/{id} -------------------------------------
+# -- another size of a grant: mpsd set, POST /v1/grants/{id}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class GrantChanged:
     dry_run: bool
 
 
-# -- the end of programs: mpsd stop, POST /v1/programs/stop --------------------------------------
+# -- the end of programs: mpsd stop, POST /v1/programs/stop
 
 
 @dataclass(frozen=True, slots=True)

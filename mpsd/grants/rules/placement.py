@@ -209,7 +209,7 @@ def _are(labels: Sequence[str], what: str) -> Iterator[str]:
         yield f"{', '.join(labels[:-1])} and {labels[-1]} are {what}"
 
 
-# -- a container that names its GPUs: all of them or none ----------------------------------------
+# -- a container that names its GPUs: all of them or none
 
 
 def place_there(

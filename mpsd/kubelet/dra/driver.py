@@ -94,7 +94,7 @@ class ClaimDriver:
             place.driver, place.pool, place.gpus(), self._agent.domains.now, processes.boot_id()
         )
 
-    # -- the journal ------------------------------------------------------------------------------
+    # -- the journal
 
     def load(self) -> None:
         """Reads what an earlier agent prepared in this boot. While the journal cannot be read, and
@@ -148,7 +148,7 @@ class ClaimDriver:
             self._keep({uid: rules.refreshed(claim, holders[uid]) for uid, claim in claims.items()})
             self._noted = rows, self._claims
 
-    # -- what kubelet asks ------------------------------------------------------------------------
+    # -- what kubelet asks
 
     async def prepare(
         self, namespace: str, name: str, uid: str
@@ -238,7 +238,7 @@ class ClaimDriver:
         if claim and claim.left:  # else kubelet has prepared it again a moment ago
             self._keep({other: kept for other, kept in self._claims.items() if other != uid})
 
-    # -- the files of the container device interface ----------------------------------------------
+    # -- the files of the container device interface
 
     def _path(self, uid: str) -> Path:
         return self._place.cdi / cdi.file_of(self._place.driver, uid)
@@ -262,7 +262,7 @@ class ClaimDriver:
                     reason = "its claim is not prepared"
                     self._log.info("CDI file removed", file=str(path), reason=reason)
 
-    # -- what kubelet does not tell ---------------------------------------------------------------
+    # -- what kubelet does not tell
 
     async def run(self) -> None:
         """Reads an unreadable journal's claims from the API, and ends grants of claims that kubelet

@@ -71,7 +71,7 @@ class DraServer(
         services.add_DRAPluginServicer_to_server(self, server)
         health_services.add_DRAResourceHealthServicer_to_server(self, server)
 
-    # -- registration -----------------------------------------------------------------------------
+    # -- registration
 
     async def GetInfo(  # noqa: N802
         self, _request: registration_wire.InfoRequest, _context: _Context
@@ -90,7 +90,7 @@ class DraServer(
         self._say("" if request.plugin_registered else refusal)
         return registration_wire.RegistrationStatusResponse()
 
-    # -- claims -----------------------------------------------------------------------------------
+    # -- claims
 
     async def NodePrepareResources(  # noqa: N802
         self, request: wire.NodePrepareResourcesRequest, _context: _Context
@@ -137,7 +137,7 @@ class DraServer(
                 answers[claim.uid] = refused(error=why)
         return answers
 
-    # -- health -----------------------------------------------------------------------------------
+    # -- health
 
     async def NodeWatchResources(  # noqa: N802
         self, _request: health_wire.NodeWatchResourcesRequest, context: _Context

@@ -28,7 +28,7 @@ from mpsd.model.policy import Policy, Resources
 from mpsd.model.problem import InvalidInput, Problem, printable, shortened
 from mpsd.model.request import taken_in_part
 
-# -- the devices ----------------------------------------------------------------------------------
+# -- the devices
 
 PERCENT = "percent"  # in the place of a memory device's GPU
 _ID = re.compile(r"(?P<of>.+)/(?P<number>0|[1-9][0-9]{0,8})", re.ASCII | re.DOTALL)
@@ -148,7 +148,7 @@ def spread(units: Mapping[str, int]) -> str:
     return " and ".join(f"{count} of {uuid}" for uuid, count in units.items())
 
 
-# -- what they are worth together ----------------------------------------------------------------
+# -- what they are worth together
 
 _RECREATE = "delete the pod, so that it is placed again"
 _ROOM = "no single GPU here has that much left: request less, or wait until one has"
@@ -305,7 +305,7 @@ def _gpus(count: int) -> str:
     return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
-# -- the answer to kubelet -----------------------------------------------------------------------
+# -- the answer to kubelet
 # Source of its fields:
 # https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/
 

@@ -95,7 +95,7 @@ def by_name(pods: Iterable[NodePod]) -> dict[PodKey, NodePod]:
     return {pod.key: pod for pod in pods}
 
 
-# -- the journal ---------------------------------------------------------------------------------
+# -- the journal
 
 
 def by_devices(journal: Journal) -> dict[frozenset[str], JournalEntry]:
@@ -159,7 +159,7 @@ def still_needed(
     return tuple(reversed(kept))
 
 
-# -- grants --------------------------------------------------------------------------------------
+# -- grants
 
 
 def pod_grants(
@@ -355,7 +355,7 @@ def by_cgroup(grants: Iterable[Grant], pods: Pods) -> dict[str, str]:
     return found | ids
 
 
-# -- pods without devices ------------------------------------------------------------------------
+# -- pods without devices
 
 
 def without_devices(

@@ -62,7 +62,7 @@ def first_context_environment(gpu: str, pipe_directory: str) -> dict[str, str]:
     return {PIPE_DIRECTORY: pipe_directory, CUDA_VISIBLE_DEVICES: gpu, **own}
 
 
-# -- what became of a client ---------------------------------------------------------------------
+# -- what became of a client
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class NoContext:
     error: str
 
     def __str__(self) -> str:
-        return f"got no context: {self.error} at {self.step}"
+        return f"{self.error} at {self.step}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def outcome_of(code: int, output: str, errors: str) -> Outcome:
             return Broken(f'ended with code {code} and printed "{printable(last, _LONGEST)}"')
 
 
-# -- what follows from it ------------------------------------------------------------------------
+# -- what follows from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,11 +164,15 @@ def denial_problem(gpu: Gpu, outcome: Outcome) -> str:
 
 def cap_problem(gpu: Gpu, outcome: Outcome) -> str:
     """Why a memory limit of its cgroup does not hold a client on this GPU; empty where it does."""
-    how = str(outcome)
-    if isinstance(outcome, ProbeResult):
-        if outcome.free_mib <= CAP.limit_mib:
-            return ""
-        how = f"saw {outcome.free_mib} MiB free"
+    match outcome:
+        case ProbeResult(_uuid, free_mib, _sms):
+            if free_mib <= CAP.limit_mib:
+                return ""
+            how = f"saw {free_mib} MiB free"
+        case NoContext():
+            how = f"got no context: {outcome}"
+        case Broken():
+            how = str(outcome)
     return f"{gpu.label}: a client in a cgroup with a limit of {CAP.limit_mib} MiB {how}"
 
 
@@ -188,8 +192,11 @@ def _problem(gpu: Gpu, trial: Trial, outcome: Outcome) -> str:
         case NoContext("libcuda", error):  # it could not be loaded
             return f"{error}; {_COMPUTE}"
         case NoContext(_step, error) if error == _OUT_OF_MEMORY:
-            return f"{trial} {outcome}; check what else uses this GPU's memory (nvidia-smi)"
-        case _:
+            remedy = "check what else uses this GPU's memory (nvidia-smi)"
+            return f"{trial} got no context: {outcome}; {remedy}"
+        case NoContext():
+            return f"{trial} got no context: {outcome}"
+        case Broken():
             return f"{trial} {outcome}"
 
 
@@ -208,7 +215,7 @@ def _warnings(gpu: Gpu, context_mib: int, sms: int) -> Iterable[str]:
         yield f"{PERCENT} % of the threads {are} as in {row}; correct it there"
 
 
-# -- how long it counts --------------------------------------------------------------------------
+# -- how long it counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,7 +128,7 @@ def _memory_mib(output: str) -> int | None:
     return int(match[1]) * {"M": 1, "G": 1024}[match[2]]
 
 
-# -- the log ---------------------------------------------------------------------------------------
+# -- the log
 # It has several lines for every command; only those that change something are read.
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # as in model.grants
 REMEMBERED = 16  # faults of a domain
 PodNames = Mapping[str, PodName]  # by uid
 
-# -- the log --------------------------------------------------------------------------------------
+# -- the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def rest_of(reading: Reading) -> Reading:
     return Reading(listing=reading.listing)
 
 
-# -- ends of clients -----------------------------------------------------------------------------
+# -- ends of clients
 
 BEFORE_S = 0.5  # how long before a fault an end may have caused it
 # how long after it mpsd may see that end: a killed client's memory was back after 0.07 s
@@ -206,7 +206,7 @@ def recorded_command(command: str) -> str:
     return program_of(program)
 
 
-# -- what Kubernetes says of their causes --------------------------------------------------------
+# -- what Kubernetes says of their causes
 
 # between a fault and the end of its cause's container, whose time is in whole seconds
 REASON_S = 3.0
@@ -240,7 +240,7 @@ def reasons(view: NodeView, ends: ContainerEnds, known: Reasons) -> Reasons:
     return found
 
 
-# -- what is known of them -----------------------------------------------------------------------
+# -- what is known of them
 
 
 def noted(faults: Sequence[Fault], fault: Fault) -> tuple[Fault, ...]:
@@ -262,7 +262,7 @@ def are_hit(faults: Iterable[Fault], pids: Collection[int]) -> bool:
     return frozenset(pid for fault in unhealed(faults) for pid in fault.pids).issuperset(pids)
 
 
-# -- how they heal -------------------------------------------------------------------------------
+# -- how they heal
 
 
 def to_end(
@@ -302,7 +302,7 @@ def why_stuck(faults: Iterable[Fault], now: float, graces: "Graces") -> str:
     return f"its server is still in FAULT {limit_s:g} s after the fault"
 
 
-# -- who was there -------------------------------------------------------------------------------
+# -- who was there
 
 
 def suspects(faults: Sequence[Fault], names: PodNames) -> tuple[SuspectReport, ...]:

@@ -58,7 +58,7 @@ async def _log(kube: Kube, pod: str, container: str, *, previous: bool = False) 
     return BundlePart(file, about, contents.log_kept(found))
 
 
-# -- of what the doctor has read; each raises Unknown --------------------------------------------
+# -- of what the doctor has read; each raises Unknown
 
 
 def _reported(facts: ClusterFacts) -> object:

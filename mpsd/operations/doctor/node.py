@@ -133,7 +133,7 @@ def _agent(socket: Path) -> Fact[NodeReport]:
         return Unknown(f"{socket} cannot be used: {error.strerror}")
 
 
-# -- the driver ----------------------------------------------------------------------------------
+# -- the driver
 
 
 DriverSeen = tuple[str, Fact[str], Fact[tuple[GpuSeen, ...]]]
@@ -181,7 +181,7 @@ def _fact(ask: Callable[[], Answer]) -> Fact[Answer]:
         return Unknown(str(error))
 
 
-# -- mpsd's own files ----------------------------------------------------------------------------
+# -- mpsd's own files
 
 
 def _records(directory: Path) -> tuple[Fact[tuple[DomainSeen, ...]], tuple[str, ...]]:
@@ -216,7 +216,7 @@ def _run_directory(directory: Path) -> Fact[RunDirectorySeen]:
     return RunDirectorySeen(path, owner, wanted_owner)
 
 
-# -- the verb ------------------------------------------------------------------------------------
+# -- the verb
 
 
 ROOT = option("--root", metavar="DIR", help="A folder to use as /, such as a container's /host.")

@@ -157,7 +157,7 @@ def _print_refused(name: str, problems: Sequence[Problem]) -> None:
         out.print(Text.assemble("  ", problem_line(problem)))
 
 
-# -- manifests -----------------------------------------------------------------------------------
+# -- manifests
 
 
 def _verdicts(
@@ -307,7 +307,7 @@ def _sentence(request: ContainerRequest, limits: Limits) -> str:
     )
 
 
-# -- the environment of a container --------------------------------------------------------------
+# -- the environment of a container
 
 
 def _explain_environment(

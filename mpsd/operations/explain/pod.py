@@ -159,7 +159,7 @@ async def _warnings(kube: Kube, pods: Sequence[PodSeen], unseen: list[str]) -> M
     return {pod.name.uid: one for pod, one in zip(asked, found, strict=True)}
 
 
-# -- resource claims -----------------------------------------------------------------------------
+# -- resource claims
 
 _OF_KIND = {CLAIM: RESOURCE_CLAIMS, CLAIM_TEMPLATE: CLAIM_TEMPLATES}
 _DRIVER = {"fieldSelector": f"spec.driver={CLAIM_DRIVER}"}
@@ -203,7 +203,7 @@ async def _list(
         return ()
 
 
-# -- free capacity -------------------------------------------------------------------------------
+# -- free capacity
 
 
 async def look_for_room(
@@ -282,7 +282,7 @@ def _reservations(
     return tuple(one for one in reserved if one.pod.uid in waiting)
 
 
-# -- no such pod ---------------------------------------------------------------------------------
+# -- no such pod
 
 
 async def _elsewhere(kube: Kube, kind: str, name: str) -> Sequence[str]:

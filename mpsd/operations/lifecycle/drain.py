@@ -57,7 +57,7 @@ Answer = TypeVar("Answer")
 EVICT = flag("--evict", help="Evict the pods that hold these GPUs, within disruption budgets.")
 
 
-# -- what the verbs that change a cluster share ----------------------------------------------------
+# -- what the verbs that change a cluster share
 # Progress goes to standard error, the answer to standard output.
 
 
@@ -156,7 +156,7 @@ async def looks(
             await pause()
 
 
-# -- cordons -------------------------------------------------------------------------------------
+# -- cordons
 
 
 async def seen_node(kube: Kube, name: str) -> ClusterNode:
@@ -232,7 +232,7 @@ def _change(cluster: ClusterAccess, node: str, gpus: Sequence[str], *, cordon: b
         answer(silent)
 
 
-# -- drains --------------------------------------------------------------------------------------
+# -- drains
 
 
 @dataclass(slots=True)
@@ -353,7 +353,7 @@ def drain(
     sys.exit(ExitCode.of(record["drained"]))
 
 
-# -- and back ------------------------------------------------------------------------------------
+# -- and back
 
 
 @takes(NODE_NAME, GPU_OPTIONS, _TIMEOUT, OUTPUT, KUBECONFIG, CONTEXT)

@@ -181,7 +181,7 @@ class Upgrade:
             with suppress(NotFound):
                 await self.kube.delete(PODS, pod.name, self.control.namespace, uid=pod.uid)
 
-    # -- looking ----------------------------------------------------------------------------------
+    # -- looking
 
     async def _read_control(self) -> ControlSet:
         found = await self.kube.list(_DAEMON_SETS, query={"labelSelector": rules.SELECTOR})

@@ -117,7 +117,7 @@ def _columns(ledger: NodeCapacity) -> dict[str, int]:
     return columns
 
 
-# -- for people, and for what reads gpushare's output --------------------------------------------
+# -- for people, and for what reads gpushare's output
 
 
 def summary(nodes: Sequence[CgpuNode], unit_mib: int) -> str:
@@ -186,7 +186,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield _GAP.join(map(str.ljust, row, widths)).rstrip()
 
 
-# -- for clients of gpushare, which ask its extender for /inspect --------------------------------
+# -- for clients of gpushare, which ask its extender for /inspect
 # Source of the format: github.com/AliyunContainerService/gpushare-scheduler-extender,
 # pkg/scheduler. Percent, clients and closed GPUs have no place in it.
 

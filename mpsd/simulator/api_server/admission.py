@@ -209,7 +209,7 @@ def _review(attempt: Attempt, thing: Object) -> Object:
     return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
 
 
-# -- TokenRequest, TokenReview and SubjectAccessReview ---------------------------------------------
+# -- TokenRequest, TokenReview and SubjectAccessReview
 # Tokens are those that it gave out for service accounts, and rights are what the ClusterRoles and
 # Roles that it has say. A token opens no other door here: all that is the kubeconfig's.
 

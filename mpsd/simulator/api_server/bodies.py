@@ -139,7 +139,7 @@ _DEFAULTS = {
 }
 
 
-# -- the three ways of patching an object --------------------------------------------------------
+# -- the three ways of patching an object
 # A patch is applied to a copy; what it was applied to stays as it was.
 
 # By which field the elements of a list are the same, for a strategic merge patch; a list that is
@@ -237,7 +237,7 @@ def _strategic_list(things: list[Any], patch: list[Any], key: str) -> list[Any]:
     return found
 
 
-# -- RFC 6902 ------------------------------------------------------------------------------------
+# -- RFC 6902
 
 
 def edited(thing: Any, operations: Any) -> Any:

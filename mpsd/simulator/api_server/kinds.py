@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# -- errors ---------------------------------------------------------------------------------------
+# -- errors
 # Code, reason and words are those of Kubernetes, since clients act by them.
 
 
@@ -269,7 +269,7 @@ def kind_of_definition(definition: Mapping[str, Any]) -> ObjectKind:
     )
 
 
-# -- the structural schemas of custom resources ----------------------------------------------------
+# -- the structural schemas of custom resources
 # What an object may say, and what is silently dropped.
 # What mpsd's own definitions use is checked; a keyword that is not known here is an error of the
 # definition.
@@ -367,7 +367,7 @@ def _repetitions(value: list[Any], schema: Mapping[str, Any], path: str) -> Iter
         seen.append(key)
 
 
-# -- label and field selectors -------------------------------------------------------------------
+# -- label and field selectors
 # A selector that Kubernetes would refuse is refused, so that nothing works here alone.
 
 Test = Callable[[Object], bool]
@@ -468,7 +468,7 @@ def _expressed(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool
             raise bad_request(f'"{other}" is not a valid label selector operator')
 
 
-# -- what several read of pods and nodes -----------------------------------------------------------
+# -- what several read of pods and nodes
 
 
 def tolerates(toleration: Object, taint: Object) -> bool:

@@ -29,7 +29,7 @@ from mpsd.simulator.api_server.kinds import (
     unknown_keywords,
 )
 
-# -- every object, and what became of each --------------------------------------------------------
+# -- every object, and what became of each
 # A stored object is never changed, only replaced, and every replacement counts the one
 # resourceVersion up.
 
@@ -186,7 +186,7 @@ class Objects:
             raise refusals.not_found(kind.plural, name)
         return thing
 
-    # -- create -----------------------------------------------------------------------------------
+    # -- create
 
     def new(self, kind: ObjectKind, version: str, namespace: str, body: Object) -> Object:
         """What `add` may store; admission comes between the two."""
@@ -241,7 +241,7 @@ class Objects:
         ]
         definition["status"] = {"conditions": done}
 
-    # -- update -----------------------------------------------------------------------------------
+    # -- update
 
     def changed(
         self, kind: ObjectKind, version: str, before: Object, body: Object, subresource: str
@@ -297,7 +297,7 @@ class Objects:
         edit(thing)
         self.store.put(key, thing)
 
-    # -- delete -----------------------------------------------------------------------------------
+    # -- delete
 
     def delete(self, kind: ObjectKind, namespace: str, name: str, options: Object) -> Object:
         """The object as it is after that, still there where something has to end first."""
@@ -347,7 +347,7 @@ class Objects:
         if self.store.get(key) is not None:
             self._remove(kind, key)
 
-    # -- what only pods have ----------------------------------------------------------------------
+    # -- what only pods have
 
     def bind(self, namespace: str, name: str, binding: Object) -> None:
         """Gives a pod its node, and the annotations of the binding in the same step."""

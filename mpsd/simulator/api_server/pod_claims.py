@@ -38,7 +38,7 @@ class PodClaims:
     def __init__(self, objects: Objects) -> None:
         self._objects = objects
 
-    # -- the scheduler ----------------------------------------------------------------------------
+    # -- the scheduler
 
     def unfit(self, pod: Object, node: str) -> str:
         """Why the pod's claims keep it from a node, in the scheduler's words; empty where they do
@@ -96,7 +96,7 @@ class PodClaims:
             found[key] = before or allocated(claim, node, devices, classes, used)
         return found
 
-    # -- the controller ---------------------------------------------------------------------------
+    # -- the controller
 
     def look(self) -> None:
         for pod_key, pod in self._objects.store.all(PODS):

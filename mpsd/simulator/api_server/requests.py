@@ -161,7 +161,7 @@ def _going_on(token: str) -> tuple[int, ObjectKey]:
         ) from None
 
 
-# -- what the server says of itself, so that kubectl finds its way -------------------------------
+# -- what the server says of itself, so that kubectl finds its way
 # It lists what there is now, custom resources among it.
 
 _VERSION = {
@@ -227,7 +227,7 @@ def _resources(api: str, kinds: Iterable[ObjectKind]) -> dict[str, Any]:
     }
 
 
-# -- objects as the table that `kubectl get` shows -----------------------------------------------
+# -- objects as the table that `kubectl get` shows
 # A custom resource has the columns of its definition, whose JSON paths are read as far as mpsd uses
 # them; pods and events have the columns that people look at; every other kind has what kubectl
 # makes of it by itself.
@@ -309,7 +309,7 @@ def _partial(thing: Object) -> Object:
     }
 
 
-# -- tells one client what changes: the body of a watch, a line a change -------------------------
+# -- tells one client what changes: the body of a watch, a line a change
 # Every change after the version asked for is sent, in order and once, or the client is told to list
 # again.
 

@@ -66,7 +66,7 @@ def new_certificate() -> Shown:
     return Shown(context, authority.certificate)
 
 
-# -- serves HTTP over TLS on 127.0.0.1, and goes down as a machine does --------------------------
+# -- serves HTTP over TLS on 127.0.0.1, and goes down as a machine does
 # Nobody is waited for, and once it has stopped nothing is left of any connection, not even of one
 # that was just being accepted.
 

@@ -339,7 +339,7 @@ def stop(story: DemoStory, cluster: DemoCluster) -> None:
     )
 
 
-# -- mpsd demo --keep ----------------------------------------------------------------------------
+# -- mpsd demo --keep
 
 # By file: what happens, the GiB that its Job requests, and what sim-cuda does.
 _INCIDENTS: dict[str, tuple[str, int, tuple[str, ...]]] = {

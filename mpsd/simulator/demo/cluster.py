@@ -195,7 +195,7 @@ class DemoCluster:
         assert self._api, "it is asked once it serves"
         return self._api
 
-    # -- programs ---------------------------------------------------------------------------------
+    # -- programs
 
     def start(self) -> None:
         """Starts everything, and waits until the node offers its GPUs and admission is asked about
@@ -313,7 +313,7 @@ class DemoCluster:
                 tail = service.log.read_text()[-_LOG_TAIL:]
                 raise EOFError(f"{name} ended with code {service.process.returncode}: {tail}")
 
-    # -- its state --------------------------------------------------------------------------------
+    # -- its state
 
     def offered(self, resource: str) -> int:
         """How much of a resource pods may ask for."""

@@ -107,7 +107,7 @@ def _keep_cluster(story: DemoStory, folder: Path) -> None:
         own_mpsd.end_all()  # without a drain: its Jobs run until somebody ends them
 
 
-# -- nothing is left -----------------------------------------------------------------------------
+# -- nothing is left
 
 
 @contextmanager

@@ -76,7 +76,7 @@ class ClaimManager:
         made.write_bytes(msgspec.json.encode(self._claims))
         made.rename(self._file)
 
-    # -- drivers ----------------------------------------------------------------------------------
+    # -- drivers
 
     async def look(self) -> None:
         """Registers the drivers whose sockets have come, and forgets those whose sockets are
@@ -127,7 +127,7 @@ class ClaimManager:
             )
         return answer.claims[uid]
 
-    # -- claims -----------------------------------------------------------------------------------
+    # -- claims
 
     async def prepare(self, pod: SimPod) -> None:
         """Before a pod's first container, also once more by a kubelet that was started anew.
@@ -194,7 +194,7 @@ class ClaimManager:
             with suppress(PluginFailed):  # the next look tries again
                 await self.unprepare(uid)
 
-    # -- containers -------------------------------------------------------------------------------
+    # -- containers
 
     def given(self, pod: SimPod, container: SimContainer) -> Answer:
         """What the container runtime adds for the container's claims. PluginFailed where it does

@@ -19,7 +19,7 @@ from mpsd.model.grants import DeviceNode, HostMount
 from mpsd.simulator.kubelet.plugins import PluginFailed, PluginSocket, PluginTable
 from mpsd.simulator.kubelet.pods import KubeletPace, SimContainer, SimPod, Version
 
-# -- which devices each container holds, and what it gets for them, kept in a file ----------------
+# -- which devices each container holds, and what it gets for them, kept in a file
 # What is here was answered by a plugin; kubelet gives it to a container again and again without
 # asking.
 

@@ -34,7 +34,7 @@ from mpsd.simulator.kubelet.sources import (
 )
 from mpsd.simulator.kubelet.worker import PodWorker, rejection
 
-# -- the PodResources API -------------------------------------------------------------------------
+# -- the PodResources API
 # It says no more than kubelet's does: nothing of init containers, and nothing of what was not
 # allocated.
 
@@ -277,7 +277,7 @@ class Kubelet:
         return [known.pod for known in self._pods.values() if ended_too or not known.has_ended]
 
 
-# -- the simulated kubelet as a program: its arguments, and what it says on standard error -------
+# -- the simulated kubelet as a program: its arguments, and what it says on standard error
 # SIGTERM stops it as a real one is stopped, with its containers left running.
 
 

@@ -181,7 +181,7 @@ class PluginSocket(services.RegistrationServicer):
         await context.abort(grpc.StatusCode.UNKNOWN, words)
 
 
-# -- which device plugins kubelet knows, and the devices they listed -----------------------------
+# -- which device plugins kubelet knows, and the devices they listed
 # It does what kubelet's does, its mistakes among it: names in brackets are functions of kubelet's
 # device manager, in pkg/kubelet/cm/devicemanager/manager.go where no file is named.
 

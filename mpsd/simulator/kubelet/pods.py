@@ -121,7 +121,7 @@ def _field(pod: Json, path: str) -> str:
     return found if isinstance(found, str) else ""
 
 
-# -- differences between versions of kubelet -----------------------------------------------------
+# -- differences between versions of kubelet
 # A difference is in here only where kubelet's code was read, and `mpsd` could notice it.
 
 

@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from mpsd.simulator.card import process_start_ticks
 
-# -- the files that a container sees: the machine's, with a /run and a /dev of its own ------------
+# -- the files that a container sees: the machine's, with a /run and a /dev of its own
 # Nothing is made on the machine; a place for a mount is made only in what belongs to the container.
 
 # Of mount(2) and unshare(2); Python has neither before 3.12.

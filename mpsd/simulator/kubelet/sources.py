@@ -44,7 +44,7 @@ class PodSource(Protocol):
         """Those of this node, whose drivers write them anew."""
 
 
-# -- pods from an API server, simulated or real --------------------------------------------------
+# -- pods from an API server, simulated or real
 # It asks for what any API server has: lists by field selector, patches of a status, deletions.
 
 _ANSWER_S = 10.0

@@ -272,7 +272,7 @@ class ControlDaemon:
             self._lock = -1
 
 
-# -- start: one daemon a pipe directory, which the lock on `control_lock` ensures ----------------
+# -- start: one daemon a pipe directory, which the lock on `control_lock` ensures
 
 LOG_DIRECTORY = "CUDA_MPS_LOG_DIRECTORY"
 USUAL_LOG_DIRECTORY = "/var/log/nvidia-mps"

@@ -124,7 +124,7 @@ def still_open(key: selectors.SelectorKey) -> bool:
     return isinstance(key.fileobj, socket.socket) and key.fileobj.fileno() == key.fd
 
 
-# -- the log of the control daemon and its server, in the real one's format ----------------------
+# -- the log of the control daemon and its server, in the real one's format
 # A line goes out in one write, since the daemon and its server share the file.
 
 

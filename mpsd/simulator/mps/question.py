@@ -7,7 +7,7 @@ No time-out of its own; a daemon that is stopped keeps its askers waiting, as th
 import _socket
 import sys
 
-# -- commands and their answers: text, no JSON -----------------------------------------------------
+# -- commands and their answers: text, no JSON
 # As they pass between `nvidia-cuda-mps-control` and its daemon.
 # Nothing is imported here. A command costs a process each time, and the reader of JSON twice that
 # process.

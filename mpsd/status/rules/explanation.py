@@ -88,7 +88,7 @@ def _never_placed(pod: PodSeen) -> bool:
     return bool(pod.unreadable) and pod.is_pending and not pod.node
 
 
-# -- ended badly --
+# -- ended badly
 
 
 def _failed(pod: PodSeen, warning: str) -> tuple[Why, str]:
@@ -121,7 +121,7 @@ def _failed(pod: PodSeen, warning: str) -> tuple[Why, str]:
     return Why.FAILED, words
 
 
-# -- on a node --
+# -- on a node
 
 
 def _on_node(pod: PodSeen, context: ExplanationContext, warning: str) -> Explanation:

@@ -119,7 +119,7 @@ def _owner(node: str, node_uid: str) -> Object:
     return {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid}
 
 
-# -- the parts of a status --
+# -- the parts of a status
 
 
 def _domain(domain: DomainReport) -> DomainReport:
@@ -224,7 +224,7 @@ def _offer(status: Object) -> tuple[dict[str, Any], set[str]]:
     return granted, {one["name"] for one in domains if one.get("state") == State.READY.value}
 
 
-# -- what counts as a change --
+# -- what counts as a change
 
 
 def _is_same_but_for_use(one: Any, other: Any) -> bool:
@@ -262,7 +262,7 @@ def _moved(one: Object, other: Object) -> bool:
     return bool(abs(used - before) >= USE_STEP_MIB)
 
 
-# -- the labels of the Node --
+# -- the labels of the Node
 
 PRODUCT_LABEL = "mpsd.io/gpu.product"
 MEMORY_LABEL = "mpsd.io/gpu.memory"

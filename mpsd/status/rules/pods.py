@@ -174,7 +174,7 @@ def _owners(pod: Pod) -> Iterator[Owner]:
             yield Owner("CronJob", stem)
 
 
-# -- by what a person calls it --
+# -- by what a person calls it
 
 _KINDS = {
     "Pod": ("pod", "pods", "po"),
@@ -254,7 +254,7 @@ class PodAnnotations:
         return {"metadata": {**uid, "annotations": self.missing}}
 
 
-# -- the answer --
+# -- the answer
 
 _MOST_NAMED = 3
 

@@ -84,7 +84,7 @@ def _rank(by: Sort, row: ServedGpu | TopUser, name: str, *, over: bool) -> _Rank
     return (not over, amount is None, -(amount or 0), row.node, name)
 
 
-# -- one machine --
+# -- one machine
 
 
 def node_top(node: "NodeReport") -> Top:
@@ -120,7 +120,7 @@ def _users(node: "NodeReport") -> Iterator[TopUser]:
             )
 
 
-# -- a cluster --
+# -- a cluster
 
 
 def cluster_top(status: "ClusterStatus", namespace: str | None) -> Top:

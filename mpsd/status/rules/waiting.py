@@ -122,7 +122,7 @@ def _reserved(context: ExplanationContext) -> Mapping[str, str]:
     return found
 
 
-# -- the nodes --
+# -- the nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ def _no_node(nodes: Sequence[_Candidate], context: ExplanationContext) -> str:
     return f"{words}; an administrator does it: kubectl label node NODE {LABELS[0]}"
 
 
-# -- nothing fits --
+# -- nothing fits
 
 
 def _too_large(request: Request, nodes: Sequence[_Candidate]) -> str:

@@ -107,7 +107,7 @@ def _threads(environment: Mapping[str, str], grant: Grant) -> str:
     return f"{means}; {grant.thread_percent} % are granted"
 
 
-# -- what a context shows ------------------------------------------------------------------------
+# -- what a context shows
 
 _FIRST = 0x2_0000_0000  # the address at which what contexts reserve begins
 _MAPPING = re.compile(rb"([0-9a-f]+)-([0-9a-f]+) (.{4}) [0-9a-f]+ \S+ [0-9]+ *(.*?)\n?", re.DOTALL)

@@ -200,7 +200,7 @@ def test_an_allocation_is_read_or_refused_whatever_it_is(changed: dict[str, obje
     assert 0 < claim.memory_mib <= GPUS[0].memory_mib
 
 
-# -- beside other grants -------------------------------------------------------------------------
+# -- beside other grants
 
 
 def test_a_claim_has_no_room_beside_grants_that_the_scheduler_does_not_know() -> None:
@@ -310,7 +310,7 @@ def test_a_cdi_file_says_what_its_programs_were_started_with() -> None:
     assert (started_with(below, "CUDA_MPS_CLIENT_PRIORITY"), started_with(below)) == (1, None)
 
 
-# -- priorities ----------------------------------------------------------------------------------
+# -- priorities
 
 BY_ANNOTATION = replace(POLICY, gpu_priority=GpuPriority("annotation"))
 
@@ -369,7 +369,7 @@ def test_while_its_processes_live_a_claim_that_is_taken_up_keeps_their_priority(
     assert again.priority == 0
 
 
-# -- CDI -----------------------------------------------------------------------------------------
+# -- CDI
 
 
 def test_a_cdi_device_gives_a_container_what_the_device_plugin_would() -> None:

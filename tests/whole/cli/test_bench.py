@@ -103,7 +103,7 @@ def test_a_signal_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
     assert (folders_of(process.pid), processes_of(process.pid)) == ([], [])
 
 
-# -- others --------------------------------------------------------------------------------------
+# -- others
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_a_card_that_one_process_has_for_itself_is_refused_and_left_as_it_is(
     assert card.compute_mode == EXCLUSIVE_PROCESS
 
 
-# -- what ends a run -----------------------------------------------------------------------------
+# -- what ends a run
 
 
 _ROW = PriorityRow(BatchWork.NONE, 1.0, 2.0, 3.0, 4.0)

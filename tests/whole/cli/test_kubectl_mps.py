@@ -71,7 +71,7 @@ def test_machines_read_the_same_in_json_and_yaml(world: ClusterWorld) -> None:
     assert (pod["pod"], pod["violations"]["last"]["action"]) == ("default/train-1", "kill")
 
 
-# -- what may go wrong ---------------------------------------------------------------------------
+# -- what may go wrong
 
 
 def test_a_node_that_is_not_there_is_a_wrong_question_answered_with_those_that_are(
@@ -123,7 +123,7 @@ def test_a_missing_module_is_answered_with_the_extra_that_brings_it(world: Clust
     assert "needs the module urllib3: pip install '.[kubectl]' in a checkout" in done.stderr
 
 
-# -- the program ---------------------------------------------------------------------------------
+# -- the program
 
 
 def test_kubectl_finds_it(world: ClusterWorld) -> None:
@@ -191,7 +191,7 @@ def test_which_options_have_a_value_is_known_before_any_verb_is_loaded() -> None
     assert {word for one in options if one.has_value for word in one.names} == kubectl_mps._VALUED
 
 
-# -- watching ------------------------------------------------------------------------------------
+# -- watching
 
 
 def watching(world: ClusterWorld, tmp_path: Path, *words: str) -> Program:
@@ -228,7 +228,7 @@ def test_a_watch_shows_every_change_outlives_the_api_server_and_ends_at_ctrl_c(
     assert watch.errors == ""
 
 
-# -- any JSON ------------------------------------------------------------------------------------
+# -- any JSON
 
 
 @given(st.lists(damaged(), max_size=2), st.booleans())

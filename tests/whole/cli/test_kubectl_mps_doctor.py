@@ -81,7 +81,7 @@ def broken_everywhere(cluster: DoctoredCluster) -> None:
     cluster.create(PODS, {"metadata": {"name": "sly"}, "spec": spec}, "default")
 
 
-# -- and all of it -------------------------------------------------------------------------------
+# -- and all of it
 
 
 def test_where_nothing_is_wrong_all_is_well(cluster: DoctoredCluster) -> None:

@@ -84,7 +84,7 @@ def test_an_agent_that_is_gone_is_said_since_when_and_is_waited_for(pair: Machin
         assert screen.is_as_it_was()
 
 
-# -- elsewhere -----------------------------------------------------------------------------------
+# -- elsewhere
 
 
 def test_in_a_pipe_it_is_one_look_without_control_codes(served: Machine) -> None:

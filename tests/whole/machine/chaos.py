@@ -145,7 +145,7 @@ class Chaos(ABC):
     def escape(self) -> None:
         """Somebody takes more than granted, sooner or later."""
 
-    # -- ends of clients --------------------------------------------------------------------------
+    # -- ends of clients
 
     def recorded_ends(self) -> list[Path]:
         return [*(self.machine.run_directory / ENDS).glob("*")]

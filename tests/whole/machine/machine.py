@@ -218,7 +218,7 @@ class Machine:
         beside.write_text(text)
         beside.replace(self._limits / "policy.yaml")
 
-    # -- programs ---------------------------------------------------------------------------------
+    # -- programs
 
     def start(
         self, argv: Sequence[str | Path], environment: Mapping[str, str] | None = None
@@ -322,7 +322,7 @@ class Machine:
         self._programs.append(program)
         return program
 
-    # -- what is seen -----------------------------------------------------------------------------
+    # -- what is seen
 
     def node(self) -> NodeReport:
         """What the agent says; local_api.NotRunning where none does."""
@@ -482,7 +482,7 @@ class Machine:
         self._cards.append(card)
         return card
 
-    # -- the end ----------------------------------------------------------------------------------
+    # -- the end
 
     def stop(self) -> None:
         """As an operator would; fails where anything of it is left."""

@@ -85,7 +85,7 @@ def test_those_who_linger_are_ended_and_the_gpu_serves_again_while_its_neighbour
     assert [domain.restarts for domain in apart.node().domains] == before
 
 
-# -- who did it ----------------------------------------------------------------------------------
+# -- who did it
 
 
 class InMidKernel:
@@ -153,7 +153,7 @@ def test_a_client_that_mpsd_ends_in_mid_kernel_is_named_as_ended_by_it(machine: 
     assert neighbour.heard("broke") == ILLEGAL_ADDRESS
 
 
-# -- what tenants write into the log -------------------------------------------------------------
+# -- what tenants write into the log
 
 
 def forge(machine: Machine, *pids: int) -> None:

@@ -83,7 +83,7 @@ def test_it_stays_closed_until_an_agent_has_said_who_holds_what(machine: Machine
     eventually(lambda: is_open(machine), "the gate is open")
 
 
-# -- after the last client was killed ------------------------------------------------------------
+# -- after the last client was killed
 
 
 def computes(machine: Machine) -> Program:

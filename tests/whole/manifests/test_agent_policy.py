@@ -179,7 +179,7 @@ def test_no_pod_of_the_cluster_itself_is_evicted(namespace: str) -> None:
     assert _denied(_EVICTION, namespace=namespace) == {"eviction"}
 
 
-# -- agent.startupTaint --
+# -- agent.startupTaint
 
 _TAINTS = named("startup-taint", "ValidatingAdmissionPolicy", "mpsd-agent-taints")
 _OTHERS, _OURS = (
@@ -238,7 +238,7 @@ def test_whoever_else_writes_nodes_is_not_judged_by_it() -> None:
     assert _TAINTS["spec"]["failurePolicy"] == "Fail"
 
 
-# -- both --
+# -- both
 
 
 def test_it_denies_also_where_it_cannot_be_evaluated_and_covers_every_right_to_write() -> None:

@@ -118,7 +118,7 @@ class Cluster(Machine):
         ]
         return [*words, "--kubeconfig", str(self.kubeconfig), "--address", "127.0.0.1"]
 
-    # -- the API ----------------------------------------------------------------------------------
+    # -- the API
 
     def ask(
         self, method: str, path: str, body: Object | None = None, kind: str = "application/json"
@@ -202,7 +202,7 @@ class Cluster(Machine):
             if reason in {"", event["reason"]} and name in {"", event["involvedObject"]["name"]}
         ]
 
-    # -- pods -------------------------------------------------------------------------------------
+    # -- pods
 
     def running(
         self, name: str, units: int, percent: int | None = None, **more: Any

@@ -85,7 +85,7 @@ class ClaimCluster(Cluster):
         (device,) = self.devices()
         return int(device["capacity"]["memory"]["value"].removesuffix("Mi"))
 
-    # -- what the scheduler does ------------------------------------------------------------------
+    # -- what the scheduler does
 
     def allocate(self, name: str, gib: int, threads: int = 0, pods: Sequence[str] = ()) -> str:
         """A claim that is allocated and reserved for the pods with these uids, or for one of its
@@ -123,7 +123,7 @@ class ClaimCluster(Cluster):
         with suppress(HTTPError):
             self.ask("DELETE", f"{_CLAIMS}/{name}")
 
-    # -- what kubelet does ------------------------------------------------------------------------
+    # -- what kubelet does
 
     def prepare(self, name: str, uid: str) -> wire.NodePrepareResourceResponse:
         claims = [wire.Claim(namespace="default", name=name, uid=uid)]
@@ -167,7 +167,7 @@ class ClaimCluster(Cluster):
 
         return asyncio.run(ask())
 
-    # -- what containers do -----------------------------------------------------------------------
+    # -- what containers do
 
     def client_in(
         self, pod: PodCgroupHere, uid: str, *actions: str, until: str = "ready"
@@ -184,7 +184,7 @@ class ClaimCluster(Cluster):
         program.heard(until)
         return program
 
-    # -- what is left -----------------------------------------------------------------------------
+    # -- what is left
 
     def files(self) -> set[str]:
         return {path.name for path in self.cdi.glob("*")}

@@ -122,7 +122,7 @@ class ClaimsChaos:
             time.sleep(self._chance.choice(BREATHS_S))
             self.overdone += self.given_twice()
 
-    # -- deeds ------------------------------------------------------------------------------------
+    # -- deeds
 
     def start_pod(self) -> None:
         """With a claim of its own, from a template."""
@@ -196,7 +196,7 @@ class ClaimsChaos:
             self._cluster.api.send(signal.SIGCONT)
             self._api_is_away = False
 
-    # -- what must hold ---------------------------------------------------------------------------
+    # -- what must hold
 
     def given_twice(self) -> list[str]:
         """Of each GPU that more is given of than it has, by whom; and files of claims that the

@@ -179,7 +179,7 @@ class PodsChaos(Chaos):
         self._cluster.control, self._cluster.agent = self.control, self.agent
         eventually(self._uncordon, "the cordon is lifted")
 
-    # -- how it ends ------------------------------------------------------------------------------
+    # -- how it ends
 
     @property
     def neighbour_name(self) -> str:
@@ -261,7 +261,7 @@ class PodsChaos(Chaos):
         node."""
         return {item["metadata"]["name"]: _phase(item) for item in self._cluster.pods()}
 
-    # -- pods -------------------------------------------------------------------------------------
+    # -- pods
 
     def look(self) -> None:
         super().look()

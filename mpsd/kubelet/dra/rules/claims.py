@@ -121,7 +121,7 @@ class ClaimNode:
     boot_id: str
 
 
-# -- the allocation ------------------------------------------------------------------------------
+# -- the allocation
 
 
 def read_claim(
@@ -287,7 +287,7 @@ def _below_reservation(taken: _Taken, percent: int, path: str) -> Iterator[Probl
         yield Problem("cap-below-reservation", f"{path}.config", cap, message, remedy)
 
 
-# -- beside the other grants of the node ---------------------------------------------------------
+# -- beside the other grants of the node
 
 
 def why_no_room(

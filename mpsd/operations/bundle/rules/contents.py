@@ -15,7 +15,7 @@ from mpsd.mps.rules.control_protocol import read_line
 
 _LONGEST_LINE = 64 * 1024
 
-# -- logs -----------------------------------------------------------------------------------------
+# -- logs
 
 # The fields that mpsd's programs log, without those that hold what a tenant or the daemon wrote.
 _LOG_FIELDS_WRITTEN = """
@@ -99,7 +99,7 @@ def faults_kept(error: InvalidInput) -> str:
     return "; ".join(f"{found.where}: {found.rule}" for found in error.problems)
 
 
-# -- objects of Kubernetes -----------------------------------------------------------------------
+# -- objects of Kubernetes
 
 _LABELS = ("mpsd.io/", "ack.", "aliyun.", "nvidia.com/", "kubernetes.io/", "node.kubernetes.io/")
 _SPEAKERS = {"kubelet", "default-scheduler", "daemonset-controller", "replicaset-controller"}
@@ -129,7 +129,7 @@ def events_kept(events: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
-# -- the parts and their index -------------------------------------------------------------------
+# -- the parts and their index
 
 MOST_BYTES = 2 * 1024**2  # of a part
 MOST_IN_ALL = 64 * 1024**2

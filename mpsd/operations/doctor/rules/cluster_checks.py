@@ -45,7 +45,7 @@ _CHECKS = CheckTable[ClusterFacts]()
 _check = _CHECKS.check
 
 
-# -- what is installed ---------------------------------------------------------------------------
+# -- what is installed
 
 
 @_check(_STOPS, "mpsd is installed", f"namespaces, {_CRD}, DaemonSets")
@@ -96,7 +96,7 @@ def pods_not_ready(facts: ClusterFacts) -> Iterator[Finding]:
             yield Finding(what, see)
 
 
-# -- nodes ---------------------------------------------------------------------------------------
+# -- nodes
 
 
 @_check(_STOPS, "nodes are labelled for mpsd", _LABELS)
@@ -176,7 +176,7 @@ def startup_taint(facts: ClusterFacts) -> Iterator[Finding]:
             yield Finding(f"{what} and its agent is not told to remove it", value)
 
 
-# -- clocks and versions -------------------------------------------------------------------------
+# -- clocks and versions
 
 
 @_check(_BREAKS, "clocks agree", "Date of an answer; MPSNodes: reportedAt and managedFields")
@@ -223,7 +223,7 @@ def _numbers(version: str) -> list[int]:
     return list(map(int, found[0].split(".")))
 
 
-# -- resource claims -----------------------------------------------------------------------------
+# -- resource claims
 
 _OFFERS = "pods of mpsd-agent: MPSD_DRA; ResourceSlices"
 _WITHOUT = "set dra.enabled to false (docs/dra.md)"
@@ -276,7 +276,7 @@ def slice_stale(facts: ClusterFacts) -> Iterator[Finding]:
             yield Finding(f"{what}, {why}", f"kubectl delete resourceslice {name}")
 
 
-# -- what others use of the GPUs -----------------------------------------------------------------
+# -- what others use of the GPUs
 
 
 @_check(_BREAKS, "no other device plugin allocates these GPUs", "Nodes: their resources")

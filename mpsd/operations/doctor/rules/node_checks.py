@@ -68,7 +68,7 @@ def limits_unsound(facts: NodeFacts) -> Iterator[Finding]:
         yield Finding(fault, f"correct it, and verify it with `mpsd check {facts.limits_folder}`")
 
 
-# -- the driver and the GPUs ---------------------------------------------------------------------
+# -- the driver and the GPUs
 
 
 @_check(_STOPS, "the driver answers", "NVML: nvmlInit")
@@ -133,7 +133,7 @@ def run_directory(facts: NodeFacts) -> Iterator[Finding]:
         yield Finding(f"the run directory {seen.path} {whose}", chown)
 
 
-# -- leftovers, and what else uses the GPUs ------------------------------------------------------
+# -- leftovers, and what else uses the GPUs
 
 
 @_check(_STOPS, "every control daemon is mpsd's", f"/proc, and {_RECORDS}")
@@ -206,7 +206,7 @@ def default_pipe(facts: NodeFacts) -> Iterator[Finding]:
         yield Finding(f"{what}: that bypasses mpsd", "remove it once no daemon uses it")
 
 
-# -- mpsd: a domain is what its record says, as long as the daemon that it names lives -----------
+# -- mpsd: a domain is what its record says, as long as the daemon that it names lives
 
 
 @_check(_STOPS, "records are of this version", _RECORDS)
@@ -275,7 +275,7 @@ def agent_blind(facts: NodeFacts) -> Iterator[Finding]:
         yield Finding(f"{what}: {status.claims_trouble}", see)
 
 
-# -- containers and kubelet ----------------------------------------------------------------------
+# -- containers and kubelet
 
 
 def _engines(facts: NodeFacts) -> tuple[Engine, ...]:

@@ -117,7 +117,7 @@ def put_back(node: ClusterNode, gpus: Collection[str], where: str) -> str:
     return f"kubectl mps {shlex.join(words)}{where}"
 
 
-# -- evictions -----------------------------------------------------------------------------------
+# -- evictions
 
 
 def eviction_of(pod: Mapping[str, Any] | None, holder: PodReport) -> tuple[bool, str]:
@@ -149,7 +149,7 @@ def offers_room(node: ClusterNode, gpus: Collection[str]) -> bool:
     return any(gpu.state in _OFFERED for gpu in chosen(node, gpus))
 
 
-# -- uninstalling: nothing that remains depends on what is gone ----------------------------------
+# -- uninstalling: nothing that remains depends on what is gone
 
 
 class Stage(IntEnum):

@@ -172,7 +172,7 @@ def _states(domains: Iterable[DomainReport]) -> str:
     return "; ".join(f"{one.name} is {after_is(one.state)}" for one in domains)
 
 
-# -- what is written -----------------------------------------------------------------------------
+# -- what is written
 
 
 def _patch(seen: Standing, cordoned: Collection[str], annotation: str | None) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def left_to_others(annotation: frozenset[str], gpus: Collection[str]) -> str:
     return ",".join(sorted(annotation.difference(gpus)))
 
 
-# -- the DaemonSet and its pods: what is missing in an object reads as not there yet -------------
+# -- the DaemonSet and its pods: what is missing in an object reads as not there yet
 
 _NONE: Object = {"metadata": {}}
 
@@ -272,7 +272,7 @@ def _revision(thing: Object) -> str:
     return str((thing["metadata"].get("labels") or {}).get(REVISION, ""))
 
 
-# -- what is printed -----------------------------------------------------------------------------
+# -- what is printed
 
 
 def is_due(one: Standing, control: ControlSet) -> bool:

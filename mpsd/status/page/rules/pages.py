@@ -115,7 +115,7 @@ def _notes(node: NodeReport, foreign: Iterable[ClientReport]) -> Iterator[Note]:
         yield note(NoteKind.UNKNOWN, Level.BAD, text=what, key=str(place))
 
 
-# -- what happened recently --
+# -- what happened recently
 
 
 def last_warnings(happened: Iterable[PastEvent]) -> Mapping[str, str]:
@@ -156,7 +156,7 @@ def _fault(domain: DomainReport, at: float, where: str) -> EventLine:
     return event_line(Reason.FAULT, at, where, "; ".join(filter(None, [hit, causes])))
 
 
-# -- pods that do not run yet --
+# -- pods that do not run yet
 
 
 def own_scene(node: str, view: NodeView, policy: Policy) -> "ExplanationContext":
@@ -186,7 +186,7 @@ def pods_here(
     return view.PodsHere(tuple(cards), len(pods) - len(cards), heard)
 
 
-# -- a cluster --
+# -- a cluster
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,7 +227,7 @@ def newest(lines: Iterable[EventLine]) -> tuple[EventLine, ...]:
     return tuple(sorted(lines, key=lambda line: (-line.at, line.id)))
 
 
-# -- GPUs, and who has slices of them --
+# -- GPUs, and who has slices of them
 
 
 def gpu_cards(
@@ -314,7 +314,7 @@ def _foreign_slices(gpu: str, foreign: Iterable[ClientReport]) -> Iterator[Slice
         )
 
 
-# -- notes, and who waits --
+# -- notes, and who waits
 
 
 def gpu_notes(
