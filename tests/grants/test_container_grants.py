@@ -124,8 +124,8 @@ async def test_a_process_older_than_the_runtime_or_anothers_is_not_what_it_made(
     tmp_path: Path, start: Start
 ) -> None:
     """Made while mpsd did not run: the new runtime finds it in the way, and ends."""
-    here, old, other = Ledger(tmp_path), start(), start()
-    here.add(start(), "other")
+    here, old, runtime, other = Ledger(tmp_path), start(), start(), start()
+    here.add(runtime, "other")
     here.make(other, "other")
     assert here.holder("other") == other
     # of runtimes that are gone, one of them older than both
