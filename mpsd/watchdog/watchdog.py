@@ -36,7 +36,8 @@ from mpsd.platform.run_directory import ENDS
 from mpsd.platform.settings import GRANT, Settings
 from mpsd.watchdog.oom_scripts import OomScripts
 from mpsd.watchdog.rules.escapes import shows_lifted
-from mpsd.watchdog.rules.judge import SECOND_SCAN_S, JudgedScan, WatchdogView, judge
+from mpsd.watchdog.rules.findings import WatchdogView
+from mpsd.watchdog.rules.judge import SECOND_SCAN_S, JudgedScan, judge
 from mpsd.watchdog.scanner import GpuProcessScanner, Owners, OwnProcesses, Scan
 
 SCAN_S = 0.2  # from the beginning of one scan to the next

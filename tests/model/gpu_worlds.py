@@ -9,13 +9,8 @@ from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Policy, Response
 from mpsd.model.violations import ViolationKind
-from mpsd.watchdog.rules.judge import (
-    SECOND_SCAN_S,
-    JudgedScan,
-    WatchdogVerdict,
-    WatchdogView,
-    judge,
-)
+from mpsd.watchdog.rules.findings import WatchdogView
+from mpsd.watchdog.rules.judge import SECOND_SCAN_S, JudgedScan, WatchdogVerdict, judge
 from tests.model.worlds import GPUS, POLICY, UUIDS, identity
 
 LOOK_S = 0.2

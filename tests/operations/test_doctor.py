@@ -1,6 +1,7 @@
 """What `mpsd doctor` makes of what it saw: the worst first, and never well where it is not
 known."""
 
+import os
 from dataclasses import fields, replace
 from itertools import permutations
 from typing import Any
@@ -15,6 +16,7 @@ from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_report import DomainReport, NodeReport
 from mpsd.model.node_view import Canary, DomainRecord
+from mpsd.operations.doctor.node import is_full
 from mpsd.operations.doctor.rules.checks import (
     Check,
     CheckVerdict,
@@ -53,7 +55,7 @@ WELL = NodeFacts(
     driver="580.1",
     gpus=(GpuSeen(0, UUID, "NVIDIA A30", "", "8.0", 3),),
     control_program=True,
-    run_directory=RunDirectorySeen("/run/mpsd", 0, 0),
+    run_directory=RunDirectorySeen("/run/mpsd", 0, 0, ""),
     holder=60,
     domains=(DomainSeen(RECORD, daemon_lives=True),),
     unreadable=(),
@@ -233,7 +235,10 @@ BREAKS: dict[str, list[dict[str, Any]]] = {
     ],
     "no-control-program": [{"control_program": False}],
     "no-uvm": [{"uvm": False}],
-    "run-directory": [{"run_directory": replace(RUN, owner=7)}],
+    "run-directory": [
+        {"run_directory": replace(RUN, owner=7)},
+        {"run_directory": replace(RUN, unwritable="its file system is read-only")},
+    ],
     "other-daemon": [{"daemons": (FOREIGN,)}, {"daemons": (replace(FOREIGN, pipe=""),)}],
     "compute-mode-left": [
         {"gpus": (replace(GPU, compute_mode=2),)},
@@ -365,3 +370,23 @@ def test_a_label_that_not_every_container_may_use_is_found(label: str) -> None:
     assert headline(selinux={"/run/mpsd/gpu0/client": label}).endswith(
         "chcon -R -t container_file_t -l s0 /run/mpsd/gpu0/client"
     )
+
+
+# -- file systems
+
+
+@pytest.mark.parametrize(
+    ("blocks", "blocks_left", "files", "files_left", "full"),
+    [
+        (100, 7, 50, 3, False),
+        (100, 0, 50, 3, True),
+        (100, 7, 50, 0, True),
+        (100, 7, 0, 0, False),  # btrfs counts no files
+        (0, 0, 0, 0, False),  # /proc counts nothing
+    ],
+)
+def test_a_file_system_is_full_without_blocks_or_without_files(
+    blocks: int, blocks_left: int, files: int, files_left: int, full: bool
+) -> None:
+    numbers = (4096, 4096, blocks, blocks_left, blocks_left, files, files_left, 0, 0, 255)
+    assert is_full(os.statvfs_result(numbers)) is full

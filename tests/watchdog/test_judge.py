@@ -15,7 +15,8 @@ from mpsd.model.identity import PodName
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Policy, Response
 from mpsd.model.violations import KILL_WHEN_SHORT, ViolationKind
-from mpsd.watchdog.rules.judge import AGAIN_S, SECOND_SCAN_S, crowding_out
+from mpsd.watchdog.rules.findings import crowding_out
+from mpsd.watchdog.rules.judge import AGAIN_S, SECOND_SCAN_S
 from tests.model.gpu_worlds import (
     EVERYTHING_KILLS,
     Watch,

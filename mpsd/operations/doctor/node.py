@@ -204,7 +204,7 @@ def _run_directory(directory: Path) -> Fact[RunDirectorySeen]:
     try:
         owner = directory.stat().st_uid
     except FileNotFoundError:
-        return RunDirectorySeen(path, 0, 0)
+        return RunDirectorySeen(path, 0, 0, "")
     except OSError as error:
         return Unknown(f"{path} cannot be read: {error.strerror}")
     wanted_owner = os.geteuid()
@@ -213,7 +213,26 @@ def _run_directory(directory: Path) -> Fact[RunDirectorySeen]:
     with suppress(OSError):  # the holder ended meanwhile
         if holder := run_directory.holder(directory):
             wanted_owner = Path(f"/proc/{holder}").stat().st_uid
-    return RunDirectorySeen(path, owner, wanted_owner)
+    return RunDirectorySeen(path, owner, wanted_owner, _unwritable(directory))
+
+
+def _unwritable(directory: Path) -> str:
+    """Why it takes no files, whoever writes; empty where it does."""
+    try:
+        found = os.statvfs(directory)
+    except OSError as error:
+        return error.strerror or str(error)
+    if found.f_flag & os.ST_RDONLY:
+        return "its file system is read-only"
+    if is_full(found):
+        return f"its file system is full (df -h {directory}; df -i {directory})"
+    return ""
+
+
+def is_full(found: os.statvfs_result) -> bool:
+    """Whether no blocks are left, not even those kept for root, or no files; one that counts none
+    is not full."""
+    return bool(found.f_blocks and not found.f_bfree) or bool(found.f_files and not found.f_ffree)
 
 
 # -- the verb

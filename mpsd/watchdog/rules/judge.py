@@ -3,13 +3,13 @@ once, scanned twice where one scan may mislead, and left alone where its grant i
 What is not known is no violation."""
 
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from mpsd.model.events import Reason
 from mpsd.model.grants import Gpu, Grant
-from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
+from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Policy, Response
 from mpsd.model.violations import Violation, ViolationKind, most_mib, named
@@ -20,9 +20,20 @@ from mpsd.watchdog.rules.escapes import (
     escapes,
     threads_lifted,
 )
+from mpsd.watchdog.rules.findings import (
+    ProcessFinding,
+    Share,
+    WatchdogView,
+    age,
+    bounds_of,
+    crowd,
+    crowding_out,
+    finding_of,
+    foreign_processes,
+    together,
+)
 
 _FULL = "CUDA error 808 (CUDA_ERROR_MPS_MAX_CLIENTS_REACHED)"
-_START_ON_MPS = "start it with the CUDA_MPS_PIPE_DIRECTORY that mpsd set"
 AGAIN_S = 2.0  # after which a signalled process counts again; memory is back in 0.07 s
 # after the first: a process that starts or ends may show outside MPS for a moment
 SECOND_SCAN_S = 0.03
@@ -33,63 +44,8 @@ _APART_S = {  # that two scans must be for both to count, of what needs two
     ViolationKind.THREADS_LIFTED: RESERVED_APART_S,
 }
 
-Share = tuple[str, str]  # the id of a grant and the UUID of a GPU of it
 # what, of which process or grant, on which GPU
 _Key = tuple[ViolationKind | str, ProcessIdentity | str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class WatchdogView:
-    """What a scan is judged by. now: monotonic seconds. grants: by id. domains: UUIDs of GPUs by
-    name. ungranted: as in NodeView. own: mpsd's processes and its daemons'. pods_known: pods are
-    known by cgroups. unseen: GPUs that NVML does not answer for. unexplained_mib: by GPU, in use of
-    no known process. doubtful: GPUs where a process may have a grant, or be mpsd's own, that an
-    unreadable record hides."""
-
-    now: float
-    gpus: tuple[Gpu, ...]
-    domains: Mapping[str, tuple[str, ...]]
-    grants: Mapping[str, Grant]
-    clients: tuple[Client, ...]
-    ungranted: Mapping[str, PodName]
-    own: frozenset[ProcessIdentity]
-    pods_known: bool
-    ending: frozenset[ProcessIdentity] = frozenset()  # those whose end is under way
-    unseen: frozenset[str] = frozenset()
-    unexplained_mib: Mapping[str, int] = field(default_factory=dict)
-    doubtful: frozenset[str] = frozenset()
-
-    def label(self, uuid: str) -> str:
-        return next((gpu.label for gpu in self.gpus if gpu.uuid == uuid), uuid)
-
-    def grant_of(self, client: Client) -> Grant | None:
-        return self.grants.get(client.grant or "")
-
-    def on_mps(self, gpu: Gpu) -> list[Client]:
-        return [client for client in self.clients if client.on_mps and client.gpu == gpu.uuid]
-
-    def by_share(self) -> Mapping[Share, list[Client]]:
-        """The processes that are where they were granted, by grant and GPU."""
-        found: dict[Share, list[Client]] = {}
-        for client in self.clients:
-            grant = self.grant_of(client)
-            if grant and client.gpu in grant.gpus:
-                found.setdefault((grant.id, client.gpu), []).append(client)
-        return found
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessFinding:
-    """What is wrong with a process. pod: None where no known one holds it."""
-
-    kind: ViolationKind
-    client: Client
-    pod: PodName | None
-    message: str
-
-
-def _finding(kind: ViolationKind, client: Client, grant: Grant, message: str) -> ProcessFinding:
-    return ProcessFinding(kind, client, grant.pod_of(client.pod), message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,125 +58,6 @@ class JudgedShare:
     clients: Sequence[Client]
     escapes: Mapping[ProcessIdentity, tuple[Mapping[str, str], tuple[Escape, ...]]]
     is_kept: bool
-
-
-def foreign_processes(view: WatchdogView, resource: str) -> Iterator[ProcessFinding]:
-    """Processes on GPUs that they were not granted, and outside MPS, as far as grants are known.
-    resource: what a pod must hold."""
-    for client in view.clients:
-        grant = view.grant_of(client)
-        if grant and client.gpu in grant.gpus and client.on_mps:
-            continue
-        if client.process in view.own:
-            continue
-        if grant:
-            yield _misplaced(client, grant, view)
-        elif client.gpu not in view.doubtful:
-            yield from _ungranted(client, view, resource)
-
-
-def _misplaced(client: Client, grant: Grant, view: WatchdogView) -> ProcessFinding:
-    label = view.label(client.gpu)
-    if client.gpu not in grant.gpus:
-        given = ", ".join(map(view.label, grant.gpus))
-        message = f"uses {label}, but was granted {given}"
-        return _finding(ViolationKind.WITHOUT_GRANT, client, grant, message)
-    remedy = _START_ON_MPS
-    if client.only_draws:
-        remedy = "use a GPU that mpsd does not share, since MPS serves CUDA alone"
-    message = f"uses {label} {_beside(client)}; {remedy}"
-    return _finding(ViolationKind.OUTSIDE_MPS, client, grant, message)
-
-
-def _beside(client: Client) -> str:
-    beside = "beside MPS, without limits"
-    if client.only_draws:
-        beside += ", through a graphics interface (Vulkan, OpenGL)"
-    return beside
-
-
-def _ungranted(client: Client, view: WatchdogView, resource: str) -> Iterator[ProcessFinding]:
-    how = "it is an MPS client"
-    if not client.on_mps:
-        how = f"it runs {_beside(client)}"
-    label = view.label(client.gpu)
-    if not view.pods_known or client.pod is None:
-        where = "is in no pod"
-        if not view.pods_known:
-            where = "has no grant"
-        message = f"{where} and uses {label}, which mpsd shares; {how}"
-        yield ProcessFinding(ViolationKind.IN_NO_POD, client, None, message)
-    elif pod := view.ungranted.get(client.pod):
-        message = f"uses {label} without a grant: its pod holds no {resource}; {how}"
-        yield ProcessFinding(ViolationKind.WITHOUT_GRANT, client, pod, message)
-
-
-def bounds_of(view: WatchdogView, shares: Iterable[Share]) -> Iterator[ClientBounds]:
-    """What holds the clients of each of these."""
-    largest: dict[str, int] = {}
-    for grant in view.grants.values():
-        largest[grant.domain] = max(grant.memory_mib, largest.get(grant.domain, 0))
-    for grant_id, _gpu in shares:
-        grant = view.grants[grant_id]
-        sees = grant.gpus  # as a container; a program of this machine sees all of its domain's
-        if not isinstance(grant.holder, PodName | HostContainer):
-            sees = view.domains.get(grant.domain, sees)
-        yield ClientBounds(grant, largest[grant.domain], sees)
-
-
-def crowd(
-    grant: Grant,
-    label: str,
-    clients: Iterable[Client],
-    ending: Container[ProcessIdentity],
-    short: Container[ProcessIdentity],
-) -> Iterator[ProcessFinding]:
-    """The newest of a grant's processes where it has too many. ending: processes that do not
-    count. short: those that `crowding_out` found."""
-    counted = [client for client in clients if client.process not in ending]
-    if len(counted) <= grant.clients:
-        return
-    most = "1 process"
-    if grant.clients > 1:
-        most = f"{grant.clients} processes"
-    where = f"{_together(grant)} on {label} (requests.clients_per_grant)"
-    limit = f"exceeds its grant's limit of {most}{where}"
-    for client in sorted(counted, key=age)[grant.clients :]:
-        message = limit
-        if client.process in short:
-            message += "; another grant lacks its own because of it"
-        yield _finding(ViolationKind.TOO_MANY_CLIENTS, client, grant, message)
-
-
-def _together(grant: Grant) -> str:
-    if len(grant.pods) <= 1:
-        return ""
-    return f" for all pods of claim {grant.claim} together"
-
-
-def crowding_out(
-    gpu: Gpu, grants: Iterable[Grant], clients: Iterable[Client]
-) -> Iterator[ProcessIdentity]:
-    """The processes without which every grant could have its own clients on the GPU: each time the
-    newest of the grant that is furthest over."""
-    own = {grant.id: grant.clients for grant in grants}
-    used: dict[str, list[Client]] = {grant: [] for grant in own}
-    others = 0
-    for client in sorted(clients, key=age):
-        if client.grant in own:
-            used[client.grant].append(client)
-        else:
-            others += 1
-    wanted = others + sum(max(len(theirs), own[grant]) for grant, theirs in used.items())
-    for _ in range(wanted - gpu.capability.clients):
-        most = max(own, key=lambda grant: len(used[grant]) - own[grant], default="")
-        if not most or len(used[most]) <= own[most]:
-            return
-        yield used[most].pop().process
-
-
-def age(client: Client) -> tuple[int, int]:
-    return client.process.start_ticks, client.pid
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +198,7 @@ class _Judgement:
                 lifted += own
             if client.reserved_kib:
                 lifted += threads_lifted(client, gpu, grant)
-            wrong += [_finding(escape.kind, client, grant, escape.message) for escape in lifted]
+            wrong += [finding_of(escape.kind, client, grant, escape.message) for escape in lifted]
         for one in wrong:
             self.note(one)
         too_many = list(crowd(grant, gpu.label, clients, self.ending, self._short))
@@ -396,7 +233,7 @@ class _Judgement:
             if len(used) == len(counted):
                 self._within[share] = used
             return len(used) == len(clients)
-        granted = f"{part.memory_mib} MiB are granted{_together(grant)}"
+        granted = f"{part.memory_mib} MiB are granted{together(grant)}"
         held = f"{total_mib} MiB of {gpu.label} are in use, {granted}"
         growth = {process: mib - before.get(process, 0) for process, mib in used.items()}
         culprits.sort(key=lambda one: (growth[one.process], age(one)), reverse=True)
@@ -405,7 +242,7 @@ class _Judgement:
             if before:
                 taken = f"allocated {growth[client.process]} MiB"
                 how = f"{taken} since the use last fitted the grant"
-            finding = _finding(ViolationKind.MEMORY_OVER_GRANT, client, grant, f"{how}: {held}")
+            finding = finding_of(ViolationKind.MEMORY_OVER_GRANT, client, grant, f"{how}: {held}")
             self.note(finding, as_one=grant.id)
             left_mib -= used[client.process]
             if left_mib <= limit_mib or not self._response(finding).ends:

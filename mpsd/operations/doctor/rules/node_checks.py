@@ -124,13 +124,16 @@ def no_uvm(facts: NodeFacts) -> Iterator[Finding]:
         yield Finding(what, "run `nvidia-modprobe -u -c 0`")
 
 
-@_check(_STOPS, "the run directory is its user's", "its owner")
+@_check(_STOPS, "the run directory can be used", "its owner and file system")
 def run_directory(facts: NodeFacts) -> Iterator[Finding]:
     seen = known(facts.run_directory)
     if seen.owner != seen.wanted_owner:
         whose = f"belongs to user {seen.owner}, not to user {seen.wanted_owner}"
         chown = f"chown {seen.wanted_owner} {seen.path}, or select another with --run-dir"
         yield Finding(f"the run directory {seen.path} {whose}", chown)
+    elif seen.unwritable:
+        to_do = "fix that, or select another with --run-dir"
+        yield Finding(f"the run directory {seen.path} takes no files: {seen.unwritable}", to_do)
 
 
 # -- leftovers, and what else uses the GPUs

@@ -37,6 +37,8 @@ class RunDirectorySeen:
     owner: int
     #: Whoever runs mpsd there, or would; the owner where it does not exist.
     wanted_owner: int
+    #: Why it takes no files; empty where it does.
+    unwritable: str
 
 
 @dataclass(frozen=True, slots=True)
