@@ -4,8 +4,6 @@ them away twice.
 A reservation counts here from the moment a bind comes, and those of all binds to a node that wait
 are written at once. An interruption before the binding leaves a reservation, which ends by itself;
 one after it leaves a pod whose annotations say which GPUs it has.
-
-Rights: get and patch mpsnodes; get pods; create pods/binding.
 """
 
 import asyncio

@@ -2,8 +2,6 @@
 
 A row of the table is written when something of its node changes, not when it is read. An answer to
 a write of this scheduler is not undone by an older message of a watch.
-
-Rights: list and watch mpsnodes, nodes and pods.
 """
 
 import asyncio

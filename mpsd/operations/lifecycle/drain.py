@@ -4,9 +4,6 @@ them, put them back.
 `spec.cordoned` of the node's MPSNode is changed as it was read, so that no change of somebody
 else's is lost. An eviction names the uid of the pod that holds the grant, and none is requested
 while a pod that is recreated could come back to the same GPUs.
-
-Rights of whoever does it: get and patch of mpsnodes.mpsd.io; to evict, get pods and create
-pods/eviction in the namespaces of those pods.
 """
 
 import asyncio

@@ -2,10 +2,6 @@
 
 Each step is decided by what the cluster reports now (`lifecycle.rules.upgrade`); the first node
 where one fails or takes too long ends it.
-
-Rights of whoever does it: get, list and patch of mpsnodes.mpsd.io; list of daemonsets in all
-namespaces; in that of the DaemonSet list of controllerrevisions, list and delete of pods; with a
-selector list of nodes; to evict those of `kubectl mps drain`.
 """
 
 import sys
