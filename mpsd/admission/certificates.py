@@ -28,7 +28,8 @@ _FORMER_UNTIL = "former-until"
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The parts of the Secret by name; one that cannot be used is left out, and so repaired."""
+    """The parts of the Secret by name; one that cannot be used is left out: it is repaired, and
+    never served."""
 
     parts: Mapping[str, Pair]
     former_until: float = 0.0

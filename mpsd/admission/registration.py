@@ -1,7 +1,8 @@
 """Makes API servers ask the webhook, and keeps it so, without locking a cluster out of itself: the
 namespaces that the webhook needs to start are exempt before `Fail` is set, and `Fail` is set only
 once the API server itself has called the webhook; where it cannot for a while, `Ignore` is set
-again. The chart has the rights that this needs."""
+again. Its rights are in the chart (templates/webhook/rights.yaml): a right to create cannot name
+objects, and podtemplates are created as a dry run, to see whether the API server calls."""
 
 import base64
 import secrets

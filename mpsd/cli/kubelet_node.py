@@ -75,16 +75,17 @@ class HolderAnnotations:
         gpus = self._gpus()
         if are_same((held, pods, policy, gpus), self._made_from):
             return self._now
-        self._made_from = held, pods, policy, gpus
         by_pod: dict[PodKey, list[ContainerDevices]] = {}
         for one in held:
             by_pod.setdefault(one.pod, []).append(one)
         holders = [pod for key, pod in by_name(pods).items() if key in by_pod]
         self._since_ns = {pod.uid: self._since_ns.get(pod.uid, int(now * 1e9)) for pod in holders}
-        self._now = found = []
+        found = []
         for pod in holders:
             wants = annotations_for(pod, by_pod[pod.key], gpus, policy, self._since_ns[pod.uid])
             found.append(PodAnnotations(pod.identity, pod.annotations, wants))
+        self._made_from = held, pods, policy, gpus
+        self._now = found
         return found
 
 

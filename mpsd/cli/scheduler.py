@@ -114,7 +114,8 @@ class SchedulerRole:
     async def _show_metrics(self, request: web.Request) -> web.Response:
         since = self._usable_since
         usable_s = 0.0 if since is None else time.monotonic() - since
-        await self._metrics.known(each_capacity(self._ledger.table), usable_s)
+        table = self._ledger.table
+        await self._metrics.known(each_capacity(table, table.nodes), usable_s)
         return await self._metrics.show(request)
 
 

@@ -1,5 +1,6 @@
 """The containers that use mpsd: `mpsd up` is asked, else its ledger and the runtimes' state below
-/run are read. They have mpsd-runtime's poststop hook; one that cannot be read may."""
+/run are read. They have mpsd-runtime's poststop hook; one that cannot be read may. Nothing
+inside a container is read."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

@@ -296,7 +296,6 @@ class LocalGrants:
         sources = kept, alive, frozenset(self._not_made), unreadable
         # of who has ended, others may end without a word
         if sources != self._viewed or not all(alive):
-            self._viewed = sources
             places = [one.id for one in kept if one.container or one.cgroups]
             self._view = LedgerView(
                 held=tuple(map(self._held, kept)),
@@ -304,6 +303,7 @@ class LocalGrants:
                 by_place=dict(zip(places, places, strict=True)),
                 unreadable=unreadable,
             )
+            self._viewed = sources
         return self._view
 
     def _held(self, grant: KeptGrant) -> HeldGrant:

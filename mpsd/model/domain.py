@@ -217,9 +217,12 @@ def domains(gpus: Sequence["Gpu"], policy: "Policy", joined: Groups = ()) -> tup
     problems = []
     grouped: list[tuple[list[int], list[str], DomainKind]] = []
     for index, listed in enumerate(policy.domains):
-        for ordinal in sorted(set(listed) - left.keys()):
-            where = f"domains[{index}]"
-            problems.append(Problem("domain-gpu-missing", where, str(ordinal), message, remedy))
+        where = f"domains[{index}]"
+        problems += [
+            Problem("domain-gpu-missing", where, str(ordinal), message, remedy)
+            for ordinal in listed
+            if ordinal not in left
+        ]
         ordinals = sorted(listed)
         grouped.append((ordinals, [left.pop(n, "") for n in ordinals], DomainKind.LISTED))
     if problems:

@@ -55,13 +55,13 @@ def at(path: str, *keys: str) -> str:
     """The path of a field below `path`, in the way Kubernetes writes paths:
     `spec.limits[aliyun.com/gpu-mem]`."""
     for key in keys:
-        path += _step(key[:_LONGEST_KEPT])
+        path += _step(key[: _LONGEST_KEPT + 1])
     return path.removeprefix(".")
 
 
 @lru_cache(maxsize=1024)
 def _step(key: str) -> str:
-    if len(key) < _LONGEST_KEPT and _PLAIN_KEY.fullmatch(key):
+    if len(key) <= _LONGEST_KEPT and _PLAIN_KEY.fullmatch(key):
         return f".{key}"
     return f"[{printable(key)}]"
 

@@ -4,6 +4,7 @@ only where something has another type by `FieldReader.struct`, which notes every
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import field
 from msgspec.structs import force_setattr
 
@@ -397,9 +398,13 @@ def pod_in(thing: object, shape: FieldReader | None = None) -> Pod | None:
 
 def read_pod(shape: FieldReader, fields: Fields, path: str = "") -> Pod:
     """The pod whose `metadata`, `spec` and `status` are in `fields`."""
-    pod = shape.record(Pod, fields, path)
-    if not shape.has_room_for(pod.size()):
+    try:
+        pod = msgspec.convert(fields, Pod)
+    except (msgspec.ValidationError, RecursionError):
         pod = shape.struct(Pod, fields, path)
+    else:
+        if not shape.has_room_for(pod.size()):
+            pod = shape.struct(Pod, fields, path)
     spec = fields.get("spec")
     if spec is None:
         shape.needed(fields, "spec", path)

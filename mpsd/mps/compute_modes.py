@@ -93,6 +93,7 @@ class ComputeModes:
             self.put_back()
             return
         found: dict[str, int] = {}
+        new: dict[str, int] = {}
         for uuid in self._kept.now.gpus:
             try:
                 mode = self._files.get(uuid)
@@ -101,9 +102,11 @@ class ComputeModes:
                 continue
             if mode is None and not is_instance(uuid):
                 mode = self._nvml.compute_mode(uuid)
-                self._files.put(uuid, mode)
+                new[uuid] = mode
             if mode is not None:
                 found[uuid] = mode
+        for uuid, mode in new.items():  # once all are known: a mode that is kept is of this moment
+            self._files.put(uuid, mode)
         self._kept.change(compute_modes=found)
         self._asked = True
         for uuid in found:

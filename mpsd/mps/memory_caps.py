@@ -65,7 +65,7 @@ class CapProbe:
         self.nvml.limit_memory(gpu, folder, memory_mib)
         found = self.nvml.memory_limit_mib(gpu, folder)
         if found != memory_mib:
-            raise NvmlFailed(f"a limit of {memory_mib} MiB reads back as {found}")
+            raise NvmlFailed(f"a cgroup's limit of {memory_mib} MiB reads back as {found}")
 
     @contextmanager
     def limited(self, name: str, gpu: str, memory_mib: int) -> Iterator[tuple[str, ...]]:
@@ -251,7 +251,7 @@ class MemoryCaps:
 
     def _why_not(self, gpus: Collection[str], domains: Collection[DomainRecord]) -> dict[str, str]:
         """By GPU: the driver has no such functions, or the canary found that they hold nobody."""
-        canaries = {gpu: one.canary for one in domains for gpu in one.gpus}
+        canaries = {gpu: one.canary for one in domains for gpu in one.gpus if one.canary}
         found = {}
         for gpu in gpus:
             try:

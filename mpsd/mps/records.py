@@ -53,18 +53,22 @@ class RecordFile(Generic[Kept]):
         return _stamp(self.path) != self._stamp
 
     def read(self) -> Kept | None:
-        """None also where it cannot be read, which is logged once."""
+        """None also where it cannot be read, which is logged once. OSError in a shortage."""
         if not self.is_another:
             return self._value
-        self._stamp = _stamp(self.path)
-        self._value = None
-        self.is_unreadable = False
+        stamp = _stamp(self.path)
+        value = None
+        is_unreadable = False
         try:
-            self._value = read_of_this_boot(self.path, self._kind)
+            value = read_of_this_boot(self.path, self._kind)
         except records.UnreadableRecord as error:
             self._log.warning("record ignored", reason=str(error))
-            self.is_unreadable = True
-        return self._value
+            is_unreadable = True
+        # not before: after a shortage it is read again
+        self._stamp = stamp
+        self._value = value
+        self.is_unreadable = is_unreadable
+        return value
 
     def write(self, value: Kept | None, mode: int = 0o600) -> None:
         """None: removes it. OSError."""
@@ -135,14 +139,14 @@ class DomainRecords:
             listed = self._run_directory.stat().st_mtime_ns
             if listed == self._listed:
                 return
-            self._listed = listed  # a domain's folder has come or gone
-            before = self._files
-            self._files = {}
+            files = {}  # a domain's folder has come or gone
             folders = self._run_directory.glob("gpu*")
             for folder in sorted(folders, key=lambda path: _by_number(path.name)):
                 path = folder / "record.json"
-                known = before.get(path)
-                self._files[path] = known or RecordFile(path, DomainRecord, self._log)
+                known = self._files.get(path)
+                files[path] = known or RecordFile(path, DomainRecord, self._log)
+            self._files = files
+            self._listed = listed
 
     def _as_it_is(self, record: DomainRecord) -> DomainRecord:
         """The record; for a daemon whose death is not recorded yet, with the state that follows."""
@@ -216,8 +220,9 @@ class KeptRecord:
         """Writes the record where these fields change it, or somebody changed the file."""
         changed = replace(self.now, **fields)  # type: ignore[arg-type]
         before = self._unwritten
-        if changed == self.now and not before and _stamp(self._path) == self._written:
-            return
+        with suppress(OSError):  # then it is written anew
+            if changed == self.now and not before and _stamp(self._path) == self._written:
+                return
         self.now = changed
         self._unwritten = ""
         try:
@@ -232,10 +237,10 @@ class KeptRecord:
 
 
 def _stamp(path: Path) -> tuple[int, ...]:
-    """Which file is there, and since when; empty where there is none."""
+    """Which file is there, and since when; empty where there is none. OSError."""
     try:  # not by `suppress`: this is done a hundred times a second
         status = path.stat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return ()
     return status.st_ino, status.st_mtime_ns, status.st_size
 

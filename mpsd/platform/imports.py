@@ -49,6 +49,7 @@ def unswept() -> Iterator[None]:
 
 # -- signals that stop a verb with much to clean up
 
+# a closed terminal, too, leaves nothing behind
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

@@ -349,7 +349,8 @@ class Kube:
         not have changed; Conflict where another is there by now."""
         options: Object = {"kind": "DeleteOptions", "apiVersion": "v1"}
         options["propagationPolicy"] = "Background"
-        options["preconditions"] = {key: value for key, value in meant.items() if value}
+        if wanted := {key: value for key, value in meant.items() if value}:
+            options["preconditions"] = wanted
         return await self._object(Ask("delete", resource, name, namespace, body=encode(options)))
 
     async def evict(self, name: str, namespace: str, uid: str = "") -> None:

@@ -36,7 +36,7 @@ _SILENT = logging.Logger("aiohttp", logging.CRITICAL + 1)
 _TLS_BUFFER = 32 * 1024  # bytes of each connection; asyncio takes 256 KiB
 _HANDSHAKE_S = 10.0
 _FIRST_REQUEST_S = 10.0
-_IDLE_S = 120.0  # longer than Go's client keeps one (90 s)
+_IDLE_S = 120.0  # longer than Go's client keeps one (90 s), or a request could be on its way
 _LONGEST_FIELD = 8190  # bytes of a header's line; aiohttp answers 400 to more
 _REST_OF_BODY_S = 2.0  # of a refused body, so that its sender sees the answer
 _JSON = "application/json"
@@ -44,7 +44,7 @@ _CLOSED = -1  # the file descriptor of a closed socket
 _LAST_HANDSHAKES_S = 1.0
 _RETRY_ACCEPT_S = 1.0  # for want of file descriptors
 _BACKLOG = 1024
-_RESERVED = 32  # connections to a Unix socket
+_RESERVED = 32  # connections to a Unix socket, for root and mpsd's own user
 _ACCEPTED_AT_ONCE = 64  # then those who are served have their turn
 
 

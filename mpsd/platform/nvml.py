@@ -226,8 +226,9 @@ class Nvml:
     def use_samples(
         self, uuid: str, pids: Container[int], since_us: int
     ) -> tuple[tuple[int, int], ...]:
-        """The samples of these processes, the oldest first: when, and the larger of the use of SMs
-        and memory bandwidth, in percent. None of a MIG instance (nvml.h)."""
+        """The samples of these processes, the oldest first: when, in microseconds since 1970, and
+        the larger of the use of SMs and memory bandwidth, in percent. None of a MIG instance
+        (nvml.h)."""
         if is_instance(uuid):
             return ()
         fresh = [one for one in self._samples(uuid, since_us) if one.pid in pids]

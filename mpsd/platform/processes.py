@@ -348,8 +348,8 @@ def is_stopped(identity: ProcessIdentity) -> bool:
 
 def dies_of(identity: ProcessIdentity, signum: int) -> bool:
     """Whether this signal would end this very process at once: it neither handles, ignores nor
-    blocks it, and is not the first of its pid namespace (pid_namespaces(7)). True where the kernel
-    does not say."""
+    blocks it, and is not the first of its pid namespace (pid_namespaces(7)). False when it is gone;
+    True where the kernel does not say."""
     if signum in _HARMLESS | _STOPPING:
         return False
     status = _status(str(identity.pid))
@@ -363,7 +363,7 @@ def dies_of(identity: ProcessIdentity, signum: int) -> bool:
 
 def handles(identity: ProcessIdentity, signum: int) -> bool:
     """Whether this very process handles this signal, or each of its threads blocks it or waits for
-    it. False where the kernel does not say."""
+    it. False when it is gone, or the kernel does not say."""
     status = _status(str(identity.pid))
     return _handles(identity.pid, status, 1 << (signum - 1)) and is_alive(identity)
 

@@ -8,7 +8,7 @@ import asyncio
 import ssl
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from enum import StrEnum
 from functools import cache
 from itertools import repeat
@@ -205,7 +205,8 @@ class ExtenderApi:
     async def _inspect(self, request: web.Request) -> web.Response:
         """One node, or all. As gpushare does, an unknown node is an error in the answer."""
         name = request.match_info.get("node")
-        capacities = each_capacity(self._ledger.table, [name] if name else ())
+        table = self._ledger.table
+        capacities = each_capacity(table, [name] if name else table.nodes)
         found = [msgspec.Raw(msgspec.json.encode(inspected(one))) async for one in capacities]
         missing = ""
         if name and not found:
@@ -219,10 +220,10 @@ class ExtenderApi:
         return read_asking(pod, self._ledger.policy)
 
 
-async def each_capacity(table: GpuTable, nodes: Sequence[str] = ()) -> AsyncIterator[NodeCapacity]:
-    """The capacity of these nodes, () for all. Other requests are served in between: thousands
-    take a second."""
-    for place, node in enumerate(nodes or table.nodes, 1):
+async def each_capacity(table: GpuTable, nodes: Iterable[str]) -> AsyncIterator[NodeCapacity]:
+    """The capacity of these nodes. Other requests are served in between: thousands take a
+    second."""
+    for place, node in enumerate(nodes, 1):
         if ledger := table.ledger(node):
             yield ledger
         if place % 8 == 0:  # each takes up to a millisecond

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from hypothesis import given
 
-from mpsd.admission.rules.verdict import AdmissionVerdict, modes_in, review, review_all
+from mpsd.admission.rules.verdict import AdmissionVerdict, claims_in, modes_in, review, review_all
 from mpsd.model.fields import MOST_FIELDS
 from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem
@@ -265,3 +265,12 @@ def test_a_stronger_label_never_makes_a_rule_weaker() -> None:
                     modes(**labels), modes(**labels | {mode: stronger}), strict=True
                 ):
                     assert strength.index(strong) >= strength.index(weak)
+
+
+def test_a_claim_of_too_many_fields_hides_no_other() -> None:
+    def claim(name: str, fields: int) -> Fields:
+        metadata = {"name": name, **dict.fromkeys(map(str, range(fields)), "")}
+        return {"kind": "ResourceClaim", "metadata": metadata}
+
+    found = claims_in([claim("large", MOST_FIELDS + 1), claim("small", 1)])
+    assert "small" in {one.name for one in found["default"]}

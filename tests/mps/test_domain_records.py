@@ -2,8 +2,13 @@
 living daemons only."""
 
 import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
@@ -62,6 +67,30 @@ def test_a_record_that_is_not_understood_is_left_out_and_the_others_count(tmp_pa
     write(tmp_path, replace(record("gpu2"), boot_id="another"))
     write(tmp_path, record("gpu3")).write_text("{")
     assert [one.domain for one in DomainRecords(tmp_path, logger()).read()] == ["gpu0"]
+
+
+def test_what_cannot_be_read_for_want_of_file_descriptors_is_read_again(tmp_path: Path) -> None:
+    here = DomainRecords(tmp_path, logger())
+    for name in ("gpu0", "gpu1"):
+        write(tmp_path, record(name))
+        with no_more_files(), pytest.raises(OSError, match="Too many open files"):
+            here.read()
+        assert name in [one.domain for one in here.read()]
+    write(tmp_path, replace(record("gpu0"), state=State.FAULT))
+    with no_more_files(), pytest.raises(OSError, match="Too many open files"):
+        here.read()
+    assert [one.state for one in here.read()] == [State.FAULT, State.READY]
+    assert not here.unreadable
+
+
+@contextmanager
+def no_more_files() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_domain_whose_daemon_is_dead_is_down_whatever_its_record_says(tmp_path: Path) -> None:

@@ -242,6 +242,11 @@ def test_who_is_killed_after_others_have_exited_by_the_fault_did_not_cause_it() 
     assert caused_by([exited, death(2, 0.0)], signs(1)) == [2]
 
 
+def test_who_is_killed_until_another_exits_may_be_the_cause_however_late_that_is() -> None:
+    late = replace(signs(), over_s=SEEN_S + 1.0)
+    assert caused_by([death(1, -0.5), death(2, -0.9, EXIT)], late) == [1]
+
+
 def test_an_end_that_an_earlier_fault_explains_is_near_no_other() -> None:
     known = Fault(NOW, (hit(1),), causes=(FaultCause(identity(2), "train", None, "ended"),))
     assert faults.near([death(1, 0.1), death(2, 0.1), death(3, 0.1)], signs(), [known]) == (

@@ -51,6 +51,8 @@ def test_one_gpu_is_put_back_of_a_node_that_is_cordoned_whole() -> None:
     change = cordon_change(before, ["gpu1"], cordon=False)
     assert labels(before, change.cordoned) == ["gpu0", "gpu2", "gpu3"]
     assert not cordon_change(before, ["gpu1"], cordon=True).changes
+    with_one_gone = node("gpu-a2", "all", "GPU-gone")
+    assert cordon_change(with_one_gone, ["gpu1"], cordon=False).cordoned == change.cordoned
 
 
 def test_the_gpus_of_a_domain_go_together() -> None:

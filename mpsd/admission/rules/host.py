@@ -227,8 +227,8 @@ def _mpsd_files(case: RuleInput) -> Iterator[Found]:
 def _mount_paths(case: RuleInput) -> Iterator[Found]:
     for container in case.pod.containers:
         for entry, mount in container.mounts:
-            places = {"mountPath": mount.mount_path, "devicePath": mount.device_path}
-            key, place = next((one for one in places.items() if one[1]), ("devicePath", ""))
+            key = "mountPath" if mount.mount_path else "devicePath"
+            place = mount.mount_path or mount.device_path
             if hidden := inside(place, case.policy.admission.blocked_mount_paths):
                 message = f"a volume at {hidden} replaces what the node mounts there"
                 yield Found(at(entry, key), shown(place), message)

@@ -120,10 +120,10 @@ def review_all(
 
 def claims_in(documents: Iterable[object]) -> Claims:
     claims: dict[str, dict[ClaimName, Fields]] = {}
-    fields = FieldReader()
     for document in documents:
         for thing in objects_in(document):
             if isinstance(thing, dict) and (kind := thing.get("kind")) in (CLAIM, CLAIM_TEMPLATE):
+                fields = FieldReader()  # its bound is of one object
                 metadata = fields.mapping(thing, "metadata", "")
                 namespace = fields.text(metadata, "namespace", "") or "default"
                 if name := fields.text(metadata, "name", ""):

@@ -1,7 +1,8 @@
 """A container's later processes, signals and end: `exec --process FILE`, `kill`, `delete --force`,
 and the poststop hook `over`. A process file lacks the grant's variables, so it gets those that hold
-now; `exec` without one has the container's. Before a signal mpsd ends clients of MPS that would die
-of it; whatever it answers, the signal follows. `over` never fails, and is quick."""
+now; `exec` without one has the container's, and the watchdog sees an `--env` after it. Before a
+signal mpsd ends clients of MPS that would die of it; whatever it answers, the signal follows.
+`over` never fails, and is quick."""
 
 import _signal  # type: ignore[import-not-found]  # `signal` itself builds enums for 5 ms
 import os
@@ -166,7 +167,9 @@ def _signum(command: str, options: command_line.Options) -> int:
         return 0
     if command == "delete":
         return int(_signal.SIGKILL) if "force" in options.values else 0
-    _container, word, *_more = [*options.words, "TERM", "TERM"]
+    word = "TERM"
+    if len(options.words) > 1:
+        word = options.words[1]
     if word.isdecimal():
         return int(word)
     name = word.upper().removeprefix("SIG")

@@ -1,5 +1,6 @@
 """Prepares resource claims for kubelet. What a claim holds is in the journal before kubelet is
-answered, and is not judged anew where kubelet asks again, as after a kill of either.
+answered, and is not judged anew where kubelet asks again, as after a kill of either: it gets the
+same answer, also while the API server is away.
 
 A claim that kubelet gives up has left: its grant ends once the agent sees no process of it, so that
 nobody gets memory that a program still holds.

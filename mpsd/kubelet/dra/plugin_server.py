@@ -87,7 +87,9 @@ class DraServer(
         self, request: registration_wire.RegistrationStatus, _context: _Context
     ) -> registration_wire.RegistrationStatusResponse:
         refusal = f"kubelet refuses the driver: {request.error}"
-        self._say("" if request.plugin_registered else refusal)
+        if request.plugin_registered:
+            refusal = ""
+        self._say(refusal)
         return registration_wire.RegistrationStatusResponse()
 
     # -- claims

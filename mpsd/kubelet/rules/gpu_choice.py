@@ -60,8 +60,10 @@ def _numbered(ordinals: Sequence[str], gpus: Sequence[GpuName]) -> tuple[str, ..
 
 
 def _ordinals(text: str) -> Iterator[str]:
+    if len(text) > _LONGEST:
+        return
     try:
-        allocation = msgspec.json.decode(text[: _LONGEST + 1], type=dict[str, dict[str, Any]])
+        allocation = msgspec.json.decode(text, type=dict[str, dict[str, Any]])
     except (ValueError, RecursionError):
         return
     for of_container in allocation.values():

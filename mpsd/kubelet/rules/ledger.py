@@ -52,10 +52,10 @@ class ContainerDevices:
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
     """What was answered to one Allocate. pod: the container, None where it was not known.
-    thread_percent None: no cap was answered. at: seconds since 1970. uid: of the pod. unit_mib:
-    what each device was worth; 0 where that was not recorded, and the policy's unit counts.
-    priority: None where none was answered. answered_for: the uid of the pod whose priority that is;
-    `uid` may be corrected since."""
+    thread_percent None: no cap was answered. at: seconds since 1970. uid: of the pod, so that a
+    later one of its name is not taken for it. unit_mib: what each device was worth; 0 where that
+    was not recorded, and the policy's unit counts. priority: None where none was answered.
+    answered_for: the uid of the pod whose priority that is; `uid` may be corrected since."""
 
     resource: Kind
     ids: tuple[str, ...]

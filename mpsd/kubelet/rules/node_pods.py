@@ -98,7 +98,7 @@ class NodePod:
         them (many are made in one second), else when they were made."""
         at = self.annotations.get(BOUND_AT, "")[:_NANOSECONDS]
         if not (at.isascii() and at.isdecimal()):
-            at = ""
+            return "", self.created, self.uid
         return at.zfill(_NANOSECONDS), self.created, self.uid
 
     @property

@@ -38,8 +38,9 @@ class PodEnd:
 def deleted(
     known: PodEnd | None, pod: PodName, deletion: PodDeletion, now_s: float, *, was_running: bool
 ) -> PodEnd:
-    """The end of a pod whose deletion is requested. was_running: whether the pod was seen without
-    that just before; else nobody knows for how long its grace has run, and none is left."""
+    """The end of a pod whose deletion is requested. known: None where that is new. was_running:
+    whether the pod was seen without that just before; else nobody knows for how long its grace has
+    run, and none is left."""
     if known:
         return replace(known, grace_s=min(known.grace_s, deletion.grace_s))
     grace_s = deletion.grace_s if was_running else 0.0
@@ -47,7 +48,8 @@ def deleted(
 
 
 def removed(known: PodEnd | None, pod: PodName, now_s: float) -> PodEnd:
-    """The end of a pod that the API server does not have any more."""
+    """The end of a pod that the API server does not have any more. known: None where nobody saw its
+    deletion."""
     end = known or PodEnd(pod, now_s, 0.0)
     return end if end.removed_s is not None else replace(end, removed_s=now_s)
 

@@ -147,11 +147,10 @@ def causes(deaths: Iterable[ClientDeath], signs: FaultSigns) -> tuple[ClientDeat
       as torn down. Who forges a line with their own name is left out; nobody else can be.
     """
     every = tuple(deaths)
+    after = [one.at_s for one in every if one.is_by_itself and one.at_s >= signs.noticed_s]
     last_s = signs.noticed_s + LATE_S
-    for one in every:
-        if one.is_by_itself and one.at_s >= signs.noticed_s:
-            last_s = min(last_s, one.at_s - _APART_S)
-    last_s = max(signs.noticed_s, last_s)
+    if after:
+        last_s = max(signs.noticed_s, min(after) - _APART_S)
     return tuple(one for one in every if _may_have_caused(one, signs, last_s))
 
 

@@ -213,11 +213,12 @@ def _run_directory(directory: Path) -> Fact[RunDirectorySeen]:
     with suppress(OSError):  # the holder ended meanwhile
         if holder := run_directory.holder(directory):
             wanted_owner = Path(f"/proc/{holder}").stat().st_uid
-    return RunDirectorySeen(path, owner, wanted_owner, _unwritable(directory))
+    return RunDirectorySeen(path, owner, wanted_owner, _unwritable(directory, owner))
 
 
-def _unwritable(directory: Path) -> str:
-    """Why it takes no files, whoever writes; empty where it does."""
+def _unwritable(directory: Path, owner: int) -> str:
+    """Why it takes no files; empty where it does. Of another user's only what holds for
+    everybody."""
     try:
         found = os.statvfs(directory)
     except OSError as error:
@@ -226,6 +227,8 @@ def _unwritable(directory: Path) -> str:
         return "its file system is read-only"
     if is_full(found):
         return f"its file system is full (df -h {directory}; df -i {directory})"
+    if owner == os.geteuid() != 0 and not os.access(directory, os.W_OK | os.X_OK):
+        return "its mode does not let its owner write"
     return ""
 
 

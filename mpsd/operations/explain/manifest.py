@@ -106,7 +106,7 @@ def explain(
     """
     if bool(files) is bool(env):
         message = "one of them is needed, and not both"
-        remedy = "write one of them"
+        remedy = "leave one out" if env else "write one of them"
         raise InvalidInput.of(_PROGRAM, "one-source", "-f or --env", "", message, remedy)
     settings = read_settings({"limits": LIMITS_DIRECTORY}, {"limits": limits}, os.environ)
     chosen = load_limits(settings["limits"])

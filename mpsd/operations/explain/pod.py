@@ -298,7 +298,8 @@ def _unknown(
     words: str, namespace: str, pods: Sequence[PodSeen], elsewhere: Sequence[str]
 ) -> InvalidInput:
     asking = sorted({pod.name.name for pod in pods if pod.shared})
-    near = get_close_matches(rules.named(words)[1], asking, _MOST_NAMED, 0.6)
+    owners = sorted({owner.name for pod in pods if pod.shared for owner in pod.owners})
+    near = get_close_matches(rules.named(words)[1], [*asking, *owners], _MOST_NAMED, 0.6)
     if elsewhere:
         remedy = f"there is one in {', '.join(elsewhere[:_MOST_NAMED])}: name the namespace with -n"
     elif asking:

@@ -1,9 +1,10 @@
 """`kubectl mps cordon`, `uncordon`, `drain` and `undrain`: take GPUs of a node out of use, empty
 them, put them back.
 
-`spec.cordoned` of the node's MPSNode is changed as it was read, so that no change of somebody
-else's is lost. An eviction names the uid of the pod that holds the grant, and none is requested
-while a pod that is recreated could come back to the same GPUs.
+`spec.cordoned` of the node's MPSNode is changed as it was read, and read again after a conflict, so
+that no change of somebody else's is lost. Nothing is drained of a node that cannot report when its
+GPUs are empty. An eviction names the uid of the pod that holds the grant, so that no namesake is
+evicted, and none is requested while a pod that is recreated could come back to the same GPUs.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """`kubectl mps uninstall`: removes mpsd from a cluster in which no GPU is in use.
 
 An object is mpsd's by its label alone. Nothing is deleted but what was found and shown, by uid, in
-the order of `Stage`. Namespaces stay: others may have something in them.
+the order of `Stage`; a stage's pods are gone before the next. Namespaces stay: others may have
+something in them.
 
 Rights of whoever does it: list of every kind, and delete of what mpsd is made of; an administrator
 of the cluster.
@@ -74,18 +75,17 @@ async def find(kube: Kube) -> Installation:
     """What has mpsd's label, but for namespaces and what goes with something else. Forbidden where
     so much cannot be listed that the order would not be safe."""
     kinds, missing = await api.deletable_kinds(kube)
-    unseen = [*missing]
     things = dict[str, Thing]()
     own_groups = set[str]()
 
-    async def take(kind: ResourceKind) -> None:
+    async def take(kind: ResourceKind) -> str:
+        """Why it was not searched; empty where it was."""
         try:
             found = await kube.list(kind.resource, query=OURS)
         except KubeError as error:
             if isinstance(error, Forbidden) and kind.group in _MUST_BE_LISTED:
                 raise
-            unseen.append(str(error))
-            return
+            return str(error)
         for thing in found:
             of = thing["metadata"]
             if kind.name == "CustomResourceDefinition":
@@ -100,8 +100,10 @@ async def find(kube: Kube) -> Installation:
                     uid=of["uid"],
                     component=(of.get("labels") or {}).get(NAME_LABEL, ""),
                 )
+        return ""
 
-    await asyncio.gather(*(take(kind) for kind in kinds if kind.name != "Namespace"))
+    whys = await asyncio.gather(*(take(kind) for kind in kinds if kind.name != "Namespace"))
+    unseen = [*missing, *filter(None, whys)]
     # objects of mpsd's own kinds go with the definition
     own = [one for one in things.values() if one.api.partition("/")[0] not in own_groups]
     return Installation(in_order(own), await users(kube), unseen)
@@ -222,7 +224,7 @@ def uninstall(
     if not found.things:
         answer("nothing with the label app.kubernetes.io/part-of=mpsd is in this cluster", _REMAINS)
         return
-    if dry_run or not yes:
+    if dry_run:
         answer(*map(str, found.things))
     if found.users and not force:
         _refuse(cluster, found.users)
@@ -230,6 +232,7 @@ def uninstall(
     if dry_run:
         return
     if not yes:
+        answer(*map(str, found.things))
         _confirm(cluster, len(found.things))
     stays: list[str] = []
 

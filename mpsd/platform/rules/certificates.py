@@ -12,7 +12,7 @@ from typing import Any
 from mpsd.model.fields import as_mapping
 from mpsd.model.times import DAY_S, seconds, stamp
 
-_LAST_PART = 3
+_LAST_PART = 3  # renewed when a third of the life is left
 
 
 @dataclass(frozen=True, slots=True)

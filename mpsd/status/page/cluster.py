@@ -83,6 +83,8 @@ class ClusterPage:
 
     async def _view(self, head: PageHead) -> PageView:
         now = head.at
+        # with the MPSNodes, since both may change during a sleep
+        machines = {machine.name: machine for machine in self._nodes.objects()}
         reported = {}
         parts = []
         for place, read in enumerate(self._mpsnodes.objects(), 1):
@@ -91,7 +93,6 @@ class ClusterPage:
             if place % _AT_ONCE == 0:
                 await asyncio.sleep(0)  # kube-scheduler's questions come in between
         self._made = {name: self._made[name] for name in reported}
-        machines = {machine.name: machine for machine in self._nodes.objects()}
         pods = self._claims.asking(self._pods.objects(), self._ledger.policy)
         table = self._ledger.table
         free = {name: found for name in table.nodes if (found := table.ledger(name))}

@@ -44,7 +44,7 @@ def cordon_change(node: ClusterNode, named: Sequence[str], *, cordon: bool) -> C
         if ALL not in before:
             after = before.union(gpus)
         elif not cordon:
-            after = before.union(here) - {ALL}
+            after = frozenset(here)
         if not cordon:
             after = after.difference(gpus)
     draining = _draining(node, after)
@@ -68,10 +68,11 @@ def _draining(node: ClusterNode, cordoned: frozenset[str]) -> frozenset[str]:
 
 
 def _named(node: ClusterNode, named: Sequence[str]) -> tuple[str, ...]:
-    # also what is there by mistake can be put back
-    known = {one: one for one in node.cordoned if one != ALL}
+    known = {}
     for gpu in node.gpus:
         known[gpu.label] = known[gpu.uuid] = gpu.uuid
+    # also what is there by mistake can be put back
+    known |= {one: one for one in node.cordoned if one != ALL}
     has = ", ".join([f"{gpu.label} ({gpu.uuid})" for gpu in node.gpus])
     remedy = f"{node.name} has {has or 'none that it has reported'}; name one, or {ALL}"
     problems = [

@@ -260,6 +260,8 @@ _MOST_NAMED = 3
 
 
 class Why(StrEnum):
+    """What an answer comes down to, for programs: a value never changes its name."""
+
     ASKS_FOR_NO_GPU = "asks-for-no-gpu"
     ASKS_UNREADABLY = "asks-unreadably"
     SUCCEEDED = "succeeded"

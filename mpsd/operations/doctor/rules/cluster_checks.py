@@ -193,6 +193,14 @@ def clocks_apart(facts: ClusterFacts) -> Iterator[Finding]:
 @_check(_BREAKS, "all parts are of one version", "MPSNodes: version; images of mpsd's pods")
 def version_skew(facts: ClusterFacts) -> Iterator[Finding]:
     """An older control is normal after an upgrade: its DaemonSet is OnDelete."""
+    nodes = _reporting(facts)
+    for node in nodes:
+        for control in sorted({one.version for one in node.domains}):
+            if node.version and _numbers(control) > _numbers(node.version):
+                versions = f"control is of version {control} and the agent of {node.version}"
+                why = "the agent may not understand records that a later version writes"
+                roll = f"roll the agents out: kubectl -n {NAMESPACE} rollout status ds/{AGENT}"
+                yield Finding(f"{node.name}: {versions}: {why}", roll)
     pods = [pod for pod in facts.components if not pod.ending]
     agents = sorted({pod.image for pod in pods if pod.component == AGENT})
     for pod in pods:
@@ -202,14 +210,6 @@ def version_skew(facts: ClusterFacts) -> Iterator[Finding]:
             why = "admission and placement follow rules that the nodes may not have"
             roll = f"roll it out: kubectl -n {NAMESPACE} rollout status deploy/{pod.component}"
             yield Finding(f"{what}: {why}", roll)
-    nodes = _reporting(facts)
-    for node in nodes:
-        for control in sorted({one.version for one in node.domains}):
-            if node.version and _numbers(control) > _numbers(node.version):
-                versions = f"control is of version {control} and the agent of {node.version}"
-                why = "the agent may not understand records that a later version writes"
-                roll = f"roll the agents out: kubectl -n {NAMESPACE} rollout status ds/{AGENT}"
-                yield Finding(f"{node.name}: {versions}: {why}", roll)
     for node in nodes:
         if not node.version:
             raise Unknown(f"the agent of {node.name} does not report its version")

@@ -124,7 +124,7 @@ def no_uvm(facts: NodeFacts) -> Iterator[Finding]:
         yield Finding(what, "run `nvidia-modprobe -u -c 0`")
 
 
-@_check(_STOPS, "the run directory can be used", "its owner and file system")
+@_check(_STOPS, "the run directory can be used", "its owner, mode and file system")
 def run_directory(facts: NodeFacts) -> Iterator[Finding]:
     seen = known(facts.run_directory)
     if seen.owner != seen.wanted_owner:

@@ -119,7 +119,7 @@ def _subject(certificate: Mapping[str, Any]) -> str:
         for key, value in row:
             if key == "commonName":
                 return str(value)
-    return "without a name"
+    return str(certificate.get("subject"))
 
 
 def _ends(left_s: float) -> str:

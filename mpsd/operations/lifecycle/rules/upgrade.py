@@ -1,8 +1,8 @@
 """How a node's control pod is replaced without a program losing its GPU.
 
 What comes next follows from what the cluster reports, so that the same command continues where an
-upgrade stopped. What an upgrade has cordoned itself is in an annotation of the MPSNode while it
-lasts: only that is put back into use.
+upgrade stopped. The old pod is deleted only where nothing holds its GPUs. What an upgrade has
+cordoned itself is in an annotation of the MPSNode while it lasts: only that is put back into use.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

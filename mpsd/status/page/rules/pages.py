@@ -105,7 +105,8 @@ def _notes(node: NodeReport, foreign: Iterable[ClientReport]) -> Iterator[Note]:
             ]
             _holder, name = view.holder_of(grant)
             who = shortened((name, *grant.names[1:]), 1)
-            yield note(NoteKind.OVER, Level.WARN, who, ", ".join(over), grant.id)
+            found = note(NoteKind.OVER, Level.WARN, who, ", ".join(over), grant.id)
+            yield replace(found, where=who)  # how many more are said, however long the name
     labels = node.labels
     for one in foreign:
         kind = NoteKind.WITHOUT_GRANT if one.on_mps else NoteKind.OUTSIDE_MPS
@@ -261,7 +262,7 @@ def _node_notes(node: ClusterNode, now: float, wedged_limit_s: float | None) -> 
         yield replace(found, since=node.reported_at)
     for place, trouble in enumerate(troubles(node, now)):
         if trouble != silent:
-            yield note(NoteKind.NODE, Level.WARN, node.name, trouble, f"{node.name} {place}")
+            yield note(NoteKind.NODE, Level.WARN, node.name, trouble, f"{place} {node.name}")
     yield from view.gpu_notes(node.gpus, node.domains, wedged_limit_s, node.name)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from msgspec import structs
 from msgspec.structs import asdict
 
 from mpsd.model.cluster_status import ServedGpu
@@ -240,16 +241,17 @@ def gpu_cards(
     of_name = {domain.name: domain for domain in domains}
     found = []
     for gpu in gpus:
-        slices = None
-        if grants is not None:
-            slices = (*grant_slices(gpu.uuid, grants), *_foreign_slices(gpu.uuid, foreign))
-        found.append(_gpu_card(gpu, of_name.get(gpu.domain, _NO_DOMAIN), slices))
+        slices = (*grant_slices(gpu.uuid, grants or ()), *_foreign_slices(gpu.uuid, foreign))
+        card = _gpu_card(gpu, of_name.get(gpu.domain, _NO_DOMAIN), slices)
+        if grants is None:
+            card = structs.replace(card, slices=None)
+        found.append(card)
     return tuple(found)
 
 
-def _gpu_card(gpu: ServedGpu, domain: DomainReport, slices: tuple[Slice, ...] | None) -> GpuCard:
+def _gpu_card(gpu: ServedGpu, domain: DomainReport, slices: tuple[Slice, ...]) -> GpuCard:
     level = level_of(gpu.state)
-    amiss = [one for one in slices or () if one.over or one.holder is SliceHolder.FOREIGN]
+    amiss = [one for one in slices if one.over or one.holder is SliceHolder.FOREIGN]
     if level is Level.WELL and amiss:
         level = Level.WARN
     reported = asdict(gpu)
@@ -328,7 +330,7 @@ def gpu_notes(
     for gpu in gpus:
         if gpu.state is None:
             where = f"{node} {gpu.label}".strip()
-            yield note(NoteKind.NO_DAEMON, Level.BAD, where, key=f"{node} {gpu.uuid}")
+            yield note(NoteKind.NO_DAEMON, Level.BAD, where, key=f"{gpu.uuid} {node}")
 
 
 def _domain_notes(domain: DomainReport, where: str, wedged_limit_s: float | None) -> Iterator[Note]:
