@@ -14,6 +14,7 @@ from mpsd.admission.rules.requests import template_wanted
 from mpsd.admission.rules.review import AdmissionContext, needed_to_mutate, read_review
 from mpsd.model.names import NAME_LABEL, WEBHOOK
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
+from mpsd.model.policy import Oversubscription
 from mpsd.platform.kube import (
     CLAIM_TEMPLATES,
     Forbidden,
@@ -131,6 +132,13 @@ def test_what_no_claim_can_hold_is_refused_and_left_as_it_is(thing: Fields, code
         assert "request-impossible" in rules_refusing(refused)
     if code.startswith("claim"):
         assert validated(review_of(thing)).verdicts != refused.verdicts, "of claims alone"
+
+
+def test_a_pod_that_is_refused_for_what_may_be_promised_gets_no_claim() -> None:
+    half = replace(CLAIMING, oversubscription=Oversubscription(100, 50))
+    thing = pod(container(limits={MEMORY: 7, PERCENT: 60}))
+    assert rules_refusing(validated(review_of(thing), half)) == ["request-impossible"]
+    assert mutated(review_of(thing), half).template is None
 
 
 def test_a_pod_with_a_claim_of_its_own_gets_no_second_one_and_is_refused() -> None:

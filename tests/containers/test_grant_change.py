@@ -11,7 +11,7 @@ from mpsd.grants.rules.messages import GrantChangeRequest
 from mpsd.model.client_limits import ClientLimit, environment
 from mpsd.model.grants import Grant, free_weight, promised_mib
 from mpsd.model.identity import PodName
-from mpsd.model.node_view import Client
+from mpsd.model.node_view import Client, UnreadableGrant
 from mpsd.model.policy import CardCompute, Compute
 from mpsd.model.problem import Problem
 from mpsd.watchdog.rules.escapes import ClientBounds, escapes
@@ -216,11 +216,12 @@ def test_nothing_is_changed_while_a_gpu_or_the_grants_are_not_seen() -> None:
     found = changed(grant, GrantChangeRequest(percent=10), away, node.policy)
     assert isinstance(found, tuple)
     assert [one.rule for one in found] == ["gpu-away"]
-    found = changed(
-        grant, GrantChangeRequest(percent=10), replace(node.view(), grants_known=False), node.policy
-    )
-    assert isinstance(found, tuple)
-    assert [one.rule for one in found] == ["grants-unknown"]
+    other = UnreadableGrant("another", "another.json", "is empty")
+    for unknown in ({"grants_known": False}, {"unreadable": (other,)}):
+        seen = replace(node.view(), **unknown)
+        found = changed(grant, GrantChangeRequest(percent=10, gpu=grant.gpus[0]), seen, node.policy)
+        assert isinstance(found, tuple)
+        assert [one.rule for one in found] == ["grants-unknown"]
 
 
 def test_what_a_program_was_started_with_before_the_change_is_no_escape() -> None:

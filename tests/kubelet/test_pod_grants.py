@@ -123,6 +123,15 @@ def test_an_init_container_holds_its_devices_as_long_as_its_pod_lives() -> None:
     assert (grant.memory_mib, grant.thread_percent, grant.reserved_percent) == (8 * 1024, 100, 20)
 
 
+def test_before_kubelet_lists_a_pod_its_threads_are_reserved_as_answered() -> None:
+    answers = (
+        entry(mem_ids(7), named(), None, 1.0, UID),
+        entry(percent_ids(20), named(), 20, 2.0, UID),
+    )
+    (grant,) = grants(journal=answers, pods=(node_pod(),))
+    assert (grant.memory_mib, grant.thread_percent, grant.reserved_percent) == (7 * 1024, 20, 20)
+
+
 def test_what_a_pod_that_ended_was_given_counts_no_more() -> None:
     stale = entry(mem_ids(7), named(), 100, 1.0, UID)
     again = node_pod(metadata={"uid": "another"})

@@ -3,8 +3,10 @@ guessed."""
 
 import asyncio
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
 import grpc
 import pytest
@@ -15,9 +17,14 @@ from mpsd.kubelet.api.podresources_pb2_grpc import (
     add_PodResourcesListerServicer_to_server,
 )
 from mpsd.kubelet.client import KubeletUnavailable, held_devices
+from mpsd.kubelet.ledger import KubeletGrants
 from mpsd.kubelet.rules.ledger import ContainerDevices
 from mpsd.kubelet.rules.node_pods import ContainerName
+from mpsd.model.domain import Domain
+from mpsd.platform.logs import logger
+from tests.model.worlds import POLICY
 
+T = TypeVar("T")
 MEMORY, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
 RESOURCES = {MEMORY: "memory", PERCENT: "percent"}
 
@@ -41,13 +48,21 @@ def socket() -> Iterator[Path]:
 def ask(
     socket: Path, answer: Callable[[], wire.ListPodResourcesResponse]
 ) -> tuple[ContainerDevices, ...]:
-    async def conversation() -> tuple[ContainerDevices, ...]:
+    return asked(socket, answer, lambda: held_devices(socket, RESOURCES)).held
+
+
+def asked(
+    socket: Path,
+    answer: Callable[[], wire.ListPodResourcesResponse],
+    question: Callable[[], Coroutine[Any, Any, T]],
+) -> T:
+    async def conversation() -> T:
         server = grpc.aio.server()
         add_PodResourcesListerServicer_to_server(Lister(answer), server)
         server.add_insecure_port(f"unix:{socket}")
         await server.start()
         try:
-            return (await held_devices(socket, RESOURCES)).held
+            return await question()
         finally:
             await server.stop(None)
 
@@ -73,6 +88,17 @@ def test_an_entry_a_resource_and_an_entry_a_device_say_the_same(socket: Path) ->
         ContainerName("default", "train", "main"), ("GPU-0/0", "GPU-0/1"), ("percent/7",)
     )
     assert ask(socket, lambda: as_1_20) == ask(socket, lambda: as_1_36) == (expected,)
+
+
+def test_a_grant_has_the_memory_and_the_threads_that_kubelet_lists(socket: Path) -> None:
+    listed = answer("train", "main", (MEMORY, ["GPU-0/0", "GPU-0/1"]), (PERCENT, ["percent/7"]))
+    pods = cast("Any", SimpleNamespace(objects=tuple, synced=False))
+    domains = cast("Any", SimpleNamespace(every=(Domain("gpu0", ("GPU-0",)),)))
+    journal = socket.with_name("journal")
+    ledger = KubeletGrants(socket, journal, pods, domains, lambda: POLICY, logger())
+    asked(socket, lambda: listed, ledger.refresh_now)
+    (held,) = ledger.view.held
+    assert (held.grant.memory_mib, held.grant.reserved_percent) == (2 * 1024, 1)
 
 
 def test_each_device_of_ours_counts_once_in_whatever_order_it_is_listed(socket: Path) -> None:

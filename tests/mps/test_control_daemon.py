@@ -254,6 +254,7 @@ def test_nothing_that_a_tenant_sends_as_a_command_is_an_event_of_the_server(
 @pytest.mark.parametrize("words", FORGED)
 def test_a_line_that_the_daemon_did_not_begin_says_nothing(words: str) -> None:
     assert read_line(words.partition("] ")[2] or words) is None
+    assert read_line(f"behind [2026-11-21 01:52:05.077 Server   999] {words}") is None
 
 
 def test_a_pid_of_thousands_of_digits_is_none() -> None:

@@ -109,6 +109,7 @@ def test_a_gpu_without_an_answer_of_nvml_makes_nobody_a_culprit() -> None:
 def test_what_is_within_the_tolerance_is_not_over() -> None:
     assert ended(Watch().look((A,), client(1, A, 1024 + 32))) == set()
     assert ended(Watch().look((A,), client(1, A, 1024 + 33))) == {1}
+    assert ended(Watch().look((A,), client(1, A, 1100), client(2, A, 1024 + 32))) == {1}
 
 
 def test_each_gpu_of_an_uneven_grant_is_held_to_its_own_part_and_not_to_what_mps_was_told() -> None:
