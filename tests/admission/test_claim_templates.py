@@ -229,6 +229,9 @@ def test_templates_of_pods_and_updates_are_left_alone() -> None:
     thing = asking()
     assert mutated(review_of(inside("batch/v1", "Job", thing)), CLAIMING) == ALLOWED
     assert mutated(review_of(thing, old=pod(container(limits={MEMORY: 6}))), CLAIMING) == ALLOWED
+    debugged = asking(ephemeralContainers=[container("debugger")])
+    review = review_of(debugged, old=thing, subResource="ephemeralcontainers")
+    assert mutated(review, CLAIMING).template is None
 
 
 # -- the ConfigMaps

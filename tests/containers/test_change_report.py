@@ -43,6 +43,8 @@ def test_by_force_it_is_said_that_what_is_over_ends_where_the_policy_ends_it() -
         == "its processes use 3000 MiB of gpu0, and 2048 MiB are granted now: mpsd ends those that"
         " exceed it"
     )
+    within = change(IN_CONTAINER, less, using(IN_CONTAINER, 2048 + 32)).messages
+    assert not any("are granted now" in message for message in within)
     over = replace(POLICY.violations.memory_over_grant, action=Response.WARN)
     lenient = replace(POLICY, violations=replace(POLICY.violations, memory_over_grant=over))
     assert (

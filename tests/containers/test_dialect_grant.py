@@ -37,6 +37,7 @@ def test_b1_a_list_holds_of_each_card_its_own_and_says_that_mps_has_one_limit() 
     assert [part.memory_mib for part in parts] == [A10_MIB * gib // 23 for gib in (3, 4, 5, 6)]
     assert [part.gpu for part in parts] == [gpu.uuid for gpu in FOUR_A10]
     largest = A10_MIB * 6 // 23
+    assert cards_request(asked).memory_mib == largest
     said = [message for message in messages(asked) if f"gets the largest, {largest} MiB" in message]
     assert [message.split(":")[0] for message in said] == ["gpu0", "gpu1", "gpu2"]
     assert f"ends what uses more than {A10_MIB * 3 // 23} MiB here" in said[0]

@@ -2,6 +2,8 @@
 
 from itertools import permutations
 
+import pytest
+
 from mpsd.grants.rules.placement import InsufficientResources, Placed, find_gpus, place
 from mpsd.model.grants import GpuCapacity, Grant, Request, rooms
 from tests.model.worlds import GPUS, POLICY, SPREAD, UUIDS, grant
@@ -42,6 +44,25 @@ def refusal(
     refused = place(request, rooms(GPUS, domain_of, grants, POLICY)[:gpus], POLICY)
     assert isinstance(refused, InsufficientResources)
     return refused
+
+
+@pytest.mark.parametrize(
+    ("asked", "held", "lacks"),
+    [
+        (SEVEN, [grant(f"g{n}", 12) for n in range(2)], "0 of the needed 7 GiB"),
+        (
+            Request(1024, 30, 1),
+            [grant(f"g{n}", 1, reserved_percent=60) for n in range(2)],
+            "0 of the needed 30 % of the threads",
+        ),
+        (SEVEN, [*CROWD, grant("more", 1)], "0 of the needed 8 clients"),
+    ],
+)
+def test_of_what_is_promised_beyond_a_gpu_none_is_free(
+    asked: Request, held: list[Grant], lacks: str
+) -> None:
+    """As after a policy that promises less."""
+    assert f"gpu0 has {lacks} free" in refusal(asked, *held, gpus=1).reason
 
 
 def test_several_gpus_come_from_one_domain() -> None:

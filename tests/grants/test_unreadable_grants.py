@@ -111,7 +111,8 @@ def test_a_grant_is_rebuilt_from_what_its_holder_was_started_with(
     tmp_path: Path, start: Start, damage: str
 ) -> None:
     holder = start(**given_variables(tmp_path))
-    child = start(**given_variables(tmp_path, memory_mib=1024))  # has lowered its own limit
+    # has lowered its own limits
+    child = start(**given_variables(tmp_path, memory_mib=1024, percent=10))
     path = write(tmp_path, granted(holder))
     path.write_bytes(damages()[damage](path.read_bytes()))
 

@@ -122,6 +122,7 @@ def test_a_refusal_names_the_container_what_was_taken_and_what_to_do() -> None:
 
 def test_percent_is_of_each_gpu() -> None:
     assert allocate_percent(percent_ids(30), None, POLICY) == 30
+    assert allocate_percent(percent_ids(1), None, POLICY) == 1
     assert allocate_percent(percent_ids(30), asking(7, percent=30), POLICY) == 30
     assert allocate_percent(percent_ids(60), asking(8, percent=60, gpus=2), POLICY) == 30
 

@@ -43,6 +43,7 @@ def test_a_pod_that_another_scheduler_placed_is_guessed_where_the_device_plugin_
     node = cluster_node(held=(held("b", 3, 1),))
     ledger = node_capacity(node, "", [shared_pod("a", 7, "node1")], [], POLICY)
     assert [room.memory_mib // GIB for room in ledger.rooms] == [23, 13]
+    assert [room.clients for room in ledger.rooms] == [48, 32]
     assert ledger.taken[-1].source is AssignmentSource.GUESSED
 
 
