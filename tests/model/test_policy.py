@@ -35,6 +35,7 @@ def test_the_shipped_policy_is_as_strict_as_ack_and_shares_nothing_twice() -> No
     assert POLICY.placement is Placement.BINPACK
     assert POLICY.oversubscription.memory_percent == POLICY.oversubscription.thread_percent == 100
     assert POLICY.violations.memory_over_grant.action is Response.KILL
+    assert POLICY.violations.without_grant.action is Response.KILL
     assert POLICY.exclusive_process
 
 
