@@ -370,7 +370,7 @@ class DomainSupervisor:
         self.clear()
 
     def clear(self) -> None:
-        """Files, after `end`."""
+        """Removes the domain's files, after `end`."""
         self._folder.clear(with_pipe=not self._ends_foreign)
 
     def release(self) -> None:

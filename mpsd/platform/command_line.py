@@ -111,7 +111,7 @@ class Between:
             if self.least <= value <= self.most and value != inf:
                 return value
         wanted = {int: "a whole number", float: "a number"}[self.kind]
-        upto = f"to {self.most:g}".replace("to inf", "on")
+        upto = "on" if self.most == inf else f"to {self.most:g}"
         raise ArgumentTypeError(f"is {text!r}; write {wanted} from {self.least:g} {upto}")
 
 

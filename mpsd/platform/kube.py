@@ -126,7 +126,7 @@ class Ask:
         if self.verb == "create" and not self.subresource:
             name = ""  # what is to be named so goes to the collection
         path = self.place or self.resource.path(name, self.namespace, self.subresource)
-        return f"{path}?{urlencode(self.query or {})}".removesuffix("?")
+        return f"{path}?{urlencode(self.query)}" if self.query else path
 
 
 @dataclass(frozen=True, slots=True)

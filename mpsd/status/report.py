@@ -94,7 +94,6 @@ class Reachability:
 
 
 async def keep(duty: Duty, reachability: Reachability) -> None:
-
     def note(attempt: RetryCallState) -> None:
         reachability.failed(duty.name, attempt.outcome.exception() if attempt.outcome else None)
 

@@ -28,7 +28,7 @@ from mpsd.platform.settings import GRANT
 from mpsd.simulator.programs import wait_until
 from tests.model.worlds import GPUS, POLICY, UUIDS, view, waiting
 
-ID = "0123456789ab"
+ID = os.urandom(6).hex()  # all processes of the machine are looked at
 Start = Callable[..., ProcessIdentity]
 Damage = Callable[[bytes], bytes]
 
@@ -101,7 +101,7 @@ def damages() -> dict[str, Damage]:
         "empty": lambda _sound: b"",
         "cut off": lambda sound: sound[: len(sound) // 2],
         "no JSON": lambda _sound: b"\0" * 64,
-        "another schema": lambda _sound: b'{"id": "0123456789ab"}',
+        "another schema": lambda _sound: f'{{"id": "{ID}"}}'.encode(),
         "another grant's": lambda sound: sound.replace(ID.encode(), b"ba9876543210"),
     }
 

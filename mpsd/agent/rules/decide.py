@@ -106,8 +106,10 @@ def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
         # a limit for some of the grants would shut the others out
         if view.grants_known and view.ungrantable.keys().isdisjoint(domain.record.gpus):
             for limit in _limits_to_set(domain, grants):
-                lowers = limit.memory_mib <= DENY_MIB or _lowers(limit, domain)
-                (lowered if lowers else raised).append(SetLimit(domain.name, limit))
+                if limit.memory_mib <= DENY_MIB or _lowers(limit, domain):
+                    lowered.append(SetLimit(domain.name, limit))
+                else:
+                    raised.append(SetLimit(domain.name, limit))
     return (*ended, *raised, *answers, *lowered)
 
 

@@ -177,11 +177,11 @@ class ProgramsToStop:
 class StopOutcome(StrEnum):
     """What became of a program that was to end, by its processes."""
 
-    #: each by itself
+    #: all ended by themselves
     TERMINATED = "terminated"
-    #: some were
+    #: some were killed
     KILLED = "killed"
-    #: some are
+    #: some are left
     LEFT = "left"
     #: nothing was done
     REFUSED = "refused"

@@ -308,7 +308,7 @@ def suspects(faults: Sequence[Fault], names: PodNames) -> tuple[SuspectReport, .
     """Pods that at least the last two faults hit, most first: each may be the cause, or just have
     shared the GPU."""
     found = []
-    for pod in frozenset().union(*(fault.pods for fault in faults[-1:])):
+    for pod in faults[-1].pods if faults else ():
         run = presence(faults, pod)
         if run > 1:
             found.append(SuspectReport(str(names.get(pod, pod)), pod, run, utc(faults[-run].at)))

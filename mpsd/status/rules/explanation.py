@@ -205,7 +205,9 @@ def _trouble(gpus: tuple[ServedGpu, ...], node: ClusterNode | None, now: float) 
             domain = domains.get(gpu.domain, DomainReport())
             if (began := epoch(domain.since)) is not None:
                 words += f" for {lasting(now - began)}"
-            return f"{words} ({quoted(domain.reason)})".removesuffix(" ()")
+            if domain.reason:
+                words += f" ({quoted(domain.reason)})"
+            return words
     return ""
 
 

@@ -184,11 +184,12 @@ def _summary(report: NodeReport, grants: Sequence[GrantReport] | None) -> Summar
     models = Counter([gpu.model for gpu in report.gpus])
     ready = [domain.state for domain in report.domains].count(State.READY)
     granted, promised = _whole_gib(report, "granted_mib"), _whole_gib(report, "promised_mib")
+    used = _whole_gib(report, "used_mib")
     summary = Summary(
         gpus=", ".join([f"{number}x {name}" for name, number in models.items()]),
         domains=f"{ready}/{len(report.domains)}",
         granted=f"{granted}/{promised}Gi",
-        used=f"{_whole_gib(report, 'used_mib')}Gi".replace("?Gi", "?"),
+        used=used if used == "?" else f"{used}Gi",
         clients="?",
     )
     if report.clients is not None:
