@@ -9,6 +9,7 @@ registered again as soon as either socket has been replaced or kubelet no longer
 import asyncio
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, NoReturn, Protocol, TypeAlias, TypeVar
@@ -23,7 +24,7 @@ from mpsd.kubelet.rules.allocation import Answer, Device
 from mpsd.model.metrics import Call, CallOutcome
 from mpsd.model.problem import InvalidInput
 from mpsd.platform.event_loop import until
-from mpsd.platform.logs import logger
+from mpsd.platform.logs import Logger, logger
 
 _LONGEST_REFUSAL = 700  # it travels in an HTTP/2 header, percent-encoded, and those end at 8 KiB
 
@@ -101,26 +102,26 @@ class _Stream(Generic[Value]):
             await self._values.aclose()
 
 
-class SocketServer:
+class SocketServer(ABC):
     """A gRPC server on a socket that kubelet dials, kept registered there. After `stop` it may be
     started again."""
 
-    def __init__(self, path: Path, stop_within_s: float) -> None:
+    def __init__(self, path: Path, stop_within_s: float, log: Logger) -> None:
         self._path = path
         self._stop_within_s = stop_within_s
         self._server: grpc.aio.Server | None = None  # while it does not serve
         self._socket: SocketIdentity | None = None  # likewise
         self.streams: set[_Stream[Any]] = set()  # those that kubelet reads now
         self.trouble = UNREGISTERED  # empty once kubelet has taken it
-        self._log = logger(socket=path.name)
+        self._log = log
 
+    @abstractmethod
     def _add_to(self, server: grpc.aio.Server) -> None:
         """Adds the services."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def _serve(self) -> None:
         """Serves until it has to be registered again, or KubeletUnavailable."""
-        raise NotImplementedError
 
     async def run(self) -> None:
         """Until it is cancelled; then the socket is removed, by which kubelet learns that it is
@@ -212,12 +213,11 @@ class PluginServer(SocketServer, services.DevicePluginServicer):
         answer_within_s: float = 25.0,  # kubelet gives PreStartContainer alone a deadline, of 30 s
         stop_within_s: float = 2.0,
     ) -> None:
-        super().__init__(folder / endpoint, stop_within_s)
+        super().__init__(folder / endpoint, stop_within_s, logger(resource=resource))
         self.resource = resource
         self._plugin = plugin
         self._on_call = on_call
         self._answer_within_s = answer_within_s
-        self._log = logger(resource=resource)
 
     def _add_to(self, server: grpc.aio.Server) -> None:
         services.add_DevicePluginServicer_to_server(self, server)

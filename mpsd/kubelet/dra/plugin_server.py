@@ -54,10 +54,10 @@ class DraServer(
     """folder: kubelet's plugins_registry."""
 
     def __init__(self, driver: str, folder: Path, claims: ClaimDriver) -> None:
-        super().__init__(folder / f"{driver}-reg.sock", _STOP_S)
+        log = logger(role="DRA driver", driver=driver)
+        super().__init__(folder / f"{driver}-reg.sock", _STOP_S, log)
         self._driver = driver
         self._claims = claims
-        self._log = logger(role="DRA driver", driver=driver)
         self.health = Watchable[tuple[DeviceHealth, ...]](())
 
     async def _serve(self) -> None:
