@@ -3,12 +3,13 @@
 
 import re
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import Gpu, MigInstance, is_instance
@@ -23,29 +24,101 @@ class NvmlFailed(Exception):
     """The message names the call, and the remedy where one is known."""
 
 
-class Nvml:
-    """library: pynvml, or the simulator's object with its functions."""
+class NvmlLate(NvmlFailed):
+    """It has not answered in time; it may yet."""
 
-    def __init__(self, library: Any, sysfs: Path = Path("/sys")) -> None:
+
+EXCLUSIVE_PROCESS = 3  # NVML_COMPUTEMODE_EXCLUSIVE_PROCESS of nvml.h
+# seconds for an answer: to what is asked at each look of the watchdog, and to everything else
+LOOK_S = 0.1
+CALL_S = 1.0
+OPEN_S = 10.0  # with the first call, in which a driver without persistence mode starts GPUs
+
+
+class Readers(Protocol):
+    """As of `nvml_readers.GpuReaders`."""
+
+    @property
+    def spent_s(self) -> float: ...
+    def ask(self, uuid: str, method: str, *arguments: object, within_s: float) -> Any: ...
+    def ask_at(self, ordinal: int, method: str, *arguments: object, within_s: float) -> Any: ...
+    def ask_any(self, method: str, *arguments: object, within_s: float) -> Any: ...
+    def is_at(self, ordinal: int, uuids: Sequence[str]) -> None: ...
+    def close(self) -> None: ...
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _of_gpu(within_s: float) -> Callable[[Method], Method]:
+    """Its GPU's reader is asked instead, where there are readers."""
+
+    def by_reader(method: Method) -> Method:
+        @wraps(method)
+        def asked(nvml: "Nvml", uuid: str, *arguments: Any) -> Any:
+            if nvml.readers is None:
+                return method(nvml, uuid, *arguments)
+            return nvml.readers.ask(uuid, method.__name__, *arguments, within_s=within_s)
+
+        return cast("Method", asked)
+
+    return by_reader
+
+
+def _of_machine(within_s: float) -> Callable[[Method], Method]:
+    """Any reader that answers is asked instead."""
+
+    def by_reader(method: Method) -> Method:
+        @wraps(method)
+        def asked(nvml: "Nvml", *arguments: Any) -> Any:
+            if nvml.readers is None:
+                return method(nvml, *arguments)
+            return nvml.readers.ask_any(method.__name__, *arguments, within_s=within_s)
+
+        return cast("Method", asked)
+
+    return by_reader
+
+
+class Nvml:
+    """library: pynvml, or the simulator's object with its functions; None where readers call it."""
+
+    def __init__(
+        self, library: Any, sysfs: Path = Path("/sys"), readers: Readers | None = None
+    ) -> None:
         self._library = library
+        self.readers = readers
         self._sysfs = sysfs
         self._handles: dict[str, Any] = {}
         self._wholes: dict[int, str] = {}  # the UUID of each GPU, by ordinal
-        self.spent_s = 0.0  # of this process's processor time, in its calls so far
+        self._spent_s = 0.0
+
+    @property
+    def spent_s(self) -> float:
+        """Processor time in NVML's calls so far, or of the readers."""
+        return self._spent_s if self.readers is None else self.readers.spent_s
 
     def open(self) -> None:
         try:
-            self._ask("nvmlInit")
+            if self.readers is None:
+                self._ask("nvmlInit")
+            else:
+                self.count()
         except NvmlFailed as error:
             remedy = "no NVIDIA driver answers here; install one, or try mpsd up --simulate H200x2"
             raise NvmlFailed(f"{error}; {remedy}") from None
 
     def close(self) -> None:
-        self._ask("nvmlShutdown")
+        if self.readers is None:
+            self._ask("nvmlShutdown")
+        else:
+            self.readers.close()
 
+    @_of_machine(CALL_S)
     def driver(self) -> str:
         return _text(self._ask("nvmlSystemGetDriverVersion"))
 
+    @_of_machine(CALL_S)
     def cuda(self) -> str:
         """The newest CUDA that the driver takes, such as 13.0."""
         version = int(self._ask("nvmlSystemGetCudaDriverVersion_v2"))
@@ -59,7 +132,17 @@ class Nvml:
             found += self._gpus_at(ordinal, facts)
         return tuple(found)
 
-    def _gpus_at(self, ordinal: int, facts: GpuFacts) -> Iterator[Gpu]:
+    def _gpus_at(self, ordinal: int, facts: GpuFacts) -> tuple[Gpu, ...]:
+        if self.readers is None:
+            return self.at(ordinal, facts)
+        found: tuple[Gpu, ...] = self.readers.ask_at(ordinal, "at", ordinal, facts, within_s=OPEN_S)
+        self.readers.is_at(ordinal, [gpu.uuid for gpu in found])
+        return found
+
+    def at(self, ordinal: int, facts: GpuFacts) -> tuple[Gpu, ...]:
+        return tuple(self._at(ordinal, facts))
+
+    def _at(self, ordinal: int, facts: GpuFacts) -> Iterator[Gpu]:
         uuid, name, number = self.found(ordinal)
         handle = self._handles[uuid]
         capability = facts.capability(number)
@@ -79,7 +162,7 @@ class Nvml:
     def _cores(self, uuid: str) -> int:
         """0 where MIG is on and NVML does not say: without instances such a GPU serves nothing."""
         try:
-            return int(self._ask("nvmlDeviceGetNumGpuCores", self._handles[uuid]))
+            return int(self._ask("nvmlDeviceGetNumGpuCores", self._handle(uuid)))
         except NvmlFailed:
             if self.mig_enabled(uuid):
                 return 0
@@ -93,6 +176,7 @@ class Nvml:
             found += self.instances(whole) or (whole,)
         return tuple(found)
 
+    @_of_gpu(CALL_S)
     def instances(self, uuid: str) -> tuple[str, ...]:
         """None where MIG is off."""
         return tuple(
@@ -167,6 +251,7 @@ class Nvml:
         uuid = self._ask("nvmlDeviceGetUUID", handle)
         return _text(uuid), _text(self._ask("nvmlDeviceGetName", handle))
 
+    @_of_machine(OPEN_S)
     def count(self) -> int:
         return int(self._ask("nvmlDeviceGetCount"))
 
@@ -178,6 +263,7 @@ class Nvml:
         self._handles[uuid], self._wholes[ordinal] = handle, uuid
         return uuid, name, f"{major}.{minor}"
 
+    @_of_gpu(LOOK_S)
     def mps_pids(self, uuid: str) -> frozenset[int]:
         """The clients of MPS on this GPU; of a MIG instance its own alone, as with all lists of
         processes (nvml.h, nvmlDeviceGetMPSComputeRunningProcesses_v3; not observed).
@@ -185,19 +271,22 @@ class Nvml:
         To be asked before `uses`: then no client that starts or ends meanwhile was seen to look as
         if it ran beside MPS (driver 580.159.04, 1 100 looks at 18 clients).
         """
-        listed = self._ask("nvmlDeviceGetMPSComputeRunningProcesses", self._handles[uuid])
+        listed = self._ask("nvmlDeviceGetMPSComputeRunningProcesses", self._handle(uuid))
         return frozenset(use.pid for use in listed)
 
+    @_of_gpu(LOOK_S)
     def uses(self, uuid: str) -> Uses:
         """Every process that computes on this GPU: MPS clients and servers, and others."""
-        return _uses(self._ask("nvmlDeviceGetComputeRunningProcesses", self._handles[uuid]))
+        return _uses(self._ask("nvmlDeviceGetComputeRunningProcesses", self._handle(uuid)))
 
+    @_of_gpu(LOOK_S)
     def drawing(self, uuid: str) -> Uses:
         """Every process with a graphics context on this GPU. One that computes too is in both
         lists, with all that it uses in each."""
         function = "nvmlDeviceGetGraphicsRunningProcesses"
-        return _uses(self._ask_or((), "NotSupported", function, self._handles[uuid]))
+        return _uses(self._ask_or((), "NotSupported", function, self._handle(uuid)))
 
+    @_of_gpu(LOOK_S)
     def used_mib(self, uuid: str) -> int:
         """By whomever; without what the driver reserves."""
         return int(self._memory(self._handle(uuid)).used) // 1024**2
@@ -205,11 +294,13 @@ class Nvml:
     def draws(self, uuid: str, pid: int) -> bool:
         return any(found == pid for found, _used in self.drawing(uuid))
 
+    @_of_gpu(LOOK_S)
     def busy_percent(self, uuid: str) -> int:
         """How much of the last 1/6 to 1 s a kernel ran on this GPU (nvmlUtilization_t). NvmlFailed
         for a MIG instance."""
-        return int(self._ask("nvmlDeviceGetUtilizationRates", self._handles[uuid]).gpu)
+        return int(self._ask("nvmlDeviceGetUtilizationRates", self._handle(uuid)).gpu)
 
+    @_of_gpu(LOOK_S)
     def sm_percents(self, uuid: str, since_us: int) -> Mapping[int, int | None]:
         """How much of the time each process computes on this GPU, by its newest sample after
         `since_us` (microseconds since 1970); the driver takes one every second or more often. What
@@ -223,6 +314,7 @@ class Nvml:
                 found[one.pid] = one.smUtil
         return found
 
+    @_of_gpu(LOOK_S)
     def use_samples(
         self, uuid: str, pids: Container[int], since_us: int
     ) -> tuple[tuple[int, int], ...]:
@@ -237,10 +329,11 @@ class Nvml:
     def _samples(self, uuid: str, since_us: int) -> list[Any]:
         function = "nvmlDeviceGetProcessUtilization"
         # NotFound: nobody has one
-        samples = self._ask_or((), "NotFound", function, self._handles[uuid], since_us)
+        samples = self._ask_or((), "NotFound", function, self._handle(uuid), since_us)
         fresh = (one for one in samples if one.timeStamp > since_us)
         return sorted(fresh, key=lambda one: one.timeStamp)
 
+    @_of_gpu(CALL_S)
     def mig_enabled(self, uuid: str) -> bool:
         """Whether its instances are GPUs in its place."""
         if is_instance(uuid):
@@ -249,13 +342,15 @@ class Nvml:
         current, _pending = self._ask_or((0, 0), "NotSupported", "nvmlDeviceGetMigMode", handle)
         return bool(current)
 
+    @_of_gpu(CALL_S)
     def compute_mode(self, uuid: str) -> int:
-        """0 is Default, 3 EXCLUSIVE_PROCESS. Of a MIG instance its parent's."""
+        """0 is Default. Of a MIG instance its parent's."""
         handle = self._handle(uuid)
         if is_instance(uuid):
             handle = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
         return int(self._ask("nvmlDeviceGetComputeMode", handle))
 
+    @_of_gpu(CALL_S)
     def set_compute_mode(self, uuid: str, mode: int) -> None:
         """Of a whole GPU. With MIG on it cannot be EXCLUSIVE_PROCESS (NVIDIA/DCGM#82)."""
         self._ask("nvmlDeviceSetComputeMode", self._handle(uuid), mode)
@@ -263,6 +358,7 @@ class Nvml:
     # -- memory limits of a cgroup
     # nvml.h of release 615: nvmlSetMemoryLimits_v1_t; documented, not observed.
 
+    @_of_gpu(CALL_S)
     def has_memory_limits(self, uuid: str, cgroup: Path) -> bool:
         """cgroup: any. NvmlFailed for a GPU that is lost."""
         if not hasattr(self._library, "nvmlDeviceGetMemoryLimits_v1"):
@@ -275,6 +371,7 @@ class Nvml:
             return not self._means(error, "FunctionNotFound")
         return True
 
+    @_of_gpu(CALL_S)
     def memory_limit_mib(self, uuid: str, cgroup: Path) -> int | None:
         """The limit of all processes below this cgroup of v2; None without a limit or such a
         cgroup. NvmlFailed."""
@@ -288,6 +385,7 @@ class Nvml:
             return None
         return hard // 1024**2
 
+    @_of_gpu(CALL_S)
     def limit_memory(self, uuid: str, cgroup: Path, memory_mib: int | None) -> None:
         """None takes it away. cgroup: its folder. NvmlFailed, also for a MIG instance."""
         limits = self._library.c_nvmlSetMemoryLimits_v1_t()
@@ -310,10 +408,6 @@ class Nvml:
             self._handles[uuid] = self._ask("nvmlDeviceGetHandleByUUID", uuid)
         return self._handles[uuid]
 
-    @property
-    def exclusive_process(self) -> int:
-        return int(self._library.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
-
     def _ask(self, function: str, *arguments: Any, **options: Any) -> Any:
         call: Callable[..., Any] = getattr(self._library, function)
         began = time.thread_time()
@@ -322,7 +416,7 @@ class Nvml:
         except self._library.NVMLError as error:
             raise NvmlFailed(f"NVML: {function} failed: {error}") from error
         finally:
-            self.spent_s += time.thread_time() - began
+            self._spent_s += time.thread_time() - began
 
     def _ask_or(self, otherwise: Any, kind: str, function: str, *arguments: Any) -> Any:
         """`otherwise` where it fails by this kind of error."""
