@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.mps import canary as canary_client
-from mpsd.mps.node_gpus import Node, Tools
+from mpsd.mps.node_gpus import KNOWN_FILE, Node, NodeGpus, Tools
 from mpsd.platform.imports import lasting
 from mpsd.platform.nvml import Nvml
 from mpsd.platform.settings import Settings
@@ -51,14 +51,16 @@ def find_node(settings: Settings, facts: GpuFacts) -> Node:
         return _simulated_node(settings, facts)
     nvml = Nvml(_pynvml())
     nvml.open()
+    watched = NodeGpus(nvml, facts, settings.run_directory / KNOWN_FILE)
     return Node(
         nvml=nvml,
-        gpus=nvml.gpus(facts),
+        gpus=watched.now.gpus,
         environment=clean_environment({}),
         canary=canary_client.PROGRAM,
         extra={},
         path_first="",
-        facts=facts,
+        watched=watched,
+        troubles=watched.now.troubles,
     )
 
 
@@ -76,18 +78,20 @@ def _simulated_node(settings: Settings, facts: GpuFacts) -> Node:
     simulated = _opened(settings, facts)
     nvml = Nvml(SimulatedNvml(simulated.folder), simulated.folder / "sys")
     nvml.open()
+    watched = NodeGpus(nvml, facts, settings.run_directory / KNOWN_FILE)
     extra = dict(simulated.environment)
     path = extra.pop("PATH", "")
     return Node(
         nvml=nvml,
-        gpus=nvml.gpus(facts),
+        gpus=watched.now.gpus,
         environment=clean_environment(extra | ({"PATH": path} if path else {})),
         canary=("sim-cuda",),
         extra=extra,
         path_first=path.split(":", 1)[0],
         shared=(str(simulated.folder),),
         device_lists=(DEVICE_NODES,),
-        facts=facts,
+        watched=watched,
+        troubles=watched.now.troubles,
     )
 
 
