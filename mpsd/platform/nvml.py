@@ -3,16 +3,14 @@
 
 import re
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from fractions import Fraction
 from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
-from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.grants import Gpu, MigInstance, is_instance
+from mpsd.model.grants import is_instance
+from mpsd.model.seen_gpus import SeenGpu, SeenInstance
 
 # Pid and bytes of each process; None where NVML knows the process and not its memory.
 Uses = tuple[tuple[int, int | None], ...]
@@ -20,8 +18,26 @@ Uses = tuple[tuple[int, int | None], ...]
 _PROFILE = re.compile(r"(?:[0-9]c\.)?[0-9]g\.[0-9]+gb[+.a-z-]*", re.ASCII)
 
 
+# nvmlReturn_t of nvml.h
+_NOT_SUPPORTED = 3
+_NOT_FOUND = 6
+_FUNCTION_NOT_FOUND = 13
+_GPU_IS_LOST = 15
+_MISMATCH = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
+
+
 class NvmlFailed(Exception):
-    """The message names the call, and the remedy where one is known."""
+    """The message names the call, and the remedy where one is known. code: NVML's; None where it
+    has given none."""
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether NVML itself says that the GPU is lost."""
+        return self.code == _GPU_IS_LOST
 
 
 class NvmlLate(NvmlFailed):
@@ -32,7 +48,7 @@ EXCLUSIVE_PROCESS = 3  # NVML_COMPUTEMODE_EXCLUSIVE_PROCESS of nvml.h
 # seconds for an answer: to what is asked at each look of the watchdog, and to everything else
 LOOK_S = 0.1
 CALL_S = 1.0
-OPEN_S = 10.0  # with the first call, in which a driver without persistence mode starts GPUs
+OPEN_S = 5.0  # with the first call, in which a driver without persistence mode starts a GPU
 
 
 class Readers(Protocol):
@@ -41,9 +57,8 @@ class Readers(Protocol):
     @property
     def spent_s(self) -> float: ...
     def ask(self, uuid: str, method: str, *arguments: object, within_s: float) -> Any: ...
-    def ask_at(self, ordinal: int, method: str, *arguments: object, within_s: float) -> Any: ...
     def ask_any(self, method: str, *arguments: object, within_s: float) -> Any: ...
-    def is_at(self, ordinal: int, uuids: Sequence[str]) -> None: ...
+    def look_at(self, ordinal: int, *, first_within_s: float, within_s: float) -> SeenGpu: ...
     def close(self) -> None: ...
 
 
@@ -90,7 +105,6 @@ class Nvml:
         self.readers = readers
         self._sysfs = sysfs
         self._handles: dict[str, Any] = {}
-        self._wholes: dict[int, str] = {}  # the UUID of each GPU, by ordinal
         self._spent_s = 0.0
 
     @property
@@ -105,8 +119,15 @@ class Nvml:
             else:
                 self.count()
         except NvmlFailed as error:
+            if error.code is None:  # it is not NVML's own word
+                raise
             remedy = "no NVIDIA driver answers here; install one, or try mpsd up --simulate H200x2"
-            raise NvmlFailed(f"{error}; {remedy}") from None
+            if error.code == _MISMATCH:
+                remedy = (
+                    "the driver's library and its kernel module are of two versions; reboot, or"
+                    " reload the module"
+                )
+            raise NvmlFailed(f"{error}; {remedy}", error.code) from None
 
     def close(self) -> None:
         if self.readers is None:
@@ -124,63 +145,31 @@ class Nvml:
         version = int(self._ask("nvmlSystemGetCudaDriverVersion_v2"))
         return f"{version // 1000}.{version % 1000 // 10}"
 
-    def gpus(self, facts: GpuFacts) -> tuple[Gpu, ...]:
-        """Every GPU, by ordinal; in place of one with MIG instances these. NvmlFailed, also for a
-        compute capability that the facts do not list."""
-        found: list[Gpu] = []
-        for ordinal in range(self.count()):
-            found += self._gpus_at(ordinal, facts)
-        return tuple(found)
-
-    def _gpus_at(self, ordinal: int, facts: GpuFacts) -> tuple[Gpu, ...]:
+    def at(self, ordinal: int) -> SeenGpu:
+        """What NVML says of the GPU with this ordinal, asked for anew. NvmlFailed."""
         if self.readers is None:
-            return self.at(ordinal, facts)
-        found: tuple[Gpu, ...] = self.readers.ask_at(ordinal, "at", ordinal, facts, within_s=OPEN_S)
-        self.readers.is_at(ordinal, [gpu.uuid for gpu in found])
-        return found
+            return self._at(ordinal)
+        return self.readers.look_at(ordinal, first_within_s=OPEN_S, within_s=CALL_S)
 
-    def at(self, ordinal: int, facts: GpuFacts) -> tuple[Gpu, ...]:
-        return tuple(self._at(ordinal, facts))
-
-    def _at(self, ordinal: int, facts: GpuFacts) -> Iterator[Gpu]:
-        uuid, name, number = self.found(ordinal)
-        handle = self._handles[uuid]
-        capability = facts.capability(number)
-        if capability is None:
-            raise NvmlFailed(
-                f"GPU {ordinal} ({name}) has compute capability {number}, which limits/gpus.yaml"
-                " does not list; add a row for it under capabilities"
-            )
+    def _at(self, ordinal: int) -> SeenGpu:
+        handle = self._ask("nvmlDeviceGetHandleByIndex", ordinal)
+        uuid, name = self._names(handle)
+        self._handles[uuid] = handle
+        major, minor = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
         pci_bus = self._pci_bus(handle)
-        bare = Gpu(uuid, ordinal, name, 0, 0, capability, pci_bus, self._numa_node(pci_bus))
-        found = [self._instance(bare, part) for part in self._instances(uuid)]
-        if not found:
-            sms = self._cores(uuid) // capability.cores_per_sm
-            yield replace(bare, memory_mib=self._memory_mib(handle), sms=sms)
-        yield from sorted(found, key=lambda gpu: (len(gpu.instance), gpu.instance))
-
-    def _cores(self, uuid: str) -> int:
-        """0 where MIG is on and NVML does not say: without instances such a GPU serves nothing."""
-        try:
-            return int(self._ask("nvmlDeviceGetNumGpuCores", self._handle(uuid)))
-        except NvmlFailed:
-            if self.mig_enabled(uuid):
-                return 0
-            raise
-
-    def uuids(self) -> tuple[str, ...]:
-        """Those of `gpus`, to be asked for before; others once a MIG layout has changed."""
-        found: list[str] = []
-        for ordinal in range(self.count()):
-            whole = self._wholes[ordinal]
-            found += self.instances(whole) or (whole,)
-        return tuple(found)
-
-    @_of_gpu(CALL_S)
-    def instances(self, uuid: str) -> tuple[str, ...]:
-        """None where MIG is off."""
-        return tuple(
-            _text(self._ask("nvmlDeviceGetUUID", handle)) for handle in self._instances(uuid)
+        mig = self.mig_enabled(uuid)
+        return SeenGpu(
+            ordinal,
+            uuid,
+            name,
+            f"{major}.{minor}",
+            self._memory_mib(handle),
+            self._ask_or(None, _NOT_SUPPORTED, "nvmlDeviceGetNumGpuCores", handle),
+            pci_bus,
+            self._numa_node(pci_bus),
+            mig,
+            self._ask("nvmlDeviceGetMaxMigDeviceCount", handle) if mig else 0,
+            tuple([self._instance(part) for part in self._instances(uuid)]),
         )
 
     def _instances(self, uuid: str) -> Iterator[Any]:
@@ -191,11 +180,11 @@ class Nvml:
         whole = self._handle(uuid)
         for index in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", whole)):
             function = "nvmlDeviceGetMigDeviceHandleByIndex"
-            handle = self._ask_or(None, "NotFound", function, whole, index)
+            handle = self._ask_or(None, _NOT_FOUND, function, whole, index)
             if handle is not None:
                 yield handle
 
-    def _instance(self, whole: Gpu, handle: Any) -> Gpu:
+    def _instance(self, handle: Any) -> SeenInstance:
         """Documented, not observed."""
         uuid, name = self._names(handle)
         shape = self._ask("nvmlDeviceGetAttributes_v2", handle)
@@ -207,20 +196,13 @@ class Nvml:
             profile = f"{own}c.{profile}"
         if found := _PROFILE.search(name):
             profile = found[0]
-        ids = (self._ask(f"nvmlDeviceGet{what}InstanceId", handle) for what in ("Gpu", "Compute"))
-        mig = MigInstance(whole.uuid, profile, *ids)
-        most = self._ask("nvmlDeviceGetMaxMigDeviceCount", self._handle(whole.uuid))
+        memory_mib = self._memory_mib(handle)
+        if memory_mib is not None:
+            size_mib = min(size_mib, memory_mib)
         self._handles[uuid] = handle
-        return replace(
-            whole,
-            uuid=uuid,
-            instance=mig.label,
-            name=f"{whole.name} MIG {profile}",
-            # the compute instances of one GPU instance share its memory: divided as its slices are
-            memory_mib=min(size_mib, self._memory_mib(handle)) * own // of_gpu,
-            sms=int(shape.multiprocessorCount),
-            capability=whole.capability.of_part(Fraction(own, max(own, most))),
-            mig=mig,
+        ids = [self._ask(f"nvmlDeviceGet{what}InstanceId", handle) for what in ("Gpu", "Compute")]
+        return SeenInstance(
+            uuid, profile, size_mib, int(shape.multiprocessorCount), own, of_gpu, *ids
         )
 
     def _pci_bus(self, handle: Any) -> str:
@@ -242,9 +224,14 @@ class Nvml:
     def _memory(self, handle: Any) -> Any:
         return self._ask("nvmlDeviceGetMemoryInfo", handle, version=self._library.nvmlMemory_v2)
 
-    def _memory_mib(self, handle: Any) -> int:
-        """Without what the driver reserves."""
-        memory = self._memory(handle)
+    def _memory_mib(self, handle: Any) -> int | None:
+        """Without what the driver reserves; None where NVML does not support telling it."""
+        try:
+            memory = self._memory(handle)
+        except NvmlFailed as error:
+            if error.code == _NOT_SUPPORTED:
+                return None
+            raise
         return int(memory.total - memory.reserved) // 1024**2
 
     def _names(self, handle: Any) -> tuple[str, str]:
@@ -254,14 +241,6 @@ class Nvml:
     @_of_machine(OPEN_S)
     def count(self) -> int:
         return int(self._ask("nvmlDeviceGetCount"))
-
-    def found(self, ordinal: int) -> tuple[str, str, str]:
-        """A GPU's UUID, name and compute capability such as 9.0. NvmlFailed."""
-        handle = self._ask("nvmlDeviceGetHandleByIndex", ordinal)
-        uuid, name = self._names(handle)
-        major, minor = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
-        self._handles[uuid], self._wholes[ordinal] = handle, uuid
-        return uuid, name, f"{major}.{minor}"
 
     @_of_gpu(LOOK_S)
     def mps_pids(self, uuid: str) -> frozenset[int]:
@@ -284,7 +263,7 @@ class Nvml:
         """Every process with a graphics context on this GPU. One that computes too is in both
         lists, with all that it uses in each."""
         function = "nvmlDeviceGetGraphicsRunningProcesses"
-        return _uses(self._ask_or((), "NotSupported", function, self._handle(uuid)))
+        return _uses(self._ask_or((), _NOT_SUPPORTED, function, self._handle(uuid)))
 
     @_of_gpu(LOOK_S)
     def used_mib(self, uuid: str) -> int:
@@ -329,7 +308,7 @@ class Nvml:
     def _samples(self, uuid: str, since_us: int) -> list[Any]:
         function = "nvmlDeviceGetProcessUtilization"
         # NotFound: nobody has one
-        samples = self._ask_or((), "NotFound", function, self._handle(uuid), since_us)
+        samples = self._ask_or((), _NOT_FOUND, function, self._handle(uuid), since_us)
         fresh = (one for one in samples if one.timeStamp > since_us)
         return sorted(fresh, key=lambda one: one.timeStamp)
 
@@ -339,7 +318,7 @@ class Nvml:
         if is_instance(uuid):
             return False
         handle = self._handle(uuid)
-        current, _pending = self._ask_or((0, 0), "NotSupported", "nvmlDeviceGetMigMode", handle)
+        current, _pending = self._ask_or((0, 0), _NOT_SUPPORTED, "nvmlDeviceGetMigMode", handle)
         return bool(current)
 
     @_of_gpu(CALL_S)
@@ -366,9 +345,9 @@ class Nvml:
         try:
             self._memory_limits(uuid, cgroup)
         except NvmlFailed as error:
-            if self._means(error, "GpuIsLost"):
+            if error.is_loss:
                 raise
-            return not self._means(error, "FunctionNotFound")
+            return error.code != _FUNCTION_NOT_FOUND
         return True
 
     @_of_gpu(CALL_S)
@@ -378,7 +357,7 @@ class Nvml:
         try:
             hard = int(self._memory_limits(uuid, cgroup).hardLimit)
         except NvmlFailed as error:
-            if self._means(error, "NotFound", "NotSupported"):
+            if error.code in {_NOT_FOUND, _NOT_SUPPORTED}:
                 return None
             raise
         if hard == self._library.NVML_DEVICE_MEMORY_LIMIT_MAX:
@@ -414,22 +393,18 @@ class Nvml:
         try:
             return call(*arguments, **options)
         except self._library.NVMLError as error:
-            raise NvmlFailed(f"NVML: {function} failed: {error}") from error
+            raise NvmlFailed(f"NVML: {function} failed: {error}", error.value) from error
         finally:
             self._spent_s += time.thread_time() - began
 
-    def _ask_or(self, otherwise: Any, kind: str, function: str, *arguments: Any) -> Any:
-        """`otherwise` where it fails by this kind of error."""
+    def _ask_or(self, otherwise: Any, code: int, function: str, *arguments: Any) -> Any:
+        """`otherwise` where it fails by this code."""
         try:
             return self._ask(function, *arguments)
         except NvmlFailed as error:
-            if self._means(error, kind):
+            if error.code == code:
                 return otherwise
             raise
-
-    def _means(self, error: NvmlFailed, *kinds: str) -> bool:
-        kinds_of = tuple(getattr(self._library, f"NVMLError_{kind}") for kind in kinds)
-        return isinstance(error.__cause__, kinds_of)
 
 
 def _uses(listed: Any) -> Uses:

@@ -49,7 +49,7 @@ def _answer(questions: socket.socket, nvml: Nvml) -> None:
                 is_open = True
             answer = getattr(nvml, method)(*arguments)
         except NvmlFailed as error:
-            answer = NvmlFailed(str(error))  # without its cause, which is the library's
+            answer = NvmlFailed(str(error), error.code)  # without its cause, which is the library's
         try:
             questions.send(pickle.dumps((answer, time.process_time())))
         except BrokenPipeError:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.mps import canary as canary_client
-from mpsd.mps.node_gpus import Node, Tools
+from mpsd.mps.node_gpus import KNOWN_FILE, Node, NodeGpus, Tools
 from mpsd.platform.imports import lasting
 from mpsd.platform.nvml import Nvml
 from mpsd.platform.nvml_readers import GpuReaders
@@ -52,14 +52,16 @@ def find_node(settings: Settings, facts: GpuFacts) -> Node:
         return _simulated_node(settings, facts)
     nvml = Nvml(None, readers=GpuReaders())
     nvml.open()
+    watched = NodeGpus(nvml, facts, settings.run_directory / KNOWN_FILE)
     return Node(
         nvml=nvml,
-        gpus=nvml.gpus(facts),
+        gpus=watched.now.gpus,
         environment=clean_environment({}),
         canary=canary_client.PROGRAM,
         extra={},
         path_first="",
-        facts=facts,
+        watched=watched,
+        troubles=watched.now.troubles,
     )
 
 
@@ -75,18 +77,20 @@ def _simulated_node(settings: Settings, facts: GpuFacts) -> Node:
     simulated = _opened(settings, facts)
     nvml = _simulated_nvml(simulated.folder)
     nvml.open()
+    watched = NodeGpus(nvml, facts, settings.run_directory / KNOWN_FILE)
     extra = dict(simulated.environment)
     path = extra.pop("PATH", "")
     return Node(
         nvml=nvml,
-        gpus=nvml.gpus(facts),
+        gpus=watched.now.gpus,
         environment=clean_environment(extra | ({"PATH": path} if path else {})),
         canary=("sim-cuda",),
         extra=extra,
         path_first=path.split(":", 1)[0],
         shared=(str(simulated.folder),),
         device_lists=(DEVICE_NODES,),
-        facts=facts,
+        watched=watched,
+        troubles=watched.now.troubles,
     )
 
 

@@ -22,7 +22,7 @@ from mpsd.model.client_limits import ClientLimit, environment
 from mpsd.model.domain import State
 from mpsd.model.grants import Gpu, Grant, evenly
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord
-from mpsd.mps.node_gpus import Node
+from mpsd.mps.node_gpus import Node, NodeGpus
 from mpsd.mps.records import DomainRecords
 from mpsd.platform import processes, records
 from mpsd.platform.event_loop import until
@@ -94,7 +94,7 @@ class _World:
         nvml = Nvml(self._library)
         nvml.open()
         stack.callback(nvml.close)
-        self._node = Node(nvml, nvml.gpus(limits.facts), {}, (), {}, "")
+        self._node = Node(nvml, NodeGpus(nvml, limits.facts).now.gpus, {}, (), {}, "")
         for gpu in self._node.gpus:
             _write_record(self._settings, gpu)
         self._stack = stack
