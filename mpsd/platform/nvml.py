@@ -23,6 +23,10 @@ class NvmlFailed(Exception):
     """The message names the call, and the remedy where one is known."""
 
 
+class NvmlLate(NvmlFailed):
+    """It has not answered in time; it may yet."""
+
+
 class Nvml:
     """library: pynvml, or the simulator's object with its functions."""
 
