@@ -40,10 +40,6 @@ class NvmlFailed(Exception):
         return self.code == _GPU_IS_LOST
 
 
-class NvmlLate(NvmlFailed):
-    """It has not answered in time; it may yet."""
-
-
 EXCLUSIVE_PROCESS = 3  # NVML_COMPUTEMODE_EXCLUSIVE_PROCESS of nvml.h
 # seconds for an answer: to what is asked at each look of the watchdog, and to everything else
 LOOK_S = 0.1
