@@ -10,6 +10,7 @@ from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import Gpu
 from mpsd.model.seen_gpus import (
     KnownGpus,
+    SeenGpu,
     UnreadGpu,
     gpus_of,
     known_after,
@@ -19,7 +20,7 @@ from mpsd.model.seen_gpus import (
 from mpsd.mps.records import RecordFile
 from mpsd.platform import processes
 from mpsd.platform.logs import logger
-from mpsd.platform.nvml import Nvml, NvmlFailed
+from mpsd.platform.nvml import Nvml, NvmlFailed, NvmlLate
 
 _LOOK_S = 2.0  # between two looks: a dozen calls a GPU
 KNOWN_FILE = "gpus.json"  # in the run directory
@@ -46,6 +47,7 @@ class NodeGpus:
         self._file: RecordFile[KnownGpus] | None = None
         if known:
             self._file = RecordFile(known, KnownGpus, logger())
+        self._said: Mapping[int, SeenGpu | UnreadGpu] = {}  # at the last look, by ordinal
         self._looked_at = time.monotonic()
         self.now = self._look()
 
@@ -63,13 +65,8 @@ class NodeGpus:
         return self.now
 
     def _look(self) -> ServedGpus:
-        seen = []
-        unread = {}
-        for ordinal in range(self._nvml.count()):
-            try:
-                seen.append(self._nvml.at(ordinal))
-            except NvmlFailed as error:
-                unread[ordinal] = UnreadGpu(str(error), error.is_loss)
+        self._said = {ordinal: self._ask(ordinal) for ordinal in range(self._nvml.count())}
+        seen = [one for one in self._said.values() if isinstance(one, SeenGpu)]
         if self._file and (known := self._file.read()):
             self._known = known
         self._known = known_after(self._known, seen)
@@ -77,21 +74,27 @@ class NodeGpus:
             with suppress(OSError):  # such as a full disk: at the next look
                 if self._known != self._file.read():
                     self._file.write(self._known, mode=0o644)
-        every = {one.ordinal: one for one in seen}
-        for ordinal in unread:
-            every[ordinal] = self._known.at(ordinal) or never_read(ordinal)
         driver = ""
         with suppress(NvmlFailed):
             driver = self._nvml.driver()
         found: list[Gpu] = []
         troubles: dict[str, str] = {}
-        for ordinal, one in sorted(every.items()):
+        for ordinal, said in self._said.items():
+            one = self._known.at(ordinal) or never_read(ordinal)
             gpus = gpus_of(one, self._facts)
             found += gpus
-            why = trouble_of(one, unread.get(ordinal, UnreadGpu("")), driver, self._facts)
+            why = trouble_of(one, said, driver, self._facts)
             if why:
                 troubles |= dict.fromkeys([gpu.uuid for gpu in gpus], why)
         return ServedGpus(tuple(found), troubles)
+
+    def _ask(self, ordinal: int) -> SeenGpu | UnreadGpu:
+        try:
+            return self._nvml.at(ordinal)
+        except NvmlLate as error:  # it may answer yet
+            return self._said.get(ordinal, UnreadGpu(str(error)))
+        except NvmlFailed as error:
+            return UnreadGpu(str(error), error.is_loss)
 
 
 @dataclass(slots=True)

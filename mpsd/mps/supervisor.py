@@ -21,7 +21,7 @@ from mpsd.mps.rules.faults import ClientDeath
 from mpsd.platform import processes, records
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
-from mpsd.platform.nvml import Nvml, NvmlFailed
+from mpsd.platform.nvml import EXCLUSIVE_PROCESS, Nvml, NvmlFailed
 from mpsd.platform.run_directory import ENDS
 
 # Seconds between two probes that nothing asked for: a death or a line in the log does.
@@ -242,7 +242,7 @@ class DomainSupervisor:
         """Why no server can start beside the process that has a GPU exclusively, or empty."""
         with contextlib.suppress(NvmlFailed):
             for uuid in self.record.gpus:
-                if self._nvml.compute_mode(uuid) != self._nvml.exclusive_process:
+                if self._nvml.compute_mode(uuid) != EXCLUSIVE_PROCESS:
                     continue
                 for pid in self._beside_mps(uuid):
                     # The program alone: the whole cluster reads it, and arguments may be secret.

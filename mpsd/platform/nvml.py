@@ -3,10 +3,11 @@
 
 import re
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
 from mpsd.model.grants import is_instance
 from mpsd.model.seen_gpus import SeenGpu, SeenInstance
@@ -39,16 +40,84 @@ class NvmlFailed(Exception):
         return self.code == _GPU_IS_LOST
 
 
-class Nvml:
-    """library: pynvml, or the simulator's object with its functions."""
+class NvmlLate(NvmlFailed):
+    """It has not answered in time; it may yet."""
 
-    def __init__(self, library: Any, sysfs: Path = Path("/sys")) -> None:
+
+EXCLUSIVE_PROCESS = 3  # NVML_COMPUTEMODE_EXCLUSIVE_PROCESS of nvml.h
+# seconds for an answer: to what is asked at each look of the watchdog, and to everything else
+LOOK_S = 0.1
+CALL_S = 1.0
+OPEN_S = 10.0  # with the first call, in which a driver without persistence mode starts GPUs
+
+
+class Readers(Protocol):
+    """As of `nvml_readers.GpuReaders`."""
+
+    @property
+    def spent_s(self) -> float: ...
+    def ask(self, uuid: str, method: str, *arguments: object, within_s: float) -> Any: ...
+    def ask_at(self, ordinal: int, method: str, *arguments: object, within_s: float) -> Any: ...
+    def ask_any(self, method: str, *arguments: object, within_s: float) -> Any: ...
+    def is_at(self, ordinal: int, uuids: Sequence[str]) -> None: ...
+    def close(self) -> None: ...
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _of_gpu(within_s: float) -> Callable[[Method], Method]:
+    """Its GPU's reader is asked instead, where there are readers."""
+
+    def by_reader(method: Method) -> Method:
+        @wraps(method)
+        def asked(nvml: "Nvml", uuid: str, *arguments: Any) -> Any:
+            if nvml.readers is None:
+                return method(nvml, uuid, *arguments)
+            return nvml.readers.ask(uuid, method.__name__, *arguments, within_s=within_s)
+
+        return cast("Method", asked)
+
+    return by_reader
+
+
+def _of_machine(within_s: float) -> Callable[[Method], Method]:
+    """Any reader that answers is asked instead."""
+
+    def by_reader(method: Method) -> Method:
+        @wraps(method)
+        def asked(nvml: "Nvml", *arguments: Any) -> Any:
+            if nvml.readers is None:
+                return method(nvml, *arguments)
+            return nvml.readers.ask_any(method.__name__, *arguments, within_s=within_s)
+
+        return cast("Method", asked)
+
+    return by_reader
+
+
+class Nvml:
+    """library: pynvml, or the simulator's object with its functions; None where readers call it."""
+
+    def __init__(
+        self, library: Any, sysfs: Path = Path("/sys"), readers: Readers | None = None
+    ) -> None:
         self._library = library
+        self.readers = readers
         self._sysfs = sysfs
         self._handles: dict[str, Any] = {}
-        self.spent_s = 0.0  # of this process's processor time, in its calls so far
+        self._told: set[int] = set()  # ordinals of which the readers have told
+        self._spent_s = 0.0
+
+    @property
+    def spent_s(self) -> float:
+        """Processor time in NVML's calls so far, or of the readers."""
+        return self._spent_s if self.readers is None else self.readers.spent_s
 
     def open(self) -> None:
+        if self.readers is not None:
+            self.count()  # a reader opens it with its first question
+            return
         try:
             self._ask("nvmlInit")
         except NvmlFailed as error:
@@ -61,11 +130,16 @@ class Nvml:
             raise NvmlFailed(f"{error}; {remedy}", error.code) from None
 
     def close(self) -> None:
-        self._ask("nvmlShutdown")
+        if self.readers is None:
+            self._ask("nvmlShutdown")
+        else:
+            self.readers.close()
 
+    @_of_machine(CALL_S)
     def driver(self) -> str:
         return _text(self._ask("nvmlSystemGetDriverVersion"))
 
+    @_of_machine(CALL_S)
     def cuda(self) -> str:
         """The newest CUDA that the driver takes, such as 13.0."""
         version = int(self._ask("nvmlSystemGetCudaDriverVersion_v2"))
@@ -73,15 +147,26 @@ class Nvml:
 
     def at(self, ordinal: int) -> SeenGpu:
         """What NVML says of the GPU with this ordinal, asked for anew. NvmlFailed."""
-        uuid, name, compute_capability = self.found(ordinal)
-        handle = self._handles[uuid]
+        if self.readers is None:
+            return self._at(ordinal)
+        within_s = CALL_S if ordinal in self._told else OPEN_S
+        seen: SeenGpu = self.readers.ask_at(ordinal, "at", ordinal, within_s=within_s)
+        self._told.add(ordinal)
+        self.readers.is_at(ordinal, [seen.uuid, *[part.uuid for part in seen.instances]])
+        return seen
+
+    def _at(self, ordinal: int) -> SeenGpu:
+        handle = self._ask("nvmlDeviceGetHandleByIndex", ordinal)
+        uuid, name = self._names(handle)
+        self._handles[uuid] = handle
+        major, minor = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
         pci_bus = self._pci_bus(handle)
         mig = self.mig_enabled(uuid)
         return SeenGpu(
             ordinal,
             uuid,
             name,
-            compute_capability,
+            f"{major}.{minor}",
             self._memory_mib(handle),
             self._ask_or(None, _NOT_SUPPORTED, "nvmlDeviceGetNumGpuCores", handle),
             pci_bus,
@@ -157,17 +242,11 @@ class Nvml:
         uuid = self._ask("nvmlDeviceGetUUID", handle)
         return _text(uuid), _text(self._ask("nvmlDeviceGetName", handle))
 
+    @_of_machine(OPEN_S)
     def count(self) -> int:
         return int(self._ask("nvmlDeviceGetCount"))
 
-    def found(self, ordinal: int) -> tuple[str, str, str]:
-        """A GPU's UUID, name and compute capability such as 9.0. NvmlFailed."""
-        handle = self._ask("nvmlDeviceGetHandleByIndex", ordinal)
-        uuid, name = self._names(handle)
-        major, minor = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
-        self._handles[uuid] = handle
-        return uuid, name, f"{major}.{minor}"
-
+    @_of_gpu(LOOK_S)
     def mps_pids(self, uuid: str) -> frozenset[int]:
         """The clients of MPS on this GPU; of a MIG instance its own alone, as with all lists of
         processes (nvml.h, nvmlDeviceGetMPSComputeRunningProcesses_v3; not observed).
@@ -178,16 +257,19 @@ class Nvml:
         listed = self._ask("nvmlDeviceGetMPSComputeRunningProcesses", self._handle(uuid))
         return frozenset(use.pid for use in listed)
 
+    @_of_gpu(LOOK_S)
     def uses(self, uuid: str) -> Uses:
         """Every process that computes on this GPU: MPS clients and servers, and others."""
         return _uses(self._ask("nvmlDeviceGetComputeRunningProcesses", self._handle(uuid)))
 
+    @_of_gpu(LOOK_S)
     def drawing(self, uuid: str) -> Uses:
         """Every process with a graphics context on this GPU. One that computes too is in both
         lists, with all that it uses in each."""
         function = "nvmlDeviceGetGraphicsRunningProcesses"
         return _uses(self._ask_or((), _NOT_SUPPORTED, function, self._handle(uuid)))
 
+    @_of_gpu(LOOK_S)
     def used_mib(self, uuid: str) -> int:
         """By whomever; without what the driver reserves."""
         return int(self._memory(self._handle(uuid)).used) // 1024**2
@@ -195,11 +277,13 @@ class Nvml:
     def draws(self, uuid: str, pid: int) -> bool:
         return any(found == pid for found, _used in self.drawing(uuid))
 
+    @_of_gpu(LOOK_S)
     def busy_percent(self, uuid: str) -> int:
         """How much of the last 1/6 to 1 s a kernel ran on this GPU (nvmlUtilization_t). NvmlFailed
         for a MIG instance."""
         return int(self._ask("nvmlDeviceGetUtilizationRates", self._handle(uuid)).gpu)
 
+    @_of_gpu(LOOK_S)
     def sm_percents(self, uuid: str, since_us: int) -> Mapping[int, int | None]:
         """How much of the time each process computes on this GPU, by its newest sample after
         `since_us` (microseconds since 1970); the driver takes one every second or more often. What
@@ -213,6 +297,7 @@ class Nvml:
                 found[one.pid] = one.smUtil
         return found
 
+    @_of_gpu(LOOK_S)
     def use_samples(
         self, uuid: str, pids: Container[int], since_us: int
     ) -> tuple[tuple[int, int], ...]:
@@ -231,6 +316,7 @@ class Nvml:
         fresh = (one for one in samples if one.timeStamp > since_us)
         return sorted(fresh, key=lambda one: one.timeStamp)
 
+    @_of_gpu(CALL_S)
     def mig_enabled(self, uuid: str) -> bool:
         """Whether its instances are GPUs in its place."""
         if is_instance(uuid):
@@ -239,13 +325,15 @@ class Nvml:
         current, _pending = self._ask_or((0, 0), _NOT_SUPPORTED, "nvmlDeviceGetMigMode", handle)
         return bool(current)
 
+    @_of_gpu(CALL_S)
     def compute_mode(self, uuid: str) -> int:
-        """0 is Default, 3 EXCLUSIVE_PROCESS. Of a MIG instance its parent's."""
+        """0 is Default. Of a MIG instance its parent's."""
         handle = self._handle(uuid)
         if is_instance(uuid):
             handle = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
         return int(self._ask("nvmlDeviceGetComputeMode", handle))
 
+    @_of_gpu(CALL_S)
     def set_compute_mode(self, uuid: str, mode: int) -> None:
         """Of a whole GPU. With MIG on it cannot be EXCLUSIVE_PROCESS (NVIDIA/DCGM#82)."""
         self._ask("nvmlDeviceSetComputeMode", self._handle(uuid), mode)
@@ -253,6 +341,7 @@ class Nvml:
     # -- memory limits of a cgroup
     # nvml.h of release 615: nvmlSetMemoryLimits_v1_t; documented, not observed.
 
+    @_of_gpu(CALL_S)
     def has_memory_limits(self, uuid: str, cgroup: Path) -> bool:
         """cgroup: any. NvmlFailed for a GPU that is lost."""
         if not hasattr(self._library, "nvmlDeviceGetMemoryLimits_v1"):
@@ -265,6 +354,7 @@ class Nvml:
             return error.code != _FUNCTION_NOT_FOUND
         return True
 
+    @_of_gpu(CALL_S)
     def memory_limit_mib(self, uuid: str, cgroup: Path) -> int | None:
         """The limit of all processes below this cgroup of v2; None without a limit or such a
         cgroup. NvmlFailed."""
@@ -278,6 +368,7 @@ class Nvml:
             return None
         return hard // 1024**2
 
+    @_of_gpu(CALL_S)
     def limit_memory(self, uuid: str, cgroup: Path, memory_mib: int | None) -> None:
         """None takes it away. cgroup: its folder. NvmlFailed, also for a MIG instance."""
         limits = self._library.c_nvmlSetMemoryLimits_v1_t()
@@ -300,10 +391,6 @@ class Nvml:
             self._handles[uuid] = self._ask("nvmlDeviceGetHandleByUUID", uuid)
         return self._handles[uuid]
 
-    @property
-    def exclusive_process(self) -> int:
-        return int(self._library.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
-
     def _ask(self, function: str, *arguments: Any, **options: Any) -> Any:
         call: Callable[..., Any] = getattr(self._library, function)
         began = time.thread_time()
@@ -312,7 +399,7 @@ class Nvml:
         except self._library.NVMLError as error:
             raise NvmlFailed(f"NVML: {function} failed: {error}", error.value) from error
         finally:
-            self.spent_s += time.thread_time() - began
+            self._spent_s += time.thread_time() - began
 
     def _ask_or(self, otherwise: Any, code: int, function: str, *arguments: Any) -> Any:
         """`otherwise` where it fails by this code."""

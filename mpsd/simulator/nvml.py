@@ -8,6 +8,7 @@ can tell the difference.
 
 import ctypes
 import os
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -445,3 +446,10 @@ def _bounds(limits: SetMemoryLimits) -> tuple[int, int]:
 def _listed(holding: ProcessHolding) -> ProcessInfo:
     unlisted = UNLISTED_SERVER_MIB * MIB if holding.kind == card.MPS_SERVER else 0
     return ProcessInfo(holding.pid, holding.held_bytes - unlisted)
+
+
+if __name__ == "__main__":
+    from mpsd.platform.nvml import Nvml
+    from mpsd.platform.nvml_reader import serve
+
+    serve(lambda: Nvml(SimulatedNvml(Path(sys.argv[1])), Path(sys.argv[1]) / "sys"))

@@ -12,7 +12,7 @@ import pytest
 from mpsd.model.grants import MigInstance
 from mpsd.mps.node_gpus import NodeGpus
 from mpsd.platform.limits_files import load_limits
-from mpsd.platform.nvml import Nvml, NvmlFailed
+from mpsd.platform.nvml import EXCLUSIVE_PROCESS, Nvml, NvmlFailed
 from mpsd.simulator.card import (
     GRAPHICS,
     MPS_CLIENT,
@@ -283,7 +283,7 @@ def test_a_compute_mode_is_the_whole_gpu_s_and_only_default_where_mig_is_on(
     large, *_others = NodeGpus(parts, FACTS).now.gpus
     assert parts.compute_mode(large.uuid) == parts.compute_mode(divided.gpus[0].uuid) == 0
     with pytest.raises(NvmlFailed, match="Not Supported"):
-        parts.set_compute_mode(divided.gpus[0].uuid, parts.exclusive_process)
+        parts.set_compute_mode(divided.gpus[0].uuid, EXCLUSIVE_PROCESS)
 
 
 def test_how_busy_an_instance_is_nvml_does_not_say(parts: Nvml) -> None:

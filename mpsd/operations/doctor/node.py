@@ -167,11 +167,12 @@ def _driver(nvml: Nvml | str) -> DriverSeen:
 
 def _gpu(nvml: Nvml, ordinal: int) -> GpuSeen:
     try:
-        uuid, name, capability = nvml.found(ordinal)
+        seen = nvml.at(ordinal)
     except NvmlFailed as error:
         unknown = Unknown(f"gpu{ordinal} does not answer")
         return GpuSeen(ordinal, "", "", str(error), unknown, unknown)
-    return GpuSeen(ordinal, uuid, name, "", capability, _fact(lambda: nvml.compute_mode(uuid)))
+    mode = _fact(lambda: nvml.compute_mode(seen.uuid))
+    return GpuSeen(ordinal, seen.uuid, seen.name, "", seen.compute_capability, mode)
 
 
 def _fact(ask: Callable[[], Answer]) -> Fact[Answer]:
