@@ -96,6 +96,10 @@ def _of_machine(within_s: float) -> Callable[[Method], Method]:
     return by_reader
 
 
+class NvmlLate(NvmlFailed):
+    """It has not answered in time; it may yet."""
+
+
 class Nvml:
     """library: pynvml, or the simulator's object with its functions; None where readers call it."""
 
