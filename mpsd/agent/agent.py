@@ -204,9 +204,16 @@ class AgentRole:
                     acted = await self._cycle()
             cycle.set()
             pause_s = _SOON_S
-            if acted and all(held.holder_alive for held in self._ledger.view.held):
+            if acted and not self._ends_soon():
                 pause_s = _CYCLE_S
             await self._pause(pause_s, stop)
+
+    def _ends_soon(self) -> bool:
+        """Whether a grant without its holder waits for clients that can be seen to end."""
+        for held in self._ledger.view.held:
+            if not held.holder_alive and self.view and self.view.sees(held.grant.gpus):
+                return True
+        return False
 
     async def _cycle(self) -> bool:
         """Looks, decides and acts. False where an action failed; the rest of that domain then waits

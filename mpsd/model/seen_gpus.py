@@ -53,7 +53,7 @@ class SeenGpu:
 
 @dataclass(frozen=True, slots=True)
 class UnreadGpu:
-    """why: what NVML said instead, empty where it said it all. is_lost: by NVML's own word."""
+    """why: what NVML said instead. is_lost: by its own word."""
 
     why: str
     is_lost: bool = False
@@ -123,18 +123,18 @@ def _instance(whole: Gpu, seen: SeenInstance, most: int) -> Gpu:
     )
 
 
-def trouble_of(seen: SeenGpu, unread: UnreadGpu, driver: str, facts: GpuFacts) -> str:
+def trouble_of(known: SeenGpu, said: SeenGpu | UnreadGpu, driver: str, facts: GpuFacts) -> str:
     """Why no program can be given this GPU now, with the remedy behind the last semicolon; empty
-    where one can. driver: its version, empty where that is not known."""
-    who = _named(seen)
-    if unread.is_lost:
-        return f"{who} is lost ({unread.why}); reset it or restart the machine"
-    if unread.why:
+    where one can. said: at the last look. driver: its version, empty where that is not known."""
+    who = _named(known)
+    if isinstance(said, UnreadGpu):
+        if said.is_lost:
+            return f"{who} is lost ({said.why}); reset it or restart the machine"
         look = "see `dmesg | grep -i nvrm`, reset it or restart the machine"
-        return f"{who} does not answer ({unread.why}); {look}"
+        return f"{who} does not answer ({said.why}); {look}"
     if too_old := driver_trouble(driver):
         return too_old
-    return next(_troubles(who, seen, facts), "")
+    return next(_troubles(who, said, facts), "")
 
 
 def _named(seen: SeenGpu) -> str:

@@ -1,7 +1,7 @@
 """The GPUs of a node, NVML, and the environment of programs, real or simulated."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +10,7 @@ from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import Gpu
 from mpsd.model.seen_gpus import (
     KnownGpus,
+    SeenGpu,
     UnreadGpu,
     gpus_of,
     known_after,
@@ -46,8 +47,8 @@ class NodeGpus:
         self._file: RecordFile[KnownGpus] | None = None
         if known:
             self._file = RecordFile(known, KnownGpus, logger())
+        self._said: Mapping[int, SeenGpu | UnreadGpu] = {}  # at the last look, by ordinal
         self._looked_at = time.monotonic()
-        self._unread: Mapping[int, UnreadGpu] = {}
         self.now = self._look()
 
     def look(self) -> ServedGpus:
@@ -56,26 +57,21 @@ class NodeGpus:
         if now - self._looked_at < _LOOK_S:
             return self.now
         self._looked_at = now
-        with suppress(NvmlFailed):
-            found = self._look()
-            if found.gpus == self.now.gpus:
-                found = replace(found, gpus=self.now.gpus)
-            self.now = found
-        return self.now
+        found = self._look()
+        if found.gpus == self.now.gpus:
+            found = replace(found, gpus=self.now.gpus)
+        self.now = found
+        return found
 
     def _look(self) -> ServedGpus:
-        seen = []
-        unread = {}
-        for ordinal in range(self._nvml.count()):
-            try:
-                seen.append(self._nvml.at(ordinal))
-            except NvmlFailed as error:
-                unread[ordinal] = UnreadGpu(str(error), error.is_loss)
-                is_late = isinstance(error, NvmlLate)
-                if is_late and ordinal not in self._unread and (was := self._known.at(ordinal)):
-                    seen.append(was)  # until it counts as not read
-                    del unread[ordinal]
-        self._unread = unread
+        ordinals: Iterable[int] = self._said
+        try:
+            ordinals = range(self._nvml.count())
+        except NvmlFailed:  # as when every GPU hangs
+            if not self._said:
+                raise
+        self._said = {ordinal: self._ask(ordinal) for ordinal in ordinals}
+        seen = [one for one in self._said.values() if isinstance(one, SeenGpu)]
         if self._file and (known := self._file.read()):
             self._known = known
         self._known = known_after(self._known, seen)
@@ -83,21 +79,27 @@ class NodeGpus:
             with suppress(OSError):  # such as a full disk: at the next look
                 if self._known != self._file.read():
                     self._file.write(self._known, mode=0o644)
-        every = {one.ordinal: one for one in seen}
-        for ordinal in unread:
-            every[ordinal] = self._known.at(ordinal) or never_read(ordinal)
         driver = ""
         with suppress(NvmlFailed):
             driver = self._nvml.driver()
         found: list[Gpu] = []
         troubles: dict[str, str] = {}
-        for ordinal, one in sorted(every.items()):
+        for ordinal, said in self._said.items():
+            one = self._known.at(ordinal) or never_read(ordinal)
             gpus = gpus_of(one, self._facts)
             found += gpus
-            why = trouble_of(one, unread.get(ordinal, UnreadGpu("")), driver, self._facts)
+            why = trouble_of(one, said, driver, self._facts)
             if why:
                 troubles |= dict.fromkeys([gpu.uuid for gpu in gpus], why)
         return ServedGpus(tuple(found), troubles)
+
+    def _ask(self, ordinal: int) -> SeenGpu | UnreadGpu:
+        try:
+            return self._nvml.at(ordinal)
+        except NvmlLate as error:  # it may answer yet
+            return self._said.get(ordinal, UnreadGpu(str(error)))
+        except NvmlFailed as error:
+            return UnreadGpu(str(error), error.is_loss)
 
 
 @dataclass(slots=True)

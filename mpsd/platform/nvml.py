@@ -113,11 +113,11 @@ class Nvml:
         return self._spent_s if self.readers is None else self.readers.spent_s
 
     def open(self) -> None:
+        if self.readers is not None:
+            self.count()  # a reader opens it with its first question
+            return
         try:
-            if self.readers is None:
-                self._ask("nvmlInit")
-            else:
-                self.count()
+            self._ask("nvmlInit")
         except NvmlFailed as error:
             if error.code is None:  # it is not NVML's own word
                 raise

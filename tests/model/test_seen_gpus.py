@@ -19,12 +19,11 @@ from mpsd.platform.limits_files import load_limits
 
 FACTS = load_limits(None).facts
 A30 = SeenGpu(1, "GPU-0123456789ab", "NVIDIA A30", "8.0", 24062, 3584)
-READ = UnreadGpu("")
 DRIVER = "580.159.04"
 
 
-def trouble(seen: SeenGpu, unread: UnreadGpu = READ, driver: str = DRIVER) -> str:
-    return trouble_of(seen, unread, driver, FACTS)
+def trouble(seen: SeenGpu, said: UnreadGpu | None = None, driver: str = DRIVER) -> str:
+    return trouble_of(seen, said or seen, driver, FACTS)
 
 
 def test_a_gpu_that_says_all_is_in_no_trouble() -> None:
