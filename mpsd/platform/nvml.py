@@ -3,7 +3,7 @@
 
 import re
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
@@ -40,15 +40,11 @@ class NvmlFailed(Exception):
         return self.code == _GPU_IS_LOST
 
 
-class NvmlLate(NvmlFailed):
-    """It has not answered in time; it may yet."""
-
-
 EXCLUSIVE_PROCESS = 3  # NVML_COMPUTEMODE_EXCLUSIVE_PROCESS of nvml.h
 # seconds for an answer: to what is asked at each look of the watchdog, and to everything else
 LOOK_S = 0.1
 CALL_S = 1.0
-OPEN_S = 10.0  # with the first call, in which a driver without persistence mode starts GPUs
+OPEN_S = 5.0  # with the first call, in which a driver without persistence mode starts a GPU
 
 
 class Readers(Protocol):
@@ -57,9 +53,8 @@ class Readers(Protocol):
     @property
     def spent_s(self) -> float: ...
     def ask(self, uuid: str, method: str, *arguments: object, within_s: float) -> Any: ...
-    def ask_at(self, ordinal: int, method: str, *arguments: object, within_s: float) -> Any: ...
     def ask_any(self, method: str, *arguments: object, within_s: float) -> Any: ...
-    def is_at(self, ordinal: int, uuids: Sequence[str]) -> None: ...
+    def look_at(self, ordinal: int, *, first_within_s: float, within_s: float) -> SeenGpu: ...
     def close(self) -> None: ...
 
 
@@ -110,7 +105,6 @@ class Nvml:
         self.readers = readers
         self._sysfs = sysfs
         self._handles: dict[str, Any] = {}
-        self._told: set[int] = set()  # ordinals of which the readers have told
         self._spent_s = 0.0
 
     @property
@@ -153,11 +147,7 @@ class Nvml:
         """What NVML says of the GPU with this ordinal, asked for anew. NvmlFailed."""
         if self.readers is None:
             return self._at(ordinal)
-        within_s = CALL_S if ordinal in self._told else OPEN_S
-        seen: SeenGpu = self.readers.ask_at(ordinal, "at", ordinal, within_s=within_s)
-        self._told.add(ordinal)
-        self.readers.is_at(ordinal, [seen.uuid, *[part.uuid for part in seen.instances]])
-        return seen
+        return self.readers.look_at(ordinal, first_within_s=OPEN_S, within_s=CALL_S)
 
     def _at(self, ordinal: int) -> SeenGpu:
         handle = self._ask("nvmlDeviceGetHandleByIndex", ordinal)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from mpsd.model.seen_gpus import SeenGpu
 from mpsd.platform.nvml import NvmlFailed, NvmlLate
 from mpsd.platform.nvml_reader import LARGEST_BYTES
 
@@ -80,6 +81,7 @@ class GpuReader:
         self._asked: Question | None = None  # what has no answer yet
         self._asked_at = 0.0
         self._silent_since: float | None = None  # None while it answers
+        self.has_answered = False
         self._stuck: list[int] = []  # pidfds of readers that were left behind
         self._spent_s = 0.0  # by this reader
         self.spent_s = 0.0  # of processor time, by all
@@ -108,7 +110,7 @@ class GpuReader:
             return answer
         now = time.monotonic()
         if self._silent_since is None:
-            self._silent_since = now
+            self._silent_since = self._asked_at
         if now - self._silent_since < UNREAD_S:
             raise NvmlLate(why)
         raise NvmlFailed(why)
@@ -137,6 +139,7 @@ class GpuReader:
                 (self._pidfd,) = pidfds
                 continue
             self._asked = self._silent_since = None
+            self.has_answered = True
             answer, spent_s = pickle.loads(packet)  # noqa: S301 - of a process of this one's
             self.spent_s += spent_s - self._spent_s
             self._spent_s = spent_s
@@ -184,30 +187,31 @@ class GpuReaders:
         """Of the readers' processor time."""
         return sum(reader.spent_s for reader in self._by_ordinal.values())
 
-    def ask_at(self, ordinal: int, method: str, *arguments: object, within_s: float) -> object:
-        """Asks the reader of the GPU with this ordinal. NvmlFailed, NvmlLate."""
-        reader = self._by_ordinal.get(ordinal)
-        if reader is None:
-            reader = GpuReader(self._host, f"gpu{ordinal}")
-            self._by_ordinal[ordinal] = reader
-        return reader.ask((method, arguments), within_s)
+    def look_at(self, ordinal: int, *, first_within_s: float, within_s: float) -> SeenGpu:
+        """As `Nvml.at`; from then on others may be asked about what is there."""
+        reader = self._reader(ordinal)
+        seen = reader.ask(("at", (ordinal,)), within_s if reader.has_answered else first_within_s)
+        assert isinstance(seen, SeenGpu)
+        for uuid in (seen.uuid, *[one.uuid for one in seen.instances]):
+            self._ordinals[uuid] = ordinal
+        return seen
+
+    def _reader(self, ordinal: int) -> GpuReader:
+        if ordinal not in self._by_ordinal:
+            self._by_ordinal[ordinal] = GpuReader(self._host, f"gpu{ordinal}")
+        return self._by_ordinal[ordinal]
 
     def ask_any(self, method: str, *arguments: object, within_s: float) -> object:
-        """Of the whole machine: any reader that answers. NvmlFailed."""
+        """Of the whole machine: the first that answers. NvmlFailed."""
         answering = [one for one, reader in self._by_ordinal.items() if not reader.is_silent]
-        return self.ask_at(min(answering, default=0), method, *arguments, within_s=within_s)
+        return self._reader(min(answering, default=0)).ask((method, arguments), within_s)
 
     def ask(self, uuid: str, method: str, *arguments: object, within_s: float) -> object:
-        """Asks the reader of this GPU. NvmlFailed, NvmlLate."""
+        """Of this GPU. NvmlFailed, NvmlLate."""
         ordinal = self._ordinals.get(uuid)
         if ordinal is None:
-            raise NvmlFailed(f"NVML has not listed {uuid}")
-        return self.ask_at(ordinal, method, uuid, *arguments, within_s=within_s)
-
-    def is_at(self, ordinal: int, uuids: Sequence[str]) -> None:
-        """What was found at this ordinal."""
-        for uuid in uuids:
-            self._ordinals[uuid] = ordinal
+            raise NvmlFailed(f"NVML has not told of {uuid}")
+        return self._reader(ordinal).ask((method, (uuid, *arguments)), within_s)
 
     def close(self) -> None:
         for reader in self._by_ordinal.values():

@@ -12,7 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from mpsd.mps.node_gpus import NodeGpus
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml, NvmlFailed, NvmlLate
 from mpsd.platform.nvml_readers import GpuReaders
@@ -42,7 +41,8 @@ def node(tmp_path: Path) -> SimulatedNode:
 def read(node: SimulatedNode) -> Iterator[Nvml]:
     opened = Nvml(None, readers=GpuReaders(program(node)))
     opened.open()
-    NodeGpus(opened, FACTS)
+    for ordinal in range(3):
+        opened.at(ordinal)
     yield opened
     opened.close()
 
@@ -74,9 +74,9 @@ def is_unread(nvml: Nvml, uuid: str) -> bool:
 
 
 def test_readers_say_what_the_library_says(read: Nvml, node: SimulatedNode) -> None:
-    here = Nvml(SimulatedNvml(node.folder))
+    here = Nvml(SimulatedNvml(node.folder), node.folder / "sys")
     here.open()
-    assert NodeGpus(read, FACTS).now == NodeGpus(here, FACTS).now
+    assert [read.at(ordinal) for ordinal in range(3)] == [here.at(one) for one in range(3)]
     assert (read.count(), read.driver(), read.cuda()) == (3, here.driver(), here.cuda())
     for gpu in node.gpus:
         assert read.uses(gpu.uuid) == here.uses(gpu.uuid)
