@@ -252,7 +252,7 @@ def facts_here(gpus: Iterable[Gpu], facts: "GpuFacts") -> "GpuFacts":
 
 def promised_mib(gpu: Gpu, policy: "Policy") -> int:
     """MiB that may be promised in all: what CUDA can use, less what the MPS server holds."""
-    usable_mib = gpu.memory_mib - gpu.capability.server_mib
+    usable_mib = max(0, gpu.memory_mib - gpu.capability.server_mib)
     return usable_mib * policy.oversubscription.memory_percent // 100
 
 

@@ -119,8 +119,6 @@ class Nvml:
         try:
             self._ask("nvmlInit")
         except NvmlFailed as error:
-            if error.code is None:  # it is not NVML's own word
-                raise
             remedy = "no NVIDIA driver answers here; install one, or try mpsd up --simulate H200x2"
             if error.code == _MISMATCH:
                 remedy = (
