@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from mpsd.model.gpu_facts import GpuFacts
+from mpsd.model.gpu_health import GpuHealth
 from mpsd.model.grants import Gpu, MigInstance, is_instance
+from mpsd.platform.nvml_health import HealthReader
 
 # Pid and bytes of each process; None where NVML knows the process and not its memory.
 Uses = tuple[tuple[int, int | None], ...]
@@ -31,6 +33,7 @@ class Nvml:
         self._sysfs = sysfs
         self._handles: dict[str, Any] = {}
         self._wholes: dict[int, str] = {}  # the UUID of each GPU, by ordinal
+        self._health = HealthReader(library, self._ask_or)
         self.spent_s = 0.0  # of this process's processor time, in its calls so far
 
     def open(self) -> None:
@@ -41,6 +44,7 @@ class Nvml:
             raise NvmlFailed(f"{error}; {remedy}") from None
 
     def close(self) -> None:
+        self._health.forget()
         self._ask("nvmlShutdown")
 
     def driver(self) -> str:
@@ -251,10 +255,17 @@ class Nvml:
 
     def compute_mode(self, uuid: str) -> int:
         """0 is Default, 3 EXCLUSIVE_PROCESS. Of a MIG instance its parent's."""
+        return int(self._ask("nvmlDeviceGetComputeMode", self._whole(uuid)))
+
+    def health(self, uuid: str) -> GpuHealth:
+        """Of a MIG instance its parent's. Xids since the last call for it. NvmlFailed."""
+        return self._health.read(uuid, self._whole(uuid))
+
+    def _whole(self, uuid: str) -> Any:
         handle = self._handle(uuid)
         if is_instance(uuid):
             handle = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
-        return int(self._ask("nvmlDeviceGetComputeMode", handle))
+        return handle
 
     def set_compute_mode(self, uuid: str, mode: int) -> None:
         """Of a whole GPU. With MIG on it cannot be EXCLUSIVE_PROCESS (NVIDIA/DCGM#82)."""
