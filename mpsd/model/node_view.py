@@ -11,6 +11,7 @@ from itertools import product
 from typing import NamedTuple
 
 from mpsd.model.domain import ENDED, ON_DEMAND, State
+from mpsd.model.gpu_health import GpuCondition
 from mpsd.model.grants import CardsRequest, Gpu, Grant, Request
 from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
 
@@ -152,7 +153,7 @@ class DomainRecord:
     served: whether it has ever been ready in this boot. faults: the last ones, the newest last.
     canary: None before it has run. written_by: the version of the `mpsd control` that keeps it.
     kind: a `DomainKind`. held_until: no new client is let in before, since mpsd first makes a
-    context of its own there; 0 where none is made."""
+    context of its own there; 0 where none is made. health: of each GPU."""
 
     version: int
     domain: str
@@ -174,6 +175,7 @@ class DomainRecord:
     written_by: str = ""
     kind: str = ""
     held_until: float = 0.0
+    health: tuple[GpuCondition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

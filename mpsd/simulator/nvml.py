@@ -17,6 +17,7 @@ from mpsd.simulator import card
 from mpsd.simulator.card import CardView, ProcessHolding
 from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path, gpus_path, read_gpus
 from mpsd.simulator.memory_limits import UNLIMITED, MemoryLimits, cgroup_path
+from mpsd.simulator.nvml_health import SimulatedHealth
 
 # Of the MPS server's own memory this much is in no process list: 76 MiB gone, 66 listed (driver
 # 580.159.04).
@@ -43,6 +44,7 @@ NVMLError_InvalidArgument = _error(2, "Invalid Argument")
 NVMLError_NotSupported = _error(3, "Not Supported")
 NVMLError_NoPermission = _error(4, "Insufficient Permissions")
 NVMLError_NotFound = _error(6, "Not Found")
+NVMLError_Timeout = _error(10, "Timeout")
 NVMLError_FunctionNotFound = _error(13, "Function Not Found")
 NVMLError_GpuIsLost = _error(15, "GPU is lost")
 
@@ -125,7 +127,7 @@ class GetMemoryLimits(ctypes.Structure):
     _fields_ = [*SetMemoryLimits._fields_, ("currentUsed", ctypes.c_ulonglong)]
 
 
-class SimulatedNvml:
+class SimulatedNvml(SimulatedHealth):
     """The module `pynvml`, on the machine in `folder`."""
 
     nvmlMemory_v2 = 0x02000028
@@ -144,6 +146,7 @@ class SimulatedNvml:
     NVMLError_NoPermission = NVMLError_NoPermission
     NVMLError_NotFound = NVMLError_NotFound
     NVMLError_NotSupported = NVMLError_NotSupported
+    NVMLError_Timeout = NVMLError_Timeout
     NVMLError_Uninitialized = NVMLError_Uninitialized
 
     def __init__(self, folder: Path) -> None:
