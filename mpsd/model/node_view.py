@@ -204,6 +204,10 @@ class DomainView:
         return self.record.state
 
     @property
+    def is_sick(self) -> bool:
+        return any(one.cause is not None for one in self.record.health)
+
+    @property
     def allowed_mib(self) -> int:
         """The largest client that every server, now and to come, is known to accept."""
         confirmed = {(limit.server, limit.ordinal): limit.memory_mib for limit in self.limits}
@@ -348,6 +352,14 @@ class NodeView:
     def domain_of(self) -> dict[str, str]:
         """By UUID, the name of the domain that stays."""
         return {uuid: one.name for one in self.domains for uuid in one.record.gpus}
+
+    def condition(self, uuid: str) -> GpuCondition | None:
+        """None where `mpsd control` has not looked at this GPU's health."""
+        for domain in self.domains:
+            for one in domain.record.health:
+                if one.gpu == uuid:
+                    return one
+        return None
 
     @property
     def is_unused(self) -> bool:
