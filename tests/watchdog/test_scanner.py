@@ -12,6 +12,7 @@ from typing import Generic, Self, TypeVar
 import pytest
 
 from mpsd.model.grants import Gpu
+from mpsd.mps.node_gpus import NodeGpus
 from mpsd.platform import processes
 from mpsd.platform.containers import ContainerProcesses, PodProcesses
 from mpsd.platform.limits_files import load_limits
@@ -117,7 +118,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     library, card = CountingNvml(node.folder), node.card(0)
     nvml = Nvml(library)
     nvml.open()
-    (gpu,) = nvml.gpus(facts)
+    (gpu,) = NodeGpus(nvml, facts).now.gpus
     made = World(nvml, library, gpu, card)
     yield made
     for process in made.processes:
@@ -293,7 +294,7 @@ class Several(Generic[Library]):
         self.library = library(node.folder)
         self._nvml = Nvml(self.library)
         self._nvml.open()
-        self.gpus = self._nvml.gpus(facts)
+        self.gpus = NodeGpus(self._nvml, facts).now.gpus
         shown = {gpu.uuid for gpu in self.gpus}
         self.cards = [node.card(n) for n, gpu in enumerate(node.gpus) if gpu.uuid in shown]
         self.scanner = GpuProcessScanner(self._nvml, self.gpus, MARK, clock=clock)
