@@ -5,6 +5,7 @@ grants wait."""
 import asyncio
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,10 +37,16 @@ from mpsd.platform.nvml import NvmlFailed
 PROGRAM = (sys.executable, "-I", "-S", str(Path(__file__).with_name("cuda_canary.py")))
 
 
-async def run(program: Sequence[str], environment: Mapping[str, str], deadline_s: float) -> Outcome:
+async def run(
+    program: Sequence[str],
+    environment: Mapping[str, str],
+    deadline_s: float,
+    on_start: Callable[[int], None],
+) -> Outcome:
     """The outcome of one CUDA client, which is killed at its deadline or with this task."""
     try:
-        return canary.outcome_of(*await communicate(program, environment, deadline_s))
+        said = await communicate(program, environment, deadline_s, on_start=on_start)
+        return canary.outcome_of(*said)
     except TimeoutError:
         return Broken(f"did not end within {deadline_s:g} s")
     except OSError as error:
@@ -77,6 +84,7 @@ class OwnContexts(Generic[Made]):
         self._environment = environment
         self._on_end = on_end
         self._log = log
+        self.pids = deque[int](maxlen=64)  # of its last clients
 
     def cancel(self) -> None:
         """Its daemon is gone, or goes."""
@@ -249,7 +257,8 @@ class DomainCanary(OwnContexts[Canary | None]):
     ) -> Outcome:
         """entering: the prefix of its command."""
         environment = {**self._environment, **trial.environment(gpu.uuid, str(pipe.directory))}
-        return await run((*entering, *self._setup.program), environment, deadline_s)
+        program = (*entering, *self._setup.program)
+        return await run(program, environment, deadline_s, self.pids.append)
 
     async def _limit(self, pipe: ControlPipe, servers: Sequence[int | None], trial: Trial) -> None:
         """server None: the default for new servers."""
@@ -286,7 +295,6 @@ class FirstContext(OwnContexts[None]):
 
     def begin(self, pipe: ControlPipe, servers: Sequence[int], deadline_s: float) -> None:
         """Makes one on each GPU, by then, unless the servers have clients after all."""
-        self.is_awaited = True
         self._task = asyncio.create_task(self._run(pipe, servers, deadline_s))
         self._task.add_done_callback(self._ended)
 
@@ -321,7 +329,8 @@ class FirstContext(OwnContexts[None]):
         environment = {**self._environment, **limits}
         refused: list[str] = []
         for _try in range(_TRIES):
-            outcome = await run(self._setup.program, environment, deadline_s)
+            program = self._setup.program
+            outcome = await run(program, environment, deadline_s, self.pids.append)
             if isinstance(outcome, ProbeResult):
                 self.on_outcome(gpu.uuid, "")
                 self._log.info("first context made", gpu=gpu.label, refused=refused)

@@ -38,11 +38,18 @@ class _Connected:
 
 
 class DomainClients:
-    """on_last_end: called with the end of the last known client. ends: the folder of mpsd's
-    ends."""
+    """on_last_end: called with the end of the last known client. on_unlisted_end: called where one
+    that had connected was gone before it was listed, and did not end well as far as is known. ends:
+    the folder of mpsd's ends."""
 
-    def __init__(self, on_last_end: Callable[[ClientDeath], None], ends: Path) -> None:
+    def __init__(
+        self,
+        on_last_end: Callable[[ClientDeath], None],
+        on_unlisted_end: Callable[[], None],
+        ends: Path,
+    ) -> None:
         self._on_last_end = on_last_end
+        self._on_unlisted_end = on_unlisted_end
         self._ends = ends
         self._pods, self._programs = PodProcesses(), ProgramCgroups()
         self._connected: dict[int, _Connected] = {}  # by pid, the oldest first
@@ -54,8 +61,11 @@ class DomainClients:
 
     def connected(self, pid: int) -> None:
         """By the log's word."""
+        is_gone = False
         try:
             is_new = self._hold(pid)
+            if not is_new:
+                is_gone = processes.identity_of(pid) is None
         except OSError as error:
             if not processes.is_shortage(error):
                 raise
@@ -63,6 +73,8 @@ class DomainClients:
         if is_new:
             self._list_pause_s = _FIRST_LIST_S
             self._ask_for_list(_FIRST_LIST_S)
+        if is_gone:
+            self._on_unlisted_end()
 
     def _ask_for_list(self, after_s: float) -> None:
         soonest = max(time.monotonic() + after_s, self._listed_at + _LISTS_APART_S)
@@ -135,6 +147,8 @@ class DomainClients:
             self._note(death)
         else:
             self._unlisted = [*_recent(self._unlisted, now_s), death]
+            if not death.is_well:
+                self._on_unlisted_end()
 
     def _how_ended(self, process: ProcessIdentity, status: int | None) -> str:
         with suppress(records.UnreadableRecord, OSError):

@@ -200,6 +200,10 @@ class DomainDaemon:
             return False
         return not control_daemon.serves(self.identity, self._gpus)
 
+    def is_own(self, pid: int) -> bool:
+        """Whether it is, or was of late, a client of mpsd's own."""
+        return pid in self.canary.pids or pid in self.first_context.pids
+
     @property
     def is_stopped(self) -> bool:
         """Whether a signal (SIGSTOP, SIGTSTP) has stopped it: it answers once it is continued."""

@@ -22,14 +22,15 @@ _SOON_S = 0.05  # between two looks while somebody who was ended may still be th
 
 
 class DomainFaults:
-    """all, total: as in its record. one_gpu: of all clients. on_last_end, ends: of
-    DomainClients."""
+    """all, total: as in its record. one_gpu: of all clients. on_last_end, on_unlisted_end,
+    ends: of DomainClients."""
 
     def __init__(
         self,
         daemon: DomainDaemon,
         log: Logger,
         on_last_end: Callable[[ClientDeath], None],
+        on_unlisted_end: Callable[[], None],
         ends: Path,
         *,
         one_gpu: bool,
@@ -38,7 +39,7 @@ class DomainFaults:
         self._one_gpu = one_gpu
         self._log = log
         daemon.on_line = self._hear
-        self._clients = DomainClients(on_last_end, ends)
+        self._clients = DomainClients(on_last_end, on_unlisted_end, ends)
         self._servers: tuple[int, ...] = ()
         self._read = faults.Reading()
         # since when the log speaks of a fault that was not looked for yet
@@ -75,7 +76,8 @@ class DomainFaults:
 
     def _hear(self, line: LogLine) -> None:
         if line.event is LogEvent.CLIENT_CONNECTED and line.pid:
-            self._clients.connected(line.pid)
+            if not self._daemon.is_own(line.pid):
+                self._clients.connected(line.pid)
             return
         self._read = faults.read_on(self._read, line)
         if self._read.of_fault and self._heard_s is None:

@@ -37,6 +37,7 @@ _PROBE_S = {
 }
 _STOPPING_PROBE_S = 0.2  # while mpsd itself ends, and waits for the last program
 _LOOK_S = 0.25
+_CONTEXT_S = 5.0  # between two contexts of mpsd's own because programs may get none
 _TRY_S = 5.0  # between two starts of a server while another process has the GPU exclusively
 _TROUBLED = {State.DOWN, State.WEDGED, State.FAULT, State.REFUSED}
 
@@ -67,7 +68,12 @@ class DomainSupervisor:
         one_gpu = len(domain.gpus) == 1
         end_records = place.folder.path.parent / ENDS
         self._faults = DomainFaults(
-            self._daemon, self._log, self._last_client_ended, end_records, one_gpu=one_gpu
+            self._daemon,
+            self._log,
+            self._last_client_ended,
+            self._try_context,
+            end_records,
+            one_gpu=one_gpu,
         )
         self._restarts = DomainRestarts(
             self._kept, self._daemon, self._faults, self._modes, self._log
@@ -76,7 +82,7 @@ class DomainSupervisor:
             place.canary.gpus, nvml, lambda: HealthRules(facts, policy().health), self._log
         )
         self._daemon.first_context.on_outcome = self._health.context_ended
-        self._probe_at = self._try_at = 0.0
+        self._probe_at = self._try_at = self._context_at = 0.0
         self._taken_over = self._ends_foreign = False
         self._why = ""  # the reason of the state, restored once a passing trouble is over
 
@@ -332,15 +338,26 @@ class DomainSupervisor:
             self._hold_back()
         self.wake()
 
+    def _try_context(self) -> None:
+        """A program that connected is gone before it was listed, as one that gets no context: mpsd
+        makes one of its own, now and then, which holds nobody back."""
+        now = time.monotonic()
+        if self.record.state in SERVING and now >= self._context_at:
+            self._context_at = now + _CONTEXT_S
+            self._begin_context()
+
     def _hold_back(self) -> None:
         gate.remove(self._folder)
         if not self._daemon.first_context.is_begun:
-            graces = self._policy().graces
-            daemon = self._daemon
-            self._kept.change(held_until=time.time() + graces.start_s)
-            daemon.first_context.begin(
-                daemon.pipe(graces.command_s), daemon.servers, graces.start_s
-            )
+            self._kept.change(held_until=time.time() + self._policy().graces.start_s)
+        self._begin_context()
+
+    def _begin_context(self) -> None:
+        graces = self._policy().graces
+        daemon = self._daemon
+        if not daemon.first_context.is_begun:
+            pipe = daemon.pipe(graces.command_s)
+            daemon.first_context.begin(pipe, daemon.servers, graces.start_s)
 
     def _set_gate(self, state: State) -> None:
         """Before the record says so. While starting it stays: clients of an adopted daemon go on.

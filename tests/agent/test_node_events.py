@@ -9,6 +9,7 @@ import pytest
 from mpsd.agent.rules.node_events import OLD_FAULT_S, EventHistory, node_events
 from mpsd.model.domain import State
 from mpsd.model.events import Event, EventCount, Reason, is_reported_by, pod_subject
+from mpsd.model.gpu_health import GpuCondition, HealthCause
 from mpsd.model.grants import Request
 from mpsd.model.identity import HostContainer, PodName
 from mpsd.model.node_view import (
@@ -132,6 +133,17 @@ def test_a_first_look_tells_of_troubles_alone_and_takes_nothing_for_lost() -> No
 
 # What is told of a fault: to the node and to every pod that was hit, once, by what is written down
 # of it.
+
+
+def test_a_gpu_that_becomes_sick_is_told_once_on_the_node_and_on_each_pod_there() -> None:
+    condition = GpuCondition(BUSY.gpus[0].uuid, HealthCause.XID, "Xid 79")
+    sick = like(BUSY, health=(condition,))
+    found = told(BUSY, sick)
+    assert found[0] == ("Node node1", Reason.SICK)
+    assert set(found[1:]) == {(f"Pod default/{name}", Reason.SICK) for name in ("a", "idle")}
+    assert told(sick, sick) == []
+    assert ("Node node1", Reason.SICK) in told(None, sick)
+
 
 PODS = (held("a", 2), held("b", 2), held("idle", 2), held("other", gpu=1))
 

@@ -13,7 +13,11 @@ from mpsd.model.conditions import (
     node_status_patch,
 )
 from mpsd.model.domain import State
+<<<<<<< HEAD
 from mpsd.model.node_view import DomainView, UnreadableGrant
+=======
+from mpsd.model.gpu_health import GpuCondition, HealthCause
+>>>>>>> health
 from tests.model.gpu_worlds import client
 from tests.model.worlds import LOST, UUIDS, blind, record
 from tests.status.pod_worlds import held, node
@@ -31,6 +35,16 @@ def test_a_node_with_every_gpu_cordoned_takes_no_pods() -> None:
     view = node(state=State.DRAINED)
     other = DomainView(record(1, State.DRAINING), frozenset())
     assert mps_ready(replace(view, domains=(view.domains[0], other))).reason == "Cordoned"
+
+
+def test_a_gpu_that_drains_since_it_is_sick_is_not_said_to_be_cordoned() -> None:
+    view = node(state=State.READY)
+    sick = GpuCondition(view.gpus[1].uuid, HealthCause.XID, "Xid 79")
+    drains = record(1, State.DRAINING, reason="gpu1 is sick: Xid 79")
+    drains = replace(drains, health=(sick,))
+    found = mps_ready(replace(view, domains=(view.domains[0], DomainView(drains, frozenset()))))
+    assert (found.status, found.reason) == (Truth.FALSE, "GPUSick")
+    assert "Xid 79" in found.message
 
 
 def test_gpus_that_no_daemon_has_spoken_of_are_named() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from mpsd.containers.engines.configuration import LAUNCHER, Engine
 from mpsd.containers.engines.launcher import Launched, launched, launcher
 from mpsd.model.domain import State
+from mpsd.model.gpu_health import GpuCondition, HealthCause
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_report import DomainReport, NodeReport
 from mpsd.model.node_view import Canary, DomainRecord
@@ -255,6 +256,9 @@ BREAKS: dict[str, list[dict[str, Any]]] = {
         {"domains": domain(lives=False)},
         {"domains": domain(state=State.WEDGED, reason="no answer")},
         {"domains": domain(state=State.REFUSED, reason="the canary failed")},
+    ],
+    "gpu-sick": [
+        {"domains": domain(health=(GpuCondition(UUID, HealthCause.ECC, "2 more errors; reset"),))}
     ],
     "agent-silent": [{"agent": AgentSilent("mpsd does not answer; see its log")}],
     "agent-blind": [

@@ -1,3 +1,4 @@
+# ruff: noqa: N802  the names are pynvml's
 """NVML, on the simulator's library: what it cannot say is an error."""
 
 import json
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from mpsd.model.gpu_health import GpuHealth
 from mpsd.model.grants import MigInstance
 from mpsd.mps.node_gpus import NodeGpus
 from mpsd.platform.limits_files import load_limits
@@ -26,6 +28,7 @@ from mpsd.simulator.gpus import MIB, card_path
 from mpsd.simulator.kernel_queue import KernelQueue
 from mpsd.simulator.node import SimulatedNode, cards_asked, create_node
 from mpsd.simulator.nvml import Handle, ProcessUtilization, SimulatedNvml
+from mpsd.simulator.nvml_health import FieldValue
 
 FACTS = load_limits(None).facts
 FOR_LONG = KernelQueue(ends_ns=2**62)
@@ -61,6 +64,69 @@ def test_gpus_are_told_as_cuda_sees_them(nvml: Nvml) -> None:
     assert shown == [
         (f"gpu{n}", card.name, card.memory_mib, card.sms) for n, card in enumerate(wanted) if card
     ]
+
+
+def test_a_well_gpu_tells_no_cause_and_what_it_does_not_have_is_none(nvml: Nvml) -> None:
+    first, _second = nvml.gpus(FACTS)
+    assert nvml.health(first.uuid) == GpuHealth(
+        uncorrected=0, remapped_rows=0, remap_pending=0, remap_failed=0, brakes=(), recovery=""
+    )
+
+
+def test_each_xid_is_told_once_and_of_its_gpu_alone(nvml: Nvml, card: CardView) -> None:
+    first, second = nvml.gpus(FACTS)
+    card.post_xid(31)  # before anybody asked
+    assert nvml.health(first.uuid).xids == ()
+    assert nvml.health(second.uuid).xids == ()
+    card.post_xid(13)
+    card.post_xid(79)
+    assert nvml.health(first.uuid).xids == (13, 79)
+    assert nvml.health(first.uuid).xids == ()
+    assert nvml.health(second.uuid).xids == ()
+
+
+def test_what_is_wrong_with_a_gpu_is_told_in_words(nvml: Nvml, card: CardView) -> None:
+    first, _second = nvml.gpus(FACTS)
+    card.brakes = 0x40 | 0x4  # the second is of a power cap, which is no trouble
+    card.uncorrected = 3
+    card.remap_pending = 1
+    card.recovery = 2
+    seen = nvml.health(first.uuid)
+    assert (seen.uncorrected, seen.remap_pending, seen.remapped_rows) == (3, 1, 1)
+    assert seen.brakes == ("thermal slowdown by its hardware",)
+    assert seen.recovery == "a reboot of the node"
+
+
+def test_a_gpu_without_any_such_figures_is_none_of_them(nvml: Nvml, node: SimulatedNode) -> None:
+    class Old(SimulatedNvml):
+        def nvmlDeviceRegisterEvents(self, *_arguments: object) -> None:
+            raise self.NVMLError_NotSupported
+
+        def nvmlDeviceGetCurrentClocksEventReasons(self, _handle: object) -> int:
+            raise self.NVMLError_NotSupported
+
+        def nvmlDeviceGetFieldValues(self, *_arguments: object) -> list[FieldValue]:
+            raise self.NVMLError_NotSupported
+
+        def nvmlDeviceGetTotalEccErrors(self, *_arguments: object) -> int:
+            raise self.NVMLError_NotSupported
+
+        def nvmlDeviceGetRemappedRows(self, _device: object) -> tuple[int, int, int, int]:
+            raise self.NVMLError_NotSupported
+
+    old = Nvml(Old(node.folder))
+    old.open()
+    first, _second = old.gpus(FACTS)
+    assert old.health(first.uuid) == GpuHealth()
+    old.close()
+
+
+def test_the_health_of_a_lost_gpu_is_an_error_of_its_own(nvml: Nvml, card: CardView) -> None:
+    first, second = nvml.gpus(FACTS)
+    card.lost = True
+    with pytest.raises(NvmlFailed, match="GPU is lost"):
+        nvml.health(first.uuid)
+    assert nvml.health(second.uuid).uncorrected == 0
 
 
 def test_where_a_gpu_is_is_said_as_the_kernel_writes_it(
@@ -145,7 +211,7 @@ class _Samples(SimulatedNvml):
     """A driver with several samples of a process, and with what some drivers give of processes that
     ended."""
 
-    def nvmlDeviceGetProcessUtilization(  # noqa: N802
+    def nvmlDeviceGetProcessUtilization(
         self,
         handle: Handle,
         timeStamp: int,  # noqa: N803

@@ -8,10 +8,6 @@ from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.gpu_health import GpuCondition, GpuHealth, HealthCause, XidKind
 from mpsd.model.policy import HealthPolicy
 
-_RESET = (
-    "drain the node and reset the GPU (nvidia-smi -r -i INDEX), or reboot; if it returns, replace"
-    " the card"
-)
 _TRIED = "mpsd tries it once its programs have ended"
 
 
@@ -55,7 +51,7 @@ def context_failed(before: GpuCondition, why: str, rules: HealthRules) -> GpuCon
     if now.cause is not None or failed < rules.policy.failed_contexts:
         return now
     reason = f"{failed} contexts in a row have failed on it, the last with {why}"
-    return replace(now, cause=HealthCause.CONTEXTS, reason=f"{reason}; {_TRIED}; {_RESET}")
+    return replace(now, cause=HealthCause.CONTEXTS, reason=f"{reason}; {_TRIED}; {_reset(now.gpu)}")
 
 
 def context_made(before: GpuCondition) -> GpuCondition:
@@ -95,15 +91,18 @@ def _persisting(
     """What is wrong with it as long as NVML says so."""
     seen = now.seen
     if seen.remap_failed:
-        return HealthCause.ROWS, f"a row of its memory is bad, and none is left for it; {_RESET}"
+        return (
+            HealthCause.ROWS,
+            f"a row of its memory is bad, and none is left for it; {_reset(now.gpu)}",
+        )
     if seen.remap_pending:
         why = "rows of its memory are to be remapped, which a reset does"
-        return HealthCause.ROWS, f"{why}; {_RESET}"
+        return HealthCause.ROWS, f"{why}; {_reset(now.gpu)}"
     if seen.pages_pending:
         why = "pages of its memory are to be retired, which a reset does"
-        return HealthCause.PAGES, f"{why}; {_RESET}"
+        return HealthCause.PAGES, f"{why}; {_reset(now.gpu)}"
     if seen.recovery:
-        return HealthCause.RECOVERY, f"its driver asks for {seen.recovery}; {_RESET}"
+        return HealthCause.RECOVERY, f"its driver asks for {seen.recovery}; {_reset(now.gpu)}"
     if now.braked_s is not None and now_s - now.braked_s >= rules.policy.brake_s:
         why = f"{' and '.join(seen.brakes or ())} for {rules.policy.brake_s:g} s and more"
         return (
@@ -120,7 +119,7 @@ def _come(
     for number in seen.xids:
         if rules.kind(number) is XidKind.HARDWARE:
             xid = f"Xid {number} ({rules.facts.xid(number).what})"
-            return HealthCause.XID, f"{xid}; {_TRIED}; {_RESET}"
+            return HealthCause.XID, f"{xid}; {_TRIED}; {_reset(before.gpu)}"
     if seen.uncorrected is None or before.accepted is None:
         return None
     if seen.uncorrected > max(before.accepted, before.seen.uncorrected or 0):
@@ -128,5 +127,10 @@ def _come(
         why = f"{more} more uncorrectable ECC errors"
         if more == 1:
             why = "one more uncorrectable ECC error"
-        return HealthCause.ECC, f"{why}; {_TRIED}; {_RESET}"
+        return HealthCause.ECC, f"{why}; {_TRIED}; {_reset(before.gpu)}"
     return None
+
+
+def _reset(gpu: str) -> str:
+    how = f"drain the node and reset the GPU (nvidia-smi -r -i {gpu}), or reboot"
+    return f"{how}; if it returns, replace the card"

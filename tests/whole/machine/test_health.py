@@ -111,6 +111,24 @@ def test_a_gpu_whose_contexts_all_fail_is_refused_until_one_succeeds(three: Mach
     check_well(three)
 
 
+def test_programs_that_get_no_context_show_that_their_gpu_gives_none(three: Machine) -> None:
+    three.up()
+    give(card_path(three.simulation.folder, three.simulation.gpus[0]), 8)
+    assert three.run("--gpu-mem 8", "sim-cuda", "hold").exit_code() == 3
+    eventually(lambda: three.record("gpu0").state is State.REFUSED, "it is refused")
+    assert condition(three, "gpu0").cause is HealthCause.CONTEXTS
+    assert three.gpu_of(three.client(8)) != "gpu0"
+
+
+def test_programs_that_fail_by_themselves_make_no_gpu_sick(machine: Machine) -> None:
+    service = machine.up()
+    for _ in range(4):
+        assert machine.run("--gpu-mem 1", "sim-cuda", "alloc=9000").exit_code()
+    eventually(lambda: service.logged("first context made"), "mpsd has made one of its own")
+    assert condition(machine, "gpu0").cause is None
+    machine.until_ready()
+
+
 def give(card: Path, memory_mib: int) -> None:
     """To whoever opens it from now on."""
     with card.open("r+b") as file:
