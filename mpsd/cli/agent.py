@@ -65,7 +65,7 @@ class Parts:
             from mpsd.cli.control import ControlRole  # only `mpsd up` has one
 
             of_control = NodeDomains(directory, node.gpus, now, logs.logger(role="control"))
-            self._control = ControlRole(settings, of_control, node, policy)
+            self._control = ControlRole(settings, of_control, node, self._files.facts, policy)
         if kubelet:
             with lasting():  # half of what the agent needs in memory, and only beside a kubelet
                 from mpsd.cli.kubelet_node import KubeletNode

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from mpsd.cli import foreground
 from mpsd.grants.kept import living
 from mpsd.model.domain import GONE, Domain
+from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
 from mpsd.mps import compute_modes, gate
@@ -45,11 +46,17 @@ class ControlRole:
     drained and ended, and the others begin once it has."""
 
     def __init__(
-        self, settings: Settings, domains: NodeDomains, node: Node, policy: Callable[[], Policy]
+        self,
+        settings: Settings,
+        domains: NodeDomains,
+        node: Node,
+        facts: GpuFacts,
+        policy: Callable[[], Policy],
     ) -> None:
         self._settings = settings
         self._domains = domains
         self._node = node
+        self._facts = facts
         self._policy = policy
         self._grants = settings.grants
         self._log = logs.logger(role="control")
@@ -85,7 +92,9 @@ class ControlRole:
         place = DaemonPlace(
             settings.domain(name), node.environment, not self._no_gate, cgroup, canary
         )
-        self._supervisors[name] = DomainSupervisor(domain, place, node.nvml, self._policy)
+        self._supervisors[name] = DomainSupervisor(
+            domain, place, node.nvml, self._facts, self._policy
+        )
         self._follow_troubles()
 
     def _follow_troubles(self) -> None:
@@ -263,7 +272,7 @@ async def _run(chosen: Settings) -> int:
     domains = NodeDomains(
         chosen.run_directory, node.gpus, files.policy, logs.logger(role="control")
     )
-    role = ControlRole(chosen, domains, node, files.policy_now)
+    role = ControlRole(chosen, domains, node, files.facts, files.policy_now)
     stop = event_loop.until_signalled(role.hurry)
     async with foreground.watching(chosen, files):
         await role.run(stop)

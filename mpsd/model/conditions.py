@@ -38,7 +38,7 @@ _REASONS: Mapping[State, str] = {
     State.STARTING: "DomainStarting",
 }
 # reasons that each domain's own state shows too
-REASONS_OF_DOMAINS = frozenset({*_REASONS.values(), "Cordoned"})
+REASONS_OF_DOMAINS = frozenset({*_REASONS.values(), "GPUSick", "Cordoned"})
 
 
 def mps_ready(view: "NodeView", driver_upgrade: str = "") -> Condition:
@@ -66,6 +66,10 @@ def mps_ready(view: "NodeView", driver_upgrade: str = "") -> Condition:
             for one in troubled:
                 text += because(f"; {one.name} is {after_is(state)}", one.record.reason)
             return Condition(Truth.FALSE, reason, text)
+    if sick := [domain for domain in domains if domain.is_sick and domain.state in DRAINS]:
+        ready = sum(domain.state is State.READY for domain in domains)
+        why = "; ".join(domain.record.reason for domain in sick)
+        return Condition(Truth.FALSE, "GPUSick", f"{ready} of {whole} domains serve; {why}")
     unknown = [*view.unknown, *[f"it is not known {one}" for one in view.unseen_in_words]]
     if not view.grants_known:
         return Condition(Truth.UNKNOWN, "NotSeen", "; ".join(unknown))

@@ -25,6 +25,7 @@ class Reason(StrEnum):
     READY = "MPSReady"
     DRAINING = "MPSDraining"
     DRAINED = "MPSDrained"
+    SICK = "GPUSick"
     # Of the node.
     CORDON_UNKNOWN = "MPSCordonUnknown"
     EVENTS_DROPPED = "MPSEventsDropped"

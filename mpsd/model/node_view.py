@@ -11,6 +11,7 @@ from itertools import product
 from typing import NamedTuple
 
 from mpsd.model.domain import ENDED, ON_DEMAND, State
+from mpsd.model.gpu_health import GpuCondition
 from mpsd.model.grants import CardsRequest, Gpu, Grant, Request
 from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
 
@@ -152,7 +153,7 @@ class DomainRecord:
     served: whether it has ever been ready in this boot. faults: the last ones, the newest last.
     canary: None before it has run. written_by: the version of the `mpsd control` that keeps it.
     kind: a `DomainKind`. held_until: no new client is let in before, since mpsd first makes a
-    context of its own there; 0 where none is made."""
+    context of its own there; 0 where none is made. health: of each GPU."""
 
     version: int
     domain: str
@@ -174,6 +175,7 @@ class DomainRecord:
     written_by: str = ""
     kind: str = ""
     held_until: float = 0.0
+    health: tuple[GpuCondition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +202,10 @@ class DomainView:
     @property
     def state(self) -> State:
         return self.record.state
+
+    @property
+    def is_sick(self) -> bool:
+        return any(one.cause is not None for one in self.record.health)
 
     @property
     def allowed_mib(self) -> int:
@@ -348,6 +354,14 @@ class NodeView:
     def domain_of(self) -> dict[str, str]:
         """By UUID, the name of the domain that stays."""
         return {uuid: one.name for one in self.domains for uuid in one.record.gpus}
+
+    def condition(self, uuid: str) -> GpuCondition | None:
+        """None where `mpsd control` has not looked at this GPU's health."""
+        for domain in self.domains:
+            for one in domain.record.health:
+                if one.gpu == uuid:
+                    return one
+        return None
 
     @property
     def is_unused(self) -> bool:

@@ -98,12 +98,23 @@ class DomainCanary(OwnContexts[Canary | None]):
 
     _again_at = 0.0
     _left_alone = False
+    is_awaited = False  # whether it is due, or running, for a GPU was seen to be sick
     result: Canary | None = None
     servers: tuple[int, ...] = ()  # those that it left under denial
 
     @property
     def running(self) -> bool:
         return self._task is not None and not self._task.done()
+
+    @property
+    def has_passed(self) -> bool:
+        return self.result is not None and not self.result.problem
+
+    def forget(self) -> None:
+        """What it found counts no more, and it is due whatever the policy says."""
+        self.cancel()
+        self.result = None
+        self.is_awaited = True
 
     def obstacle(self, policy: Policy) -> str:
         """Why the domain cannot serve; NvmlFailed."""
@@ -133,7 +144,7 @@ class DomainCanary(OwnContexts[Canary | None]):
         """Whether it is to be run now, before anything else is set. NvmlFailed."""
         if self._left_alone:
             return False
-        if self._task is not None:
+        if self._task is not None or self.is_awaited:
             return True
         here = self._here()
         caps = self._tries_caps(policy)
@@ -158,6 +169,7 @@ class DomainCanary(OwnContexts[Canary | None]):
             self._left_alone = True
             return True
         self.result = result
+        self.is_awaited = False
         if result.problem:
             self._log.error("canary failed", driver=result.driver, reason=result.problem)
         elif result.warning:
@@ -170,7 +182,8 @@ class DomainCanary(OwnContexts[Canary | None]):
 
     async def run_again(self, pipe: ControlPipe, policy: Policy) -> None:
         """While it keeps the domain from serving: now and then, at once under another driver."""
-        if self._task or (time.monotonic() >= self._again_at and self.obstacle(policy)):
+        keeps = self.obstacle(policy) or not self.has_passed
+        if self._task or (time.monotonic() >= self._again_at and keeps):
             await self.run(pipe, policy)
 
     def cancel(self) -> None:
@@ -265,6 +278,7 @@ class FirstContext(OwnContexts[None]):
     once, with 719 or 46 (docs/mps-observed.md, section 15)."""
 
     is_awaited = False  # whether it is due, or being made
+    on_outcome: Callable[[str, str], None] = staticmethod(lambda _gpu, _failure: None)
 
     @property
     def is_begun(self) -> bool:
@@ -309,7 +323,9 @@ class FirstContext(OwnContexts[None]):
         for _try in range(_TRIES):
             outcome = await run(self._setup.program, environment, deadline_s)
             if isinstance(outcome, ProbeResult):
+                self.on_outcome(gpu.uuid, "")
                 self._log.info("first context made", gpu=gpu.label, refused=refused)
                 return
+            self.on_outcome(gpu.uuid, str(outcome))
             refused.append(str(outcome))
         self._log.warning("first context not made", gpu=gpu.label, reason="; ".join(refused))

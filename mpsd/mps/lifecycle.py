@@ -58,7 +58,7 @@ class DomainRestarts:
             self._faults.take_over(
                 old.faults, old.faults_total, same_daemon=adopted and identity == recorded
             )
-            kept = ("restarts_total", "started_at", "compute_modes", "served")
+            kept = ("restarts_total", "started_at", "compute_modes", "served", "health")
             fields = {name: getattr(old, name) for name in kept}
             self._kept.change(**fields, **self._faults.as_recorded)
             self._daemon.canary.result = old.canary

@@ -1,7 +1,7 @@
 """The GPUs of a node, NVML, and the environment of programs, real or simulated."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -57,15 +57,20 @@ class NodeGpus:
         if now - self._looked_at < _LOOK_S:
             return self.now
         self._looked_at = now
-        with suppress(NvmlFailed):
-            found = self._look()
-            if found.gpus == self.now.gpus:
-                found = replace(found, gpus=self.now.gpus)
-            self.now = found
-        return self.now
+        found = self._look()
+        if found.gpus == self.now.gpus:
+            found = replace(found, gpus=self.now.gpus)
+        self.now = found
+        return found
 
     def _look(self) -> ServedGpus:
-        self._said = {ordinal: self._ask(ordinal) for ordinal in range(self._nvml.count())}
+        ordinals: Iterable[int] = self._said
+        try:
+            ordinals = range(self._nvml.count())
+        except NvmlFailed:  # as when every GPU hangs
+            if not self._said:
+                raise
+        self._said = {ordinal: self._ask(ordinal) for ordinal in ordinals}
         seen = [one for one in self._said.values() if isinstance(one, SeenGpu)]
         if self._file and (known := self._file.read()):
             self._known = known

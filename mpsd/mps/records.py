@@ -95,12 +95,17 @@ class DomainRecords:
         self._files: dict[Path, RecordFile[DomainRecord]] = {}
         self._noticed: tuple[object, ...] = ()
         self._records: list[DomainRecord] = []
+        self._gpus: dict[Path, tuple[str, ...]] = {}  # by record, when it was read last
         self._daemons = ProcessSet()
 
-    @property
-    def unreadable(self) -> bool:
-        """Whether the last `read` left out an unreadable record, whose daemon nobody knows."""
-        return any(one.is_unreadable for one in self._files.values())
+    def doubtful(self, everywhere: Collection[str]) -> set[str]:
+        """The GPUs whose records the last `read` left out as unreadable, so that nobody knows their
+        daemons: as they were read before, else all of `everywhere`."""
+        found = set[str]()
+        for path, file in self._files.items():
+            if file.is_unreadable:
+                found.update(self._gpus.get(path, everywhere))
+        return found
 
     def changed(self) -> bool:
         """Whether a file has come, gone or changed, or a daemon died, since the last call."""
@@ -122,11 +127,12 @@ class DomainRecords:
         self._list()
         self._records = []
         pids = set()
-        for file in self._files.values():
+        for path, file in self._files.items():
             record = file.read()
             if record is None or record.version != RECORD_VERSION:
                 continue
             self._records.append(record)
+            self._gpus[path] = record.gpus
             if record.daemon:
                 pids.add(record.daemon.pid)
                 self._daemons.add(record.daemon)

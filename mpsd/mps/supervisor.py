@@ -6,7 +6,8 @@ import contextlib
 import time
 from collections.abc import Callable, Collection
 
-from mpsd.model.domain import DRAINS, SERVING, DaemonView, Domain, State, next_state
+from mpsd.model.domain import DRAINS, SERVING, DaemonView, Domain, State, because, next_state
+from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
 from mpsd.model.problem import program_of
@@ -15,9 +16,11 @@ from mpsd.mps.compute_modes import ComputeModes
 from mpsd.mps.daemon import DaemonPlace, DomainDaemon
 from mpsd.mps.drain import DomainDrain
 from mpsd.mps.faults import DomainFaults
+from mpsd.mps.health import DomainHealth
 from mpsd.mps.lifecycle import DomainRestarts, DomainSettling
 from mpsd.mps.records import KeptRecord
 from mpsd.mps.rules.faults import ClientDeath
+from mpsd.mps.rules.health import HealthRules
 from mpsd.platform import processes, records
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
@@ -42,7 +45,12 @@ class DomainSupervisor:
     """One domain, from the start or adoption of its daemon to its stop."""
 
     def __init__(
-        self, domain: Domain, place: DaemonPlace, nvml: Nvml, policy: Callable[[], Policy]
+        self,
+        domain: Domain,
+        place: DaemonPlace,
+        nvml: Nvml,
+        facts: GpuFacts,
+        policy: Callable[[], Policy],
     ) -> None:
         place.folder.make()
         self._place = place
@@ -64,6 +72,10 @@ class DomainSupervisor:
         self._restarts = DomainRestarts(
             self._kept, self._daemon, self._faults, self._modes, self._log
         )
+        self._health = DomainHealth(
+            place.canary.gpus, nvml, lambda: HealthRules(facts, policy().health), self._log
+        )
+        self._daemon.first_context.on_outcome = self._health.context_ended
         self._probe_at = self._try_at = 0.0
         self._taken_over = self._ends_foreign = False
         self._why = ""  # the reason of the state, restored once a passing trouble is over
@@ -86,6 +98,7 @@ class DomainSupervisor:
     async def _step(self) -> None:
         if not self._taken_over:
             self._restarts.take_over(self._policy())
+            self._health.take_over(self.record.health)
             self._taken_over = True
         seen = await self._look()
         state = next_state(self.record.state, seen)
@@ -174,10 +187,10 @@ class DomainSupervisor:
         state = self.record.state
         daemon = self._daemon
         graces = self._policy().graces
+        self._look_at_health()
         obstacle = ""
         if state in {State.DOWN, State.STARTING, State.REFUSED}:
             obstacle = self._obstacle(self._policy())
-        self._kept.change(canary=daemon.canary.result)
         self._drain.look()
         if daemon.read_log():
             self._probe_at = 0.0
@@ -205,9 +218,21 @@ class DomainSupervisor:
             server=daemon.server,
             no_server=daemon.no_server,
             clients=daemon.clients,
-            granted=self._drain.asked and self._drain.granted,
+            granted=self._drain.waits_for_grants and self._drain.granted,
             drain_asked=self._drain.asked,
         )
+
+    def _look_at_health(self) -> None:
+        """A sick GPU is drained, and well again once a canary has passed that began after."""
+        canary = self._daemon.canary
+        if self._health.look():
+            canary.forget()
+        elif canary.has_passed and self._health.reason:
+            self._health.canary_passed()
+        if self._health.reason != self._drain.sick:
+            self._drain.sick = self._health.reason
+            self._probe_at = 0.0
+        self._kept.change(canary=canary.result, health=self._health.as_recorded)
 
     def _probe_pause_s(self) -> float:
         if self._daemon.unanswered:
@@ -238,6 +263,8 @@ class DomainSupervisor:
             return f"{whose} listens in {self._folder.pipe} for other GPUs; stop it (quit)"
         if not self._daemon.alive:
             return ""
+        if self._drain.sick and not self._daemon.adopted and not self._daemon.canary.is_awaited:
+            return because(self._drain.sick, unreliable)
         return unreliable
 
     def _usurper(self) -> str:
@@ -346,6 +373,8 @@ class DomainSupervisor:
                 await self._settling.try_canary_again(policy)
         elif state is State.WEDGED:
             self._restarts.kill_after(graces.wedged_limit_s, "it did not answer for too long")
+        elif state is State.DRAINED and self._drain.is_for_sickness:
+            self._restarts.kill("a canary on a new one is to show whether its GPU is well")
         elif why := self._faults.why_stuck(graces):
             self._restarts.kill(why)
         else:

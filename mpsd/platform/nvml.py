@@ -9,8 +9,10 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
 
+from mpsd.model.gpu_health import GpuHealth
 from mpsd.model.grants import is_instance
 from mpsd.model.seen_gpus import SeenGpu, SeenInstance
+from mpsd.platform.nvml_health import NOT_SUPPORTED, HealthReader
 
 # Pid and bytes of each process; None where NVML knows the process and not its memory.
 Uses = tuple[tuple[int, int | None], ...]
@@ -19,7 +21,6 @@ _PROFILE = re.compile(r"(?:[0-9]c\.)?[0-9]g\.[0-9]+gb[+.a-z-]*", re.ASCII)
 
 
 # nvmlReturn_t of nvml.h
-_NOT_SUPPORTED = 3
 _NOT_FOUND = 6
 _FUNCTION_NOT_FOUND = 13
 _GPU_IS_LOST = 15
@@ -105,6 +106,7 @@ class Nvml:
         self.readers = readers
         self._sysfs = sysfs
         self._handles: dict[str, Any] = {}
+        self._health = HealthReader(library, self._ask_or)
         self._spent_s = 0.0
 
     @property
@@ -128,6 +130,7 @@ class Nvml:
             raise NvmlFailed(f"{error}; {remedy}", error.code) from None
 
     def close(self) -> None:
+        self._health.forget()
         if self.readers is None:
             self._ask("nvmlShutdown")
         else:
@@ -162,7 +165,7 @@ class Nvml:
             name,
             f"{major}.{minor}",
             self._memory_mib(handle),
-            self._ask_or(None, _NOT_SUPPORTED, "nvmlDeviceGetNumGpuCores", handle),
+            self._ask_or(None, NOT_SUPPORTED, "nvmlDeviceGetNumGpuCores", handle),
             pci_bus,
             self._numa_node(pci_bus),
             mig,
@@ -227,7 +230,7 @@ class Nvml:
         try:
             memory = self._memory(handle)
         except NvmlFailed as error:
-            if error.code == _NOT_SUPPORTED:
+            if error.code == NOT_SUPPORTED:
                 return None
             raise
         return int(memory.total - memory.reserved) // 1024**2
@@ -261,7 +264,7 @@ class Nvml:
         """Every process with a graphics context on this GPU. One that computes too is in both
         lists, with all that it uses in each."""
         function = "nvmlDeviceGetGraphicsRunningProcesses"
-        return _uses(self._ask_or((), _NOT_SUPPORTED, function, self._handle(uuid)))
+        return _uses(self._ask_or((), NOT_SUPPORTED, function, self._handle(uuid)))
 
     @_of_gpu(LOOK_S)
     def used_mib(self, uuid: str) -> int:
@@ -316,16 +319,24 @@ class Nvml:
         if is_instance(uuid):
             return False
         handle = self._handle(uuid)
-        current, _pending = self._ask_or((0, 0), _NOT_SUPPORTED, "nvmlDeviceGetMigMode", handle)
+        current, _pending = self._ask_or((0, 0), NOT_SUPPORTED, "nvmlDeviceGetMigMode", handle)
         return bool(current)
 
     @_of_gpu(CALL_S)
     def compute_mode(self, uuid: str) -> int:
         """0 is Default. Of a MIG instance its parent's."""
+        return int(self._ask("nvmlDeviceGetComputeMode", self._whole(uuid)))
+
+    @_of_gpu(CALL_S)
+    def health(self, uuid: str) -> GpuHealth:
+        """Of a MIG instance its parent's. Xids since the last call for it. NvmlFailed."""
+        return self._health.read(uuid, self._whole(uuid))
+
+    def _whole(self, uuid: str) -> Any:
         handle = self._handle(uuid)
         if is_instance(uuid):
             handle = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
-        return int(self._ask("nvmlDeviceGetComputeMode", handle))
+        return handle
 
     @_of_gpu(CALL_S)
     def set_compute_mode(self, uuid: str, mode: int) -> None:
@@ -355,7 +366,7 @@ class Nvml:
         try:
             hard = int(self._memory_limits(uuid, cgroup).hardLimit)
         except NvmlFailed as error:
-            if error.code in {_NOT_FOUND, _NOT_SUPPORTED}:
+            if error.code in {_NOT_FOUND, NOT_SUPPORTED}:
                 return None
             raise
         if hard == self._library.NVML_DEVICE_MEMORY_LIMIT_MAX:

@@ -70,11 +70,10 @@ class ReaderHost:
 
 
 class GpuReader:
-    """Asks about one GPU, one question at a time. label: the GPU in messages."""
+    """Asks about one GPU, one question at a time."""
 
-    def __init__(self, host: ReaderHost, label: str) -> None:
+    def __init__(self, host: ReaderHost) -> None:
         self._host = host
-        self._label = label
         self._socket: socket.socket | None = None  # of the reader; None while there is none
         self._pidfd: int | None = None  # None before its first word
         self._started_at = -math.inf
@@ -100,10 +99,10 @@ class GpuReader:
         except TimeoutError:
             if self._socket and time.monotonic() - self._asked_at >= _LEAVE_S:
                 self._leave()
-            why = f"NVML does not answer for {self._label}; see `dmesg | grep NVRM`"
+            why = "NVML does not answer"
         except (OSError, EOFError) as error:
             self._leave()
-            why = f"the process that reads {self._label} by NVML has ended: {error}"
+            why = f"the process that asks NVML has ended: {error}"
         else:
             if isinstance(answer, NvmlFailed):
                 raise answer
@@ -198,7 +197,7 @@ class GpuReaders:
 
     def _reader(self, ordinal: int) -> GpuReader:
         if ordinal not in self._by_ordinal:
-            self._by_ordinal[ordinal] = GpuReader(self._host, f"gpu{ordinal}")
+            self._by_ordinal[ordinal] = GpuReader(self._host)
         return self._by_ordinal[ordinal]
 
     def ask_any(self, method: str, *arguments: object, within_s: float) -> object:

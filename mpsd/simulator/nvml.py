@@ -18,6 +18,7 @@ from mpsd.simulator import card
 from mpsd.simulator.card import CardView, ProcessHolding, Quirk
 from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path, gpus_path, read_gpus
 from mpsd.simulator.memory_limits import UNLIMITED, MemoryLimits, cgroup_path
+from mpsd.simulator.nvml_health import SimulatedHealth
 
 # Of the MPS server's own memory this much is in no process list: 76 MiB gone, 66 listed (driver
 # 580.159.04).
@@ -45,6 +46,7 @@ NVMLError_InvalidArgument = _error(2, "Invalid Argument")
 NVMLError_NotSupported = _error(3, "Not Supported")
 NVMLError_NoPermission = _error(4, "Insufficient Permissions")
 NVMLError_NotFound = _error(6, "Not Found")
+NVMLError_Timeout = _error(10, "Timeout")
 NVMLError_FunctionNotFound = _error(13, "Function Not Found")
 NVMLError_GpuIsLost = _error(15, "GPU is lost")
 NVMLError_LibRmVersionMismatch = _error(18, "RM has detected an NVML/RM version mismatch.")
@@ -128,7 +130,7 @@ class GetMemoryLimits(ctypes.Structure):
     _fields_ = [*SetMemoryLimits._fields_, ("currentUsed", ctypes.c_ulonglong)]
 
 
-class SimulatedNvml:
+class SimulatedNvml(SimulatedHealth):
     """The module `pynvml`, on the machine in `folder`."""
 
     nvmlMemory_v2 = 0x02000028
@@ -148,6 +150,7 @@ class SimulatedNvml:
     NVMLError_NoPermission = NVMLError_NoPermission
     NVMLError_NotFound = NVMLError_NotFound
     NVMLError_NotSupported = NVMLError_NotSupported
+    NVMLError_Timeout = NVMLError_Timeout
     NVMLError_Uninitialized = NVMLError_Uninitialized
 
     def __init__(self, folder: Path) -> None:

@@ -292,11 +292,9 @@ class Watchdog:
         self._history.keep(grants)
         gpus = {gpu.uuid for gpu in self._node.gpus}
         domains = {record.domain: record.gpus for record in records}
-        doubtful: set[str] = set()
+        doubtful = self._records.doubtful(gpus)  # their servers are not known
         for one in ledger.unreadable:
             doubtful.update(one.gpus(domains, gpus))
-        if self._records.unreadable:  # whose servers are not known
-            doubtful |= gpus
         judged = (scan, grants, ledger.ungranted, doubtful, policy)
         if judged == self._judged and self._before.is_settled:
             return False

@@ -75,7 +75,7 @@ VIEWS = {
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 def test_the_cluster_shows_the_rows_that_the_node_shows(view: NodeView) -> None:
     there, here = read_mpsnode(told(view), VIEW_NOW), node_report(view, POLICY)
-    shown = [changed(gpu, sms=None, unexplained_mib=None) for gpu in here.gpus]
+    shown = [changed(gpu, sms=None, unexplained_mib=None, xids=()) for gpu in here.gpus]
     assert [changed(row, node="") for row in there.gpus] == [
         *served_gpus(changed(here, gpus=tuple(shown)))
     ]

@@ -42,7 +42,26 @@ def node_events(before: NodeView | None, now: NodeView, node: str) -> tuple[Even
         earlier = before.domain(domain.name) if before else None
         found += _FaultEvents(domain.name, names, subject).between(before, earlier, now, domain)
         found += _domain_events(before, earlier, domain, subject)
+        found += _sick(earlier, now, domain, subject)
     return tuple(found)
+
+
+def _sick(
+    earlier: DomainView | None, now: NodeView, domain: DomainView, node: Subject
+) -> Iterator[Event]:
+    """On the node, and on each pod with a grant on a GPU that has become sick."""
+    known = set()
+    if earlier:
+        known = {(one.gpu, one.reason) for one in earlier.record.health}
+    labels = {gpu.uuid: gpu.label for gpu in now.gpus}
+    for one in domain.record.health:
+        if one.cause is None or (one.gpu, one.reason) in known:
+            continue
+        text = f"{labels.get(one.gpu, one.gpu)} is sick and takes no new pods: {one.reason}"
+        yield Event(node, Reason.SICK, text)
+        holding = [held.grant for held in now.grants if one.gpu in held.grant.gpus]
+        for pod in {pod for grant in holding for pod in grant.pods}:
+            yield Event(pod_subject(pod), Reason.SICK, f"{text}; the processes there continue")
 
 
 # -- faults

@@ -111,6 +111,9 @@ def _add_gpu(found: _Samples, gpu: GpuReport, status: NodeReport) -> None:
     found.add(names.GPU, 1, {**labels, **about})
     for metric, field in _OF_GPU:
         found.add(metric, getattr(gpu, field), labels)
+    found.add(names.GPU_SICK, gpu.sick_cause != "", {**labels, "cause": as_label(gpu.sick_cause)})
+    for one in gpu.xids:
+        found.add(names.XIDS, one.count, {**labels, "xid": str(one.xid)})
     if status.grants_known:
         found.add(names.GPU_GRANTED, gpu.granted_mib, labels)
         found.add(names.GPU_GRANTED_THREADS, gpu.granted_percent, labels)

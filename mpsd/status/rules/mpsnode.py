@@ -62,7 +62,7 @@ def mpsnode_status(report: NodeReport, condition: Object) -> Object:
         driver=report.driver,
         version=report.version,
         summary=_summary(report, held),
-        gpus=tuple([changed(gpu, sms=None, unexplained_mib=None) for gpu in report.gpus]),
+        gpus=tuple([changed(gpu, sms=None, unexplained_mib=None, xids=()) for gpu in report.gpus]),
         domains=tuple(map(_domain, report.domains)),
     )
     if report.violations:

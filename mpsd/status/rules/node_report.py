@@ -90,6 +90,11 @@ def _gpu(
         promised_percent=policy.oversubscription.thread_percent,
         promised_clients=gpu.capability.clients,
     )
+    if condition := view.condition(gpu.uuid):
+        xids = [shape.XidCount(int(xid), count) for xid, count in condition.xids.items()]
+        report = replace(
+            report, sick=condition.reason, sick_cause=condition.cause or "", xids=tuple(xids)
+        )
     if gpu.mig:
         report = replace(report, parent=gpu.mig.parent, mig_profile=gpu.mig.profile)
     if view.grants_known:

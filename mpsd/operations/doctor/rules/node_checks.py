@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER, Engine
 from mpsd.model.domain import State, after_is, remedy
+from mpsd.model.gpu_health import GpuCondition
 from mpsd.model.node_view import RECORD_VERSION
 from mpsd.model.problem import InvalidInput
 from mpsd.model.seen_gpus import driver_trouble, trouble_of
@@ -241,6 +242,31 @@ def domain_stopped(facts: NodeFacts) -> Iterator[Finding]:
             times = "once" if record.restarts == 1 else f"{record.restarts} times in a row"
             what = f"{record.domain} is starting again: its control daemon has ended {times}"
             yield Finding(f"{what}, and none serves since", remedy(State.DOWN, ""))
+
+
+@_check(_STOPS, "every GPU is well, as far as NVML and mpsd's own contexts tell", _RECORDS)
+def gpu_sick(facts: NodeFacts) -> Iterator[Finding]:
+    for domain in _domains(facts):
+        for one in domain.record.health:
+            if one.cause is not None:
+                reason, _semicolon, to_do = one.reason.partition("; ")
+                yield Finding(f"{one.gpu} is sick: {reason} ({_figures(one)})", to_do)
+
+
+def _figures(condition: GpuCondition) -> str:
+    """Those that NVML gives."""
+    seen = condition.seen
+    figures = {
+        "uncorrectable ECC errors": seen.uncorrected,
+        "remapped rows": seen.remapped_rows,
+        "rows to be remapped": seen.remap_pending,
+        "rows not remapped": seen.remap_failed,
+        "pages to be retired": seen.pages_pending,
+        "recovery action": seen.recovery,
+    }
+    told = [f"{what}: {value}" for what, value in figures.items() if value not in (None, "")]
+    told += [f"Xid {xid}: {count}" for xid, count in condition.xids.items()]
+    return ", ".join(told)
 
 
 @_check(_STOPS, "the agent answers", _AGENT)
