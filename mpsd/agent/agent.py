@@ -365,6 +365,7 @@ class AgentRole:
             capped=capped,
             uncapped=uncapped,
             past_pods=self._past_pods,
+            troubles=self._node.troubles,
         )
         self._past_pods = past_pods(view)
         before = self.view.reasons if self.view else {}

@@ -38,7 +38,7 @@ _REASONS: Mapping[State, str] = {
     State.STARTING: "DomainStarting",
 }
 # reasons that each domain's own state shows too
-REASONS_OF_DOMAINS = frozenset({*_REASONS.values(), "GPUSick", "Cordoned"})
+REASONS_OF_DOMAINS = frozenset({*_REASONS.values(), "GPUUnavailable", "GPUSick", "Cordoned"})
 
 
 def mps_ready(view: "NodeView", driver_upgrade: str = "") -> Condition:
@@ -66,6 +66,10 @@ def mps_ready(view: "NodeView", driver_upgrade: str = "") -> Condition:
             for one in troubled:
                 text += because(f"; {one.name} is {after_is(state)}", one.record.reason)
             return Condition(Truth.FALSE, reason, text)
+    if view.troubles:
+        ready = sum(domain.state is State.READY for domain in domains)
+        why = "; ".join(dict.fromkeys(view.troubles.values()))
+        return Condition(Truth.FALSE, "GPUUnavailable", f"{ready} of {whole} domains serve; {why}")
     if sick := [domain for domain in domains if domain.is_sick and domain.state in DRAINS]:
         ready = sum(domain.state is State.READY for domain in domains)
         why = "; ".join(domain.record.reason for domain in sick)

@@ -26,6 +26,7 @@ class Reason(StrEnum):
     DRAINING = "MPSDraining"
     DRAINED = "MPSDrained"
     SICK = "GPUSick"
+    UNAVAILABLE = "GPUUnavailable"
     # Of the node.
     CORDON_UNKNOWN = "MPSCordonUnknown"
     EVENTS_DROPPED = "MPSEventsDropped"

@@ -245,6 +245,8 @@ def facts_here(gpus: Iterable[Gpu], facts: "GpuFacts") -> "GpuFacts":
     cards = []
     for gpu in gpus:
         kind = gpu.capability.compute_capability
+        if not gpu.memory_mib or facts.capability(kind) is None:  # it serves nobody
+            continue
         source = "NVML of this node"
         cards.append(Card(gpu.name, gpu.label, kind, gpu.memory_mib, gpu.sms, True, source))
     return replace(facts, cards=cards or facts.cards)

@@ -322,7 +322,7 @@ class NodeView:
     until its programs have ended. capped: the grants whose cgroups have memory limits in force.
     uncapped: by grant, why those of others have none; of one in neither nothing is known.
     past_pods: by the uid in its cgroup, those that held a grant of late. reasons: of the causes of
-    faults."""
+    faults. troubles: by UUID, why a GPU can be given to no program now."""
 
     now: float
     driver: str
@@ -342,6 +342,7 @@ class NodeView:
     uncapped: Mapping[str, str] = field(default_factory=dict)
     past_pods: Mapping[str, PodName] = field(default_factory=dict)
     reasons: Reasons = field(default_factory=dict)
+    troubles: Mapping[str, str] = field(default_factory=dict)
 
     def domain(self, name: str) -> DomainView | None:
         return next((domain for domain in self.domains if domain.name == name), None)

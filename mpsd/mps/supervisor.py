@@ -137,6 +137,8 @@ class DomainSupervisor:
         """Admits no programs while one of its GPUs is in trouble. Empty: it serves again."""
         if why != self._drain.trouble:
             self._drain.trouble = why
+            if not why and self._daemon.alive and not self._daemon.foreign:
+                self._modes.try_to_follow(self._policy())  # a reset GPU has forgotten its own
             self._probe_at = 0.0
             self.wake()
 

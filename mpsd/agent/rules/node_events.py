@@ -43,7 +43,21 @@ def node_events(before: NodeView | None, now: NodeView, node: str) -> tuple[Even
         found += _FaultEvents(domain.name, names, subject).between(before, earlier, now, domain)
         found += _domain_events(before, earlier, domain, subject)
         found += _sick(earlier, now, domain, subject)
+    found += _unavailable(before, now, subject)
     return tuple(found)
+
+
+def _unavailable(before: NodeView | None, now: NodeView, node: Subject) -> Iterator[Event]:
+    """On the node, and on each pod with a grant on a GPU that is in trouble since the last view."""
+    known = before.troubles if before else {}
+    new = {uuid: why for uuid, why in now.troubles.items() if known.get(uuid) != why}
+    for why in dict.fromkeys(new.values()):
+        yield Event(node, Reason.UNAVAILABLE, f"takes no new pods: {why}")
+        gpus = {uuid for uuid in new if new[uuid] == why}
+        holding = [held.grant for held in now.grants if not gpus.isdisjoint(held.grant.gpus)]
+        for pod in {pod for grant in holding for pod in grant.pods}:
+            text = f"a GPU of this pod takes no new programs: {why}; its grant is kept"
+            yield Event(pod_subject(pod), Reason.UNAVAILABLE, text)
 
 
 def _sick(

@@ -159,7 +159,7 @@ def _gpu(nvml: Nvml, ordinal: int) -> GpuSeen:
         unknown = Unknown(f"gpu{ordinal} does not answer")
         return GpuSeen(ordinal, "", "", str(error), unknown, unknown)
     mode = _fact(lambda: nvml.compute_mode(seen.uuid))
-    return GpuSeen(ordinal, seen.uuid, seen.name, "", seen.compute_capability, mode)
+    return GpuSeen(ordinal, seen.uuid, seen.name, "", seen, mode)
 
 
 def _fact(ask: Callable[[], Answer]) -> Fact[Answer]:

@@ -114,7 +114,7 @@ def until_closed(machine: Machine, words: str) -> None:
 def until_ready(machine: Machine, *names: str) -> None:
     def are_ready() -> bool:
         seen = [domain(machine, name) for name in names]
-        return all(one is not None and one.state is State.READY for one in seen)
+        return all(one is not None and one.state == State.READY for one in seen)
 
     eventually(are_ready, f"{names} are ready")
 

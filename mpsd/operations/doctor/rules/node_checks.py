@@ -11,7 +11,7 @@ from mpsd.model.domain import State, after_is, remedy
 from mpsd.model.gpu_health import GpuCondition
 from mpsd.model.node_view import RECORD_VERSION
 from mpsd.model.problem import InvalidInput
-from mpsd.model.seen_gpus import capability_trouble, driver_trouble
+from mpsd.model.seen_gpus import driver_trouble, trouble_of
 from mpsd.operations.doctor.rules.checks import (
     CheckTable,
     Finding,
@@ -93,9 +93,9 @@ def driver_old(facts: NodeFacts) -> Iterator[Finding]:
 @_check(_STOPS, "MPS can limit every GPU, and gpus.yaml lists it", "NVML and gpus.yaml")
 def capability(facts: NodeFacts) -> Iterator[Finding]:
     gpu_facts = known(facts.gpu_facts)
-    for gpu, capability in each(known(facts.gpus), lambda gpu: gpu.capability):
-        if why := capability_trouble(capability, gpu_facts):
-            yield _parted(f"{gpu} {why}", "")
+    for _gpu, seen in each(known(facts.gpus), lambda gpu: gpu.seen):
+        if why := trouble_of(seen, seen, "", gpu_facts):
+            yield _parted(why, "")
 
 
 @_check(_STOPS, "MPS is installed", "PATH")
