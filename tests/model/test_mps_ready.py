@@ -13,11 +13,8 @@ from mpsd.model.conditions import (
     node_status_patch,
 )
 from mpsd.model.domain import State
-<<<<<<< HEAD
-from mpsd.model.node_view import DomainView, UnreadableGrant
-=======
 from mpsd.model.gpu_health import GpuCondition, HealthCause
->>>>>>> health
+from mpsd.model.node_view import DomainView, UnreadableGrant
 from tests.model.gpu_worlds import client
 from tests.model.worlds import LOST, UUIDS, blind, record
 from tests.status.pod_worlds import held, node
