@@ -95,7 +95,7 @@ async def eventually(look: Callable[[], Awaitable[Any]], what: str) -> Any:
 
 def log_to_stderr() -> None:
     """JSON lines, as in a pod."""
-    logs.configure("json")
+    logs.configure("json", "info")
 
 
 def logged(text: str, event: str) -> list[Object]:
