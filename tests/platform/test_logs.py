@@ -103,16 +103,27 @@ def pipe() -> Iterator[tuple[int, int]]:
     """Of 4 KiB: its end to read from, and that to write to."""
     ends = os.pipe()
     fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    made.clear()
     yield ends
-    for end in ends:
-        with suppress(OSError):
-            os.close(end)
+    with suppress(OSError):
+        os.close(ends[0])
+    for queue in made:  # else their threads write to whatever has this descriptor next
+        queue.flush(SOON_S)
+    os.close(ends[1])
+
+
+made: list[LogQueue] = []  # on the pipe of this test
+
+
+def log_queue(descriptor: int, render: Callable[[Line], str] = logs.as_json) -> LogQueue:
+    made.append(LogQueue(descriptor, render))
+    return made[-1]
 
 
 def stuck(pipe: tuple[int, int]) -> LogQueue:
     """A queue whose thread waits in the middle of a line."""
     reads, writes = pipe
-    queue = LogQueue(writes, logs.as_json)
+    queue = log_queue(writes)
     queue.add(2 * PIPE_BYTES * b"x" + b"\n")
     eventually(lambda: waiting_bytes(reads) == PIPE_BYTES)
     return queue
@@ -168,7 +179,7 @@ def test_a_mebibyte_waits_and_no_more(pipe: tuple[int, int]) -> None:
 def test_lines_that_nobody_can_read_are_dropped_one_by_one(pipe: tuple[int, int]) -> None:
     reads, writes = pipe
     os.close(reads)
-    queue = LogQueue(writes, logs.as_json)
+    queue = log_queue(writes)
     for number in range(7):
         queue.take(numbered(number))
     queue.flush(SOON_S)
@@ -211,7 +222,7 @@ def test_nothing_is_lost_where_another_process_made_the_pipe_nonblocking(
 ) -> None:
     reads, writes = pipe
     os.set_blocking(writes, False)
-    queue = LogQueue(writes, logs.as_json)
+    queue = log_queue(writes)
     for number in range(500):
         queue.take(numbered(number))
     queue.take({"event": "last"})
@@ -240,7 +251,7 @@ def test_what_cannot_be_rendered_is_dropped_and_raises_nothing(pipe: tuple[int, 
         def __repr__(self) -> str:
             raise RuntimeError("of this test")
 
-    queue = LogQueue(pipe[1], logs.as_json)
+    queue = log_queue(pipe[1])
     queue.take({"event": "ended", "level": "info", "by": Broken()})
     assert queue.dropped == 1
 
@@ -249,7 +260,7 @@ def test_what_cannot_be_rendered_is_dropped_and_raises_nothing(pipe: tuple[int, 
 def test_a_long_line_keeps_the_ends_of_its_fields(
     render: Callable[[Line], str], pipe: tuple[int, int]
 ) -> None:
-    queue = LogQueue(pipe[1], render)
+    queue = log_queue(pipe[1], render)
     long = "begins " + 20_000 * "x" + " ends"
     queue.take({"event": "ended", "level": "info", "timestamp": "now", "exception": long})
     queue.flush(SOON_S)

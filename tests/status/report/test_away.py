@@ -83,9 +83,9 @@ async def test_a_missing_right_is_said_once_and_keeps_nothing_else_from_being_to
     await eventually(event, "the event")
 
     async def refused() -> bool:
-        return world.versions("nodes") > 1
+        return world.versions("nodes") > 1 and bool(logged(lines, "not reported"))
 
-    await eventually(refused, "the node's condition")
+    await eventually(refused, "the node's condition, and that the rest is refused")
     await world.define()  # and from then on the rest of it
     await told(world, "True")
     await world.stop_reporting()

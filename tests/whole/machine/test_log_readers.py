@@ -1,72 +1,21 @@
 """A log that nobody reads, or that cannot be written, stops nothing."""
 
-import fcntl
-import os
-import pty
-import termios
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
-from typing import IO
-
 import pytest
 
 from tests.whole.machine.machine import Machine, eventually
 from tests.whole.machine.test_agent_metrics import now
+from tests.world.unread import Place, full_disk, paused_terminal, unread, without_reader
 
-PIPE_BYTES = 4096
-LONGEST_LINE = 1024  # of those that these programs log
 DROPPED = "mpsd_log_lines_dropped_total"
 
 
-@contextmanager
-def unread_pipe() -> Iterator[tuple[int, int]]:
-    """Both ends of one that is full but for a line."""
-    reads, writes = os.pipe()
-    fcntl.fcntl(writes, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-    os.write(writes, (PIPE_BYTES - LONGEST_LINE) * b"x")
-    yield reads, writes
-    for end in (reads, writes):
-        os.close(end)
-
-
-@contextmanager
-def unread() -> Iterator[IO[bytes]]:
-    with unread_pipe() as (_reads, writes), os.fdopen(os.dup(writes), "wb", 0) as file:
-        yield file
-
-
-@contextmanager
-def without_reader() -> Iterator[IO[bytes]]:
-    reads, writes = os.pipe()
-    os.close(reads)
-    with os.fdopen(writes, "wb", 0) as file:
-        yield file
-
-
-@contextmanager
-def full_disk() -> Iterator[IO[bytes]]:
-    with Path("/dev/full").open("wb", 0) as file:
-        yield file
-
-
-@contextmanager
-def paused_terminal() -> Iterator[IO[bytes]]:
-    near, far = pty.openpty()
-    termios.tcflow(far, termios.TCOOFF)
-    with os.fdopen(far, "wb", 0) as file:
-        yield file
-    os.close(near)
-
-
-PLACES = (unread, without_reader, full_disk, paused_terminal)
 LAYOUTS = (("up",), ("control", "agent"))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids="+".join)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("place", [unread, without_reader, full_disk, paused_terminal])
 def test_grants_are_given_and_held_though_nothing_can_be_logged(
-    place: Callable[[], AbstractContextManager[IO[bytes]]],
+    place: Place,
     layout: tuple[str, ...],
     machine: Machine,
 ) -> None:
@@ -87,9 +36,7 @@ def test_grants_are_given_and_held_though_nothing_can_be_logged(
 
 
 @pytest.mark.parametrize("place", [without_reader, full_disk])
-def test_lines_that_cannot_be_written_are_counted(
-    place: Callable[[], AbstractContextManager[IO[bytes]]], machine: Machine
-) -> None:
+def test_lines_that_cannot_be_written_are_counted(place: Place, machine: Machine) -> None:
     with place() as stderr:
         for verb in ("control", "agent"):
             machine.service(verb, stderr=stderr)
