@@ -58,7 +58,7 @@ class Lookup(StrEnum):
 
 class WebhookMetrics(ServerMetrics):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(names.Exporter.WEBHOOK)
         # Finding a metric by its labels costs more than counting, so each is found once.
         self._reviews_of = cache(self.counter(names.ADMISSION_REVIEWS).labels)
         self._seconds_of = cache(self.histogram(names.ADMISSION_SECONDS).labels)

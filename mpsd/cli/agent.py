@@ -19,7 +19,7 @@ from mpsd.platform.imports import lasting
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.settings import (
     LISTEN_SETTINGS,
-    LOG_FORMAT,
+    LOG_SETTINGS,
     NODE_SETTINGS,
     Listen,
     Settings,
@@ -155,7 +155,7 @@ def _serve(
     with_control: bool,
 ) -> NoReturn:
     """Exits with 1 where it cannot run."""
-    given: dict[str, Any] = {name: flags.get(name) for name in (*_OF_NODE, "log_format")}
+    given: dict[str, Any] = {name: flags.get(name) for name in (*_OF_NODE, *LOG_SETTINGS)}
     chosen = settings(**given)
 
     def run() -> Coroutine[None, None, int]:
@@ -164,7 +164,7 @@ def _serve(
     foreground.serve(chosen, run, with_control=with_control)
 
 
-@takes(settings={**_OF_NODE, **KUBELET_SETTINGS, **LISTEN_SETTINGS, "log_format": LOG_FORMAT})
+@takes(settings={**_OF_NODE, **KUBELET_SETTINGS, **LISTEN_SETTINGS, **LOG_SETTINGS})
 def agent(**flags: str | None) -> None:
     """Grant shares of this node's GPUs and set the limits of `mpsd control`'s daemons, in the
     foreground.
@@ -181,7 +181,7 @@ def agent(**flags: str | None) -> None:
     _serve(flags, listen, kubelet, with_control=False)
 
 
-@takes(settings={**_OF_NODE, "listen": LISTEN_SETTINGS["listen"], "log_format": LOG_FORMAT})
+@takes(settings={**_OF_NODE, "listen": LISTEN_SETTINGS["listen"], **LOG_SETTINGS})
 def up(**flags: str | None) -> None:
     """Share this machine's GPUs through MPS: supervise the daemons, grant shares, in the
     foreground.

@@ -15,6 +15,7 @@ from mpsd.cli import foreground
 from mpsd.grants.kept import living
 from mpsd.model.domain import GONE, Domain
 from mpsd.model.gpu_facts import GpuFacts
+from mpsd.model.metrics import LogLoss
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
 from mpsd.mps import compute_modes, gate
@@ -26,7 +27,7 @@ from mpsd.mps.memory_caps import CapFiles, CapProbe, MemoryCaps
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import NodeDomains, domain_of, of_this_boot
 from mpsd.mps.supervisor import DomainSupervisor
-from mpsd.platform import event_loop, logs, run_directory
+from mpsd.platform import event_loop, logs, processes, records, run_directory
 from mpsd.platform.command_line import OUTPUT, flag, takes
 from mpsd.platform.console import ExitCode, Format, answers, complaints, print_json
 from mpsd.platform.event_loop import FolderWatch, Shortages, until
@@ -274,12 +275,28 @@ async def _run(chosen: Settings) -> int:
     )
     role = ControlRole(chosen, domains, node, files.facts, files.policy_now)
     stop = event_loop.until_signalled(role.hurry)
-    async with foreground.watching(chosen, files):
+    async with foreground.watching(chosen, files), asyncio.TaskGroup() as tasks:
+        telling = tasks.create_task(_tell_log_loss(chosen.log_loss))
         await role.run(stop)
+        telling.cancel()
+    chosen.log_loss.unlink(missing_ok=True)
     node.nvml.close()
     if chosen.simulate:
         shutil.rmtree(chosen.simulation)
     return ExitCode.YES
+
+
+async def _tell_log_loss(path: Path) -> NoReturn:
+    """Keeps there what was lost of this process's log, for the agent's metrics."""
+    shortages = Shortages(logs.logger(role="control"))
+    written = None
+    while True:
+        loss = LogLoss(processes.boot_id(), logs.dropped())
+        if loss != written:
+            with shortages.survived("write log-loss.json"):
+                records.write(path, loss, mode=0o644)
+                written = loss
+        await asyncio.sleep(_LOOK_S)
 
 
 def _release(chosen: Settings, output: Format) -> NoReturn:

@@ -157,7 +157,7 @@ def scheduler(**flags: str | None) -> None:
         mpsd scheduler --kubeconfig ~/.kube/config   outside a cluster, to try it
     """
     chosen = scheduler_settings(flags)
-    logs.configure(chosen.log_format)
+    logs.configure(chosen.log_format, chosen.log_level)
     try:
         event_loop.run(_serve(chosen))
     except (CannotListen, Unavailable) as error:

@@ -24,7 +24,7 @@ def webhook(**flags: str | None) -> None:
         mpsd webhook --cert-dir /certs --port 9443
     """
     chosen = webhook_settings(flags)
-    logs.configure(chosen.log_format)
+    logs.configure(chosen.log_format, chosen.log_level)
     try:
         event_loop.run(_serve(chosen))
     except (CannotListen, Unavailable) as error:

@@ -255,6 +255,14 @@ PLUGIN_HELD_BACK = _metric(
     "mpsd_plugin_containers_held_back", "Containers that PreStartContainer does not let start."
 )
 
+LOG_LINES_DROPPED = _metric(
+    "mpsd_log_lines_dropped_total",
+    "Lines of the log of this process, or of mpsd control, that nobody read in time or that could"
+    " not be written.",
+    ("process",),
+    *Exporter,
+)
+
 CERTIFICATE_EXPIRY = _metric(
     "mpsd_certificate_expiry_timestamp_seconds",
     "When each certificate in use ends.",
@@ -362,6 +370,14 @@ class CommandTimes:
     boot_id: str
     answered: Durations = _NO_COMMANDS
     unanswered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogLoss:
+    """What `mpsd control` keeps in the run directory of its own log, since it began."""
+
+    boot_id: str
+    dropped: int  # lines
 
 
 # -- kubelet's calls to the device plugin, by their names in its API

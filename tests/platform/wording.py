@@ -66,6 +66,7 @@ REFUSED: dict[str, tuple[Callable[[], object], ...]] = {
     ),
     "settings": (
         partial(settings, run_directory="/" + 120 * "r", log_format="xml", environment={}),
+        partial(settings, log_level="debug", environment={}),
         partial(settings, simulate=" ", environment={}),
         partial(listen_settings, {"listen": "9447"}, {}, in_cluster=True),
         partial(listen_settings, {"listen": "0.0.0.0:9447"}, {}, in_cluster=False),

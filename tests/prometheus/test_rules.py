@@ -25,6 +25,7 @@ NO_NODE = (
 )
 LOOKED_AT = f"mpsd_look_timestamp_seconds{{{ON}}}"
 UP = f"up{{{ON}}}"
+LOST = f'mpsd_log_lines_dropped_total{{{ON}, process="control"}}'
 LOOKS, LATE = (f"mpsd_watchdog_{which}looks_total{{{ON}}}" for which in ("", "late_"))
 CLIENTS = {
     what: f'mpsd_gpu_clients_{what}{{{ON}, gpu="gpu0"}}'
@@ -81,6 +82,8 @@ CASES = (
     ("MPSDWatchdogLate", {LOOKS: "0+100x40", LATE: "0+11x40"}, "15m", True),
     ("MPSDWatchdogLate", {LOOKS: "0+100x40", LATE: "0+9x40"}, "15m", False),
     ("MPSDLimitsWrong", {f"mpsd_limits_wrong{{{ON}}}": "1x11"}, "5m30s", True),
+    ("MPSDLogLinesDropped", {LOST: "0x4 0+1x60"}, "25m", True),
+    ("MPSDLogLinesDropped", {LOST: "0x4 5x60"}, "25m", False),
     ("MPSDOutsideMPS", {CLIENTS["outside_mps"]: "1x5"}, "2m30s", True),
     (
         "MPSDWithoutGrant",

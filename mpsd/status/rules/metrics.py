@@ -203,6 +203,12 @@ def _add_watchdog(found: _Samples, seen: ViolationsReport) -> None:
     found.add(names.NVML_SECONDS, seen.nvml_s)
 
 
+def log_samples(dropped: Mapping[str, int]) -> Iterator[Sample]:
+    """dropped: lines of the log, by process."""
+    for process, lines in dropped.items():
+        yield Sample(names.LOG_LINES_DROPPED.name, {"process": process}, lines)
+
+
 def command_samples(times: Mapping[str, CommandTimes]) -> Iterator[Sample]:
     seconds = names.DOMAIN_COMMAND_SECONDS
     for domain, one in times.items():

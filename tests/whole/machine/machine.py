@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 import yaml
@@ -76,10 +76,17 @@ class Program:
     """A process that a test started; what it says goes into files, so that it never waits for a
     reader."""
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], said: Path) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        said: Path,
+        stderr: IO[bytes] | None = None,
+    ) -> None:
+        """stderr: in place of a file."""
         self._output, self._errors = said.with_suffix(".out"), said.with_suffix(".err")
         with self._output.open("ab") as output, self._errors.open("ab") as errors:
-            self.process = started(argv, environment, output, errors)
+            self.process = started(argv, environment, output, stderr or errors)
 
     def __str__(self) -> str:
         return (
@@ -231,12 +238,19 @@ class Machine:
             )
         )
 
-    def service(self, verb: str, environment: Mapping[str, str] | None = None) -> Service:
+    def service(
+        self,
+        verb: str,
+        environment: Mapping[str, str] | None = None,
+        stderr: IO[bytes] | None = None,
+    ) -> Service:
         """`mpsd up`, `control` or `agent`, not waited for."""
         if self._tried and self._plain and verb in {"up", "control"}:
             self._write_canaries()
         service = self._started(
-            Service([str(MPSD), verb], self.environment | dict(environment or {}), self._said)
+            Service(
+                [str(MPSD), verb], self.environment | dict(environment or {}), self._said, stderr
+            )
         )
         self._services.append((verb, service))
         return service
