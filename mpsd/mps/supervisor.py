@@ -18,7 +18,7 @@ from mpsd.mps.faults import DomainFaults
 from mpsd.mps.lifecycle import DomainRestarts, DomainSettling
 from mpsd.mps.records import KeptRecord
 from mpsd.mps.rules.faults import ClientDeath
-from mpsd.platform import processes, records
+from mpsd.platform import clock, processes, records
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
 from mpsd.platform.nvml import Nvml, NvmlFailed
@@ -273,7 +273,7 @@ class DomainSupervisor:
         self._probe_at = 0.0
         self._why = reason
         served = self.record.served or state is State.READY
-        self._kept.change(state=state, since=time.time(), reason=reason, served=served)
+        self._kept.change(state=state, since=clock.wall_s(), reason=reason, served=served)
         log = self._log.info
         if state in _TROUBLED:
             log = self._log.warning
@@ -293,7 +293,7 @@ class DomainSupervisor:
         if not self._daemon.first_context.is_begun:
             graces = self._policy().graces
             daemon = self._daemon
-            self._kept.change(held_until=time.time() + graces.start_s)
+            self._kept.change(held_until_s=clock.boot_s() + graces.start_s)
             daemon.first_context.begin(
                 daemon.pipe(graces.command_s), daemon.servers, graces.start_s
             )
@@ -328,8 +328,8 @@ class DomainSupervisor:
             self._restarts.kill(why)
         else:
             self._set_gate(state)
-        if self.record.held_until and not self._daemon.first_context.is_awaited:
-            self._kept.change(held_until=0.0)
+        if self.record.held_until_s and not self._daemon.first_context.is_awaited:
+            self._kept.change(held_until_s=0.0)
 
     async def _settle(self) -> None:
         policy = self._policy()

@@ -5,8 +5,10 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 from functools import partial
+
+from mpsd.model.times import utc
+from mpsd.platform import clock
 
 # of a logger and a call, then `event`, `level` and `timestamp`
 Line = Mapping[str, object]
@@ -37,7 +39,7 @@ class Logger:
     def _tell(
         self, level: str, event: str, fields: Line, error: BaseException | None = None
     ) -> None:
-        timestamp = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        timestamp = utc(clock.wall_s()).isoformat().replace("+00:00", "Z")
         line = {**self._fields, **fields, "event": event, "level": level, "timestamp": timestamp}
         if error:
             line["exception"] = "".join(traceback.format_exception(error)).rstrip()

@@ -1,7 +1,6 @@
 """What the agent serves of its node: `GET /metrics` for Prometheus, and `GET /v1/use` for `mpsd
 smi` and `mpsd top`."""
 
-import time
 from collections.abc import Mapping, Sequence
 
 from aiohttp import web
@@ -9,6 +8,7 @@ from aiohttp import web
 from mpsd.agent.sources import AgentSources
 from mpsd.model.metrics import PluginCalls
 from mpsd.mps.control_daemon import command_times
+from mpsd.platform import clock
 from mpsd.platform.listener import Handler, json_answer
 from mpsd.platform.nvml import NvmlFailed
 from mpsd.status.rules.metrics import Sample, command_samples, plugin_samples, samples, text
@@ -84,7 +84,7 @@ class UseApi:
 
     async def _use(self, _request: web.Request) -> web.Response:
         # the driver takes a sample every second at least
-        since_us = time.time_ns() // 1000 - 2_000_000
+        since_us = int(clock.wall_s() * 1e6) - 2_000_000
         node = self._sources.node
         busy = {}
         unknown = []
