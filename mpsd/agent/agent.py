@@ -204,9 +204,16 @@ class AgentRole:
                     acted = await self._cycle()
             cycle.set()
             pause_s = _SOON_S
-            if acted and all(held.holder_alive for held in self._ledger.view.held):
+            if acted and not self._ends_soon():
                 pause_s = _CYCLE_S
             await self._pause(pause_s, stop)
+
+    def _ends_soon(self) -> bool:
+        """Whether a grant without its holder waits for clients that can be seen to end."""
+        for held in self._ledger.view.held:
+            if not held.holder_alive and self.view and self.view.sees(held.grant.gpus):
+                return True
+        return False
 
     async def _cycle(self) -> bool:
         """Looks, decides and acts. False where an action failed; the rest of that domain then waits
@@ -348,11 +355,12 @@ class AgentRole:
             domains=tuple(serving),
             leaving=tuple(leaving),
             grants=ledger.held,
-            clients=None if scan.unknown else scan.clients,
+            clients=scan.clients,
+            unseen=scan.unseen,
             waiting=self.queue.everyone(),
             grants_known=not ledger.unknown,
             ungranted=ledger.ungranted,
-            unknown=(*ledger.unknown, *scan.unknown),
+            unknown=ledger.unknown,
             unexplained_mib=scan.unexplained_mib,
             unreadable=ledger.unreadable,
             capped=capped,

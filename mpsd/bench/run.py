@@ -36,7 +36,7 @@ from mpsd.mps import control_daemon
 from mpsd.platform import clock, local_api, processes, run_directory
 from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.imports import STOP_SIGNALS, Stopped, first_signal_stops
-from mpsd.platform.nvml import Nvml, NvmlFailed
+from mpsd.platform.nvml import EXCLUSIVE_PROCESS, Nvml, NvmlFailed
 from mpsd.simulator import own_mpsd
 
 # -- before a run: whether this machine's GPUs are free for it
@@ -120,7 +120,7 @@ def require_turns(nvml: Nvml, gpu: Gpu) -> None:
     mode = nvml.compute_mode(gpu.uuid)
     if mode == _DEFAULT_MODE:
         return
-    name = {nvml.exclusive_process: "EXCLUSIVE_PROCESS"}.get(mode, str(mode))
+    name = {EXCLUSIVE_PROCESS: "EXCLUSIVE_PROCESS"}.get(mode, str(mode))
     message = (
         f"{gpu.label} is in compute mode {name}, in which programs cannot take turns; mpsd bench"
         " changes no card"

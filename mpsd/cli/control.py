@@ -86,6 +86,12 @@ class ControlRole:
             settings.domain(name), node.environment, not self._no_gate, cgroup, canary
         )
         self._supervisors[name] = DomainSupervisor(domain, place, node.nvml, self._policy)
+        self._follow_troubles()
+
+    def _follow_troubles(self) -> None:
+        for one in self._supervisors.values():
+            troubles = map(self._node.troubles.get, one.record.gpus)
+            one.follow_trouble("; ".join(filter(None, troubles)))
 
     def _begin(self, name: str, tasks: asyncio.TaskGroup) -> None:
         ended = asyncio.Event()
@@ -133,6 +139,7 @@ class ControlRole:
         """Ends what is no domain any more once it is empty, and begins others once their GPUs and
         names are free: a MIG instance leaves its name to the next with its ids."""
         self._node.look()
+        self._follow_troubles()
         self._domains.follow(self._node.gpus)
         self._domains.look()
         wanted = {domain.name: domain for domain in self._domains.now}

@@ -127,6 +127,8 @@ class GpuReport(ReportPart, frozen=True):
     granted_percent: Amount = None
     used_mib: Amount = None
     clients: Amount = None
+    #: Why it is not known which processes use it, nor how much; empty where it is.
+    unseen: str = ""
     #: In use of no process that is known; 0 below 1 GiB.
     unexplained_mib: Amount = None
     #: How much of the time any kernel runs there; this and what follows only in `GET /v1/use`.
@@ -381,6 +383,7 @@ class NodeReport(NodeStatus, frozen=True):
     grants: Annotated[tuple[GrantReport, ...], Few] | None = None
     #: Whether `grants` are all of them.
     grants_known: bool = True
+    #: Of all GPUs but those that have `unseen`; absent in an MPSNode.
     clients: tuple[ClientReport, ...] | None = None
     waiting: tuple[WaitingReport, ...] = ()
     #: What could not be seen, and why.

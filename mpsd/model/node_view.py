@@ -311,14 +311,15 @@ class LedgerView:
 @dataclass(frozen=True, slots=True)
 class NodeView:
     """One look at the node. now: seconds since 1970, for people. now_s: of CLOCK_BOOTTIME. unknown:
-    in plain words, what could not be seen, and why. clients None: NVML could not say, so nothing
-    may be taken for gone. grants_known: whether `grants` are all of them. ungranted, unreadable: as
-    in LedgerView. unexplained_mib: by GPU, what is in use of no process that is known. leaving:
-    domains that `mpsd control` ends, since their GPUs are of others from now on. A MIG instance
-    that was removed is not among `gpus`; its domain is one of `domains` until its programs have
-    ended. capped: the grants whose cgroups have memory limits in force. uncapped: by grant, why
-    those of others have none; of one in neither nothing is known. past_pods: by the uid in its
-    cgroup, those that held a grant of late. reasons: of the causes of faults."""
+    in plain words, what of the grants could not be read, and why. clients: on the GPUs that could
+    be seen. unseen: by UUID of each other GPU, why; nothing there may be taken for gone.
+    grants_known: whether `grants` are all of them. ungranted, unreadable: as in LedgerView.
+    unexplained_mib: by GPU, what is in use of no process that is known. leaving: domains that `mpsd
+    control` ends, since their GPUs are of others from now on. A MIG instance that was removed is
+    not among `gpus`; its domain is one of `domains` until its programs have ended. capped: the
+    grants whose cgroups have memory limits in force. uncapped: by grant, why those of others have
+    none; of one in neither nothing is known. past_pods: by the uid in its cgroup, those that held a
+    grant of late. reasons: of the causes of faults."""
 
     now: float
     now_s: float
@@ -326,9 +327,10 @@ class NodeView:
     gpus: tuple[Gpu, ...]
     domains: tuple[DomainView, ...]
     grants: tuple[HeldGrant, ...]
-    clients: tuple[Client, ...] | None
+    clients: tuple[Client, ...]
     waiting: tuple[WaitingRequest, ...]
     unknown: tuple[str, ...]
+    unseen: Mapping[str, str] = field(default_factory=dict)
     grants_known: bool = True
     ungranted: Mapping[str, PodName] = field(default_factory=dict)
     unexplained_mib: Mapping[str, int] = field(default_factory=dict)
@@ -357,9 +359,22 @@ class NodeView:
         still has one. No where a grant may not be known."""
         if self.grants or self.waiting or self.unreadable or not self.grants_known:
             return False
-        if any(client.on_mps for client in self.clients or ()):
+        if any(client.on_mps for client in self.clients):
             return False
         return all(domain.state in ENDED for domain in self.every_domain)
+
+    def sees(self, gpus: Iterable[str]) -> bool:
+        """Whether the processes on all of these GPUs (UUIDs) are known."""
+        return self.unseen.keys().isdisjoint(gpus)
+
+    @property
+    def unseen_in_words(self) -> tuple[str, ...]:
+        """What is not known of each GPU that could not be seen, and why."""
+        labels = {gpu.uuid: gpu.label for gpu in self.gpus}
+        found = []
+        for uuid, why in self.unseen.items():
+            found.append(f"which processes use {labels.get(uuid, uuid)}: {why}")
+        return tuple(found)
 
     @property
     def on_demand(self) -> frozenset[str]:
@@ -418,7 +433,7 @@ def _granted(view: NodeView) -> dict[str, PodName]:
     names: dict[str, PodName] = {}
     for one in grants.values():
         names.update((pod.uid, pod) for pod in one.pods if pod.uid)
-    for client in view.clients or ():  # of a static pod the cgroup has another uid than the API
+    for client in view.clients:  # of a static pod the cgroup has another uid than the API
         grant = grants.get(client.grant or "")
         if client.pod is not None and grant and (holder := grant.pod_of(client.pod)):
             names[client.pod] = holder

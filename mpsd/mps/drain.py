@@ -40,13 +40,14 @@ def asked(folder: DomainFolder) -> DrainRequest | None:
 
 class DomainDrain:
     """Whether a domain is to be drained. stopping: mpsd itself ends, which is not withdrawn.
-    leaving: why the domain ends alone, as its GPUs are of others; else empty."""
+    leaving: why the domain ends alone, as its GPUs are of others; else empty. trouble: why one of
+    its GPUs can be given to no program now; else empty."""
 
     def __init__(self, folder: DomainFolder) -> None:
         self._folder = folder
         self._request: DrainRequest | None = None
         self.stopping = False
-        self.leaving = ""
+        self.leaving = self.trouble = ""
 
     def look(self) -> None:
         self._request = asked(self._folder)
@@ -57,12 +58,14 @@ class DomainDrain:
 
     @property
     def asked(self) -> bool:
-        return self.stopping or bool(self.leaving) or self._request is not None
+        return self.stopping or bool(self.leaving or self.trouble) or self._request is not None
 
     @property
     def reason(self) -> str:
         if self.leaving and not self.stopping:
             return self.leaving
+        if self.trouble and not self.stopping:
+            return self.trouble
         if self._request and not self.stopping:
             return self._request.reason
         return "mpsd is stopping, and waits for programs with a grant"

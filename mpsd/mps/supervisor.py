@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection
 
-from mpsd.model.domain import SERVING, DaemonView, Domain, State, next_state
+from mpsd.model.domain import DRAINS, SERVING, DaemonView, Domain, State, next_state
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
 from mpsd.model.problem import program_of
@@ -21,7 +21,7 @@ from mpsd.mps.rules.faults import ClientDeath
 from mpsd.platform import clock, processes, records
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
-from mpsd.platform.nvml import Nvml, NvmlFailed
+from mpsd.platform.nvml import EXCLUSIVE_PROCESS, Nvml, NvmlFailed
 from mpsd.platform.run_directory import ENDS
 
 # Seconds between two probes that nothing asked for: a death or a line in the log does.
@@ -94,6 +94,7 @@ class DomainSupervisor:
         if state is not self.record.state or ended_unseen:
             self._enter(state, seen)
         else:
+            self._follow_reason(state, seen)
             await self._act()
             await self._pause()
 
@@ -110,6 +111,13 @@ class DomainSupervisor:
         """Drains, and starts no daemon: its GPUs are of other domains. Empty: it serves again."""
         if reason != self._drain.leaving:
             self._drain.leaving = reason
+            self._probe_at = 0.0
+            self.wake()
+
+    def follow_trouble(self, why: str) -> None:
+        """Admits no programs while one of its GPUs is in trouble. Empty: it serves again."""
+        if why != self._drain.trouble:
+            self._drain.trouble = why
             self._probe_at = 0.0
             self.wake()
 
@@ -213,14 +221,11 @@ class DomainSupervisor:
 
     def _obstacle(self, policy: Policy) -> str:
         """Why no daemon of ours can serve here, with the remedy; empty where one can."""
+        if self._drain.trouble:
+            return self._drain.trouble
         if not control_daemon.program_found(self._place.environment):
             return "nvidia-cuda-mps-control is not on PATH; install the driver's compute utilities"
         try:
-            for uuid in self.record.gpus:
-                if self._nvml.mig_enabled(uuid):
-                    remedy = "create one (nvidia-smi mig -cgi PROFILE -C), or switch MIG off"
-                    why = f"MIG is on for {uuid}, which has no instance yet"
-                    return f"{why}; {remedy} (nvidia-smi -mig 0)"
             if why := self._daemon.canary.why_no_caps(policy):
                 return why
             unreliable = self._daemon.canary.obstacle(policy)
@@ -237,7 +242,7 @@ class DomainSupervisor:
         """Why no server can start beside the process that has a GPU exclusively, or empty."""
         with contextlib.suppress(NvmlFailed):
             for uuid in self.record.gpus:
-                if self._nvml.compute_mode(uuid) != self._nvml.exclusive_process:
+                if self._nvml.compute_mode(uuid) != EXCLUSIVE_PROCESS:
                     continue
                 for pid in self._beside_mps(uuid):
                     # The program alone: the whole cluster reads it, and arguments may be secret.
@@ -279,6 +284,18 @@ class DomainSupervisor:
             log = self._log.warning
         log("state", state=state.value, reason=reason)
 
+    def _follow_reason(self, state: State, seen: DaemonView) -> None:
+        """One thing may prevent it from serving after another."""
+        reason = self._why
+        if state is State.REFUSED:
+            reason = seen.obstacle
+        elif state in DRAINS and self._drain.asked:
+            reason = self._drain.reason
+        if reason != self._why:
+            self._why = reason
+            self._kept.change(reason=reason)
+            self._log.info("state", state=state.value, reason=reason)
+
     def _last_client_ended(self, death: ClientDeath) -> None:
         """Has mpsd make a context before others may, unless it ended well."""
         if death.is_well:
@@ -318,10 +335,13 @@ class DomainSupervisor:
             gate.remove(self._folder)
             if self._restarts.start(policy):
                 self.wake()
+        elif state is State.REFUSED and not self._daemon.alive:
+            self._restarts.count_end(policy.restarts)
         elif state is State.STARTING and not self._daemon.settled:
             await self._settle()
         elif state is State.REFUSED and self._daemon.alive and not self._daemon.foreign:
-            await self._settling.try_canary_again(policy)
+            if not self._drain.trouble:
+                await self._settling.try_canary_again(policy)
         elif state is State.WEDGED:
             self._restarts.kill_after(graces.wedged_limit_s, "it did not answer for too long")
         elif why := self._faults.why_stuck(graces):

@@ -100,12 +100,14 @@ Value = TypeVar("Value", bound=int)
 
 
 class Quirk(IntFlag):
-    """What a rehearsal has the GPU's driver do as 580.159.04 does not."""
+    """What a rehearsal has the GPU or its driver do as an H200 under 580.159.04 does not."""
 
     IGNORES_MEMORY_LIMITS = 1
     IGNORES_THREAD_PERCENT = 2
     DEAR_CONTEXTS = 4
     IGNORES_MEMORY_CAPS = 8
+    TELLS_NO_MEMORY = 16  # NVML: Not Supported, as of a GB10
+    HANGS = 32  # NVML's calls for it return once this is over
 
 
 class CardRefusal(Exception):

@@ -15,6 +15,7 @@ import msgspec
 from mpsd.grants.kept import ContainerGrant
 from mpsd.grants.ledger import Ledger
 from mpsd.model.events import Reason
+from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_report import (
     GrantViolations,
@@ -262,6 +263,15 @@ class Watchdog:
         foreign = (client.process for client in scan.clients if client.grant is None)
         return self._own.among(foreign, self._records.read)
 
+    def grant_around(self, pid: int) -> Grant | None:
+        """Of the pod or container that this process is in; None where it has none."""
+        place = None
+        if self._ledger.whereabouts is not None:
+            place = self._ledger.whereabouts.owner_of(pid)
+        ledger = self._ledger.view
+        grant_id = ledger.by_place.get(place or "")
+        return next((held.grant for held in ledger.held if held.grant.id == grant_id), None)
+
     def violations(self) -> SeenViolations:
         return self._history.whole(self._node.nvml.spent_s, self._unjudged)
 
@@ -302,7 +312,7 @@ class Watchdog:
             own=self.own(scan),
             ending=self.ends.under_way,
             pods_known=self._ledger.pods_known,
-            unseen=scan.unseen,
+            unseen=frozenset(scan.unseen),
             unexplained_mib=scan.unexplained_mib,
             doubtful=frozenset(doubtful),
         )

@@ -21,10 +21,29 @@ from mpsd.agent.rules.decide import (
 )
 from mpsd.model.client_limits import DENY_MIB
 from mpsd.model.domain import State, after_is
-from mpsd.model.grants import Grant, promised_mib
+from mpsd.model.grants import Grant, evenly, promised_mib
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_view import Client, HeldGrant, NodeView, ServerLimit
-from tests.model.worlds import GPUS, NOW_S, POLICY, SPREAD, UUIDS, grant, record, view, waiting
+from mpsd.model.node_view import (
+    Client,
+    DomainView,
+    HeldGrant,
+    NodeView,
+    ServerLimit,
+    WaitingRequest,
+)
+from tests.model.worlds import (
+    GPUS,
+    LOST,
+    NOW_S,
+    POLICY,
+    SPREAD,
+    UUIDS,
+    blind,
+    grant,
+    record,
+    view,
+    waiting,
+)
 
 
 def limits_of(actions: tuple[Action, ...], domain: str) -> list[int]:
@@ -74,8 +93,49 @@ def test_a_grant_outlives_its_holder_while_a_client_of_it_lives() -> None:
     held = (HeldGrant(grant("a", 7), False),)
     assert not ends_one(view(grants=held, clients=(client_of("a"),)))
     assert ends_one(view(grants=held, clients=(client_of("b"),)))
-    assert not ends_one(view(grants=held, clients=None)), "NVML cannot say who is there"
+    assert not ends_one(blind(view(grants=held))), "NVML cannot say who is there"
     assert not ends_one(view(grants=(replace(held[0], others_alive=True),))), "of its cgroup"
+
+
+THIRD = replace(GPUS[0], uuid="GPU-22222222-2222-2222-2222-222222222222", ordinal=2)
+OF_THIRD = DomainView(replace(record(0), domain="gpu2", gpus=(THIRD.uuid,)), frozenset())
+
+
+def three(*held: HeldGrant, waits: tuple[WaitingRequest, ...] = ()) -> NodeView:
+    """A node of three GPUs."""
+    two = view(grants=held, waits=waits)
+    return replace(two, gpus=(*GPUS, THIRD), domains=(*two.domains, OF_THIRD))
+
+
+def on_third(one: Grant) -> Grant:
+    return replace(one, domain="gpu2", parts=evenly((THIRD.uuid,), one.memory_mib, 0))
+
+
+def test_grants_on_a_gpu_that_cannot_be_seen_are_kept_and_those_elsewhere_end() -> None:
+    first, second, third = grant("a", 7), grant("b", 7, gpu=1), on_third(grant("c", 7))
+    joined = replace(first, id="ab", parts=evenly(UUIDS, 7168, 0))
+    left = three(*[HeldGrant(one, False) for one in (first, second, third, joined)])
+
+    def ended(seen: NodeView) -> set[str]:
+        return {one.grant.id for one in decide(seen, POLICY) if isinstance(one, EndGrant)}
+
+    assert ended(blind(left, UUIDS[1])) == {"a", "c"}
+    assert ended(blind(left, THIRD.uuid)) == {"a", "b", "ab"}
+    assert ended(blind(left)) == set()
+    assert ended(left) == {"a", "b", "c", "ab"}
+
+
+def test_nothing_new_is_placed_on_a_gpu_that_cannot_be_seen_and_its_limits_stay() -> None:
+    kept = HeldGrant(on_third(grant("c", 7)), False)
+    waits = tuple([waiting(f"w{number}", 20) for number in range(3)])
+    half = blind(three(kept, waits=waits), THIRD.uuid)
+    assert {one.domain for one in admitted(half)} == {"gpu0", "gpu1"}
+    (found,) = refused(half)
+    assert not found.for_ever
+    assert (
+        f"gpu2 takes no new grant until it is known which processes use it: {LOST}" in found.reason
+    )
+    assert set(limits_of(decide(half, POLICY), "gpu2")) == {7168}
 
 
 FULL = (HeldGrant(grant("a", 23), True), HeldGrant(grant("b", 23, gpu=1), True))

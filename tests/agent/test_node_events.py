@@ -24,7 +24,7 @@ from mpsd.model.node_view import (
 )
 from mpsd.model.problem import MOST_NAMES
 from mpsd.model.times import stamp
-from tests.model.worlds import NOW, NOW_S, grant, identity
+from tests.model.worlds import NOW, NOW_S, blind, grant, identity
 from tests.status.pod_worlds import client, client_of_claim, held, held_claim, node, pod
 
 
@@ -118,10 +118,9 @@ def test_a_wedged_daemon_is_told_on_the_node_and_on_each_pod_that_may_lose_clien
 
 
 def test_where_nobody_knows_the_clients_every_pod_there_may_have_lost_some() -> None:
-    blind = replace(BUSY, clients=None)
-    pods = [
-        one for one in node_events(blind, like(blind, **DOWN), "node1") if one.subject.kind == "Pod"
-    ]
+    before = blind(BUSY)
+    events = node_events(before, like(before, **DOWN), "node1")
+    pods = [one for one in events if one.subject.kind == "Pod"]
     assert [one.subject.name for one in pods] == ["a", "idle"]
     assert all("any GPU processes of this pod" in one.message for one in pods)
 

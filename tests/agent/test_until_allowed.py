@@ -17,7 +17,7 @@ from mpsd.agent.agent import AgentRole
 from mpsd.kubelet.ledger import KubeletGrants
 from mpsd.model.domain import State
 from mpsd.model.node_view import DomainRecord, DomainView, HeldGrant, LedgerView, ServerLimit
-from mpsd.mps.node_gpus import Node
+from mpsd.mps.node_gpus import Node, NodeGpus
 from mpsd.mps.records import NodeDomains
 from mpsd.platform import clock, processes, records
 from mpsd.platform.limits_files import load_limits
@@ -47,7 +47,7 @@ class World:
         self.stack = ExitStack()
         self.stack.callback(nvml.close)
         self.runner = self.stack.enter_context(asyncio.Runner())
-        node = Node(nvml, nvml.gpus(limits.facts), {}, (), {}, "")
+        node = Node(nvml, NodeGpus(nvml, limits.facts).now.gpus, {}, (), {}, "")
         domains = NodeDomains(self._settings.run_directory, node.gpus, POLICY, logger())
         pods, nowhere = cast("Any", None), folder / "nowhere"
         self.ledger = KubeletGrants(nowhere, nowhere, pods, domains, lambda: POLICY, logger())

@@ -34,8 +34,8 @@ from mpsd.model.times import DAY_S, HOUR_S, stamp, utc
 from mpsd.status.rules.mpsnode import mpsnode_status
 from mpsd.status.rules.node_report import node_report
 from mpsd.status.tables import POD_COLUMNS
+from tests.model.worlds import LOST, POLICY, UUIDS, blind, identity
 from tests.model.worlds import NOW as VIEW_NOW
-from tests.model.worlds import POLICY, identity
 from tests.mpsnodes import NOW, damaged, mpsnode
 from tests.status.pod_worlds import client, held, node, pod
 
@@ -60,7 +60,7 @@ VIEWS = {
         grants=(held("a"), held("b", 2, 1)), clients=(client("a", 1), client("b", 2, None, 1))
     ),
     "nothing": node(),
-    "clients unknown": node(clients=None, unknown=("NVML does not answer",)),
+    "clients unknown": blind(node()),
     "one fault after the other": node(grants=(held("a"),), faults=FAULTS, faults_total=2),
     "a daemon down": node(state=State.DOWN, daemon=None, reason="killed by signal 9"),
     "a canary that failed": node(
@@ -150,9 +150,11 @@ def test_a_cordoned_gpu_that_is_not_there_is_said() -> None:
 
 def test_a_condition_that_no_domain_explains_is_said_with_its_reason_and_age() -> None:
     assert list(troubles(read("gpu-a2"), NOW)) == []  # DomainDown: the domain says it
-    blind = told(replace(VIEWS["clients unknown"], now=VIEW_NOW))
-    (sentence,) = troubles(read_mpsnode(blind, VIEW_NOW + 180), VIEW_NOW + 180)
-    assert sentence == "node1: MPSReady is Unknown for 3 min, NotSeen: NVML does not answer"
+    (sentence,) = troubles(read_mpsnode(told(blind(node(), UUIDS[1])), VIEW_NOW), VIEW_NOW)
+    assert sentence == f"node1: it is not known which processes use gpu1: {LOST}"
+    unseen = told(replace(node(), grants_known=False, unknown=("kubelet does not answer",)))
+    (sentence,) = troubles(read_mpsnode(unseen, VIEW_NOW + 180), VIEW_NOW + 180)
+    assert sentence == "node1: MPSReady is Unknown for 3 min, NotSeen: kubelet does not answer"
 
 
 def test_what_is_not_told_is_none_and_never_zero() -> None:

@@ -142,11 +142,21 @@ def record(
     )
 
 
+LOST = "NVML: nvmlDeviceGetComputeRunningProcesses failed: GPU is lost"
+
+
+def blind(view: NodeView, *gpus: str) -> NodeView:
+    """Where the processes on these GPUs, or on all, are not known."""
+    unseen = dict.fromkeys(gpus or [gpu.uuid for gpu in view.gpus], LOST)
+    seen = tuple([client for client in view.clients if client.gpu not in unseen])
+    return replace(view, clients=seen, unseen=unseen)
+
+
 def view(
     *,
     grants: tuple[HeldGrant, ...] = (),
     waits: tuple[WaitingRequest, ...] = (),
-    clients: tuple[Client, ...] | None = (),
+    clients: tuple[Client, ...] = (),
     records: tuple[DomainRecord, ...] = (record(0), record(1)),
     limits: frozenset[ServerLimit] = frozenset(),
     now: float = NOW,

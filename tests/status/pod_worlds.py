@@ -36,7 +36,7 @@ def client(name: str, pid: int, used_mib: int | None = 500, gpu: int = 0) -> Cli
 def node(
     *,
     grants: tuple[HeldGrant, ...] = (),
-    clients: tuple[Client, ...] | None = (),
+    clients: tuple[Client, ...] = (),
     now: float = NOW,
     unknown: tuple[str, ...] = (),
     grants_known: bool = True,

@@ -28,7 +28,7 @@ from mpsd.status.page.rules.view import (
     level_of,
 )
 from mpsd.status.rules.node_report import node_report
-from tests.model.worlds import GPUS, NOW, NOW_S, POLICY, grant, identity, view, waiting
+from tests.model.worlds import GPUS, LOST, NOW, NOW_S, POLICY, blind, grant, identity, view, waiting
 from tests.page_worlds import GIB, LISTS, crowd, domain, granted, node, page_of
 from tests.status.cluster_worlds import cluster_node, held
 from tests.status.pod_worlds import held_claim, pod
@@ -55,10 +55,7 @@ def test_a_slice_says_who_has_it_what_was_given_and_what_is_used() -> None:
 
 
 def test_what_is_not_known_is_none_and_said() -> None:
-    blind = replace(
-        node(GPUS, [granted(GPUS[0], "train", GIB)]), clients=None, unknown=("NVML: no answer",)
-    )
-    page = page_of(blind)
+    page = page_of(blind(node(GPUS, [granted(GPUS[0], "train", GIB)]), GPUS[0].uuid))
     (one,) = page.gpus[0].slices or ()
     assert (page.gpus[0].used_mib, page.gpus[0].clients, one.used_mib, one.clients) == (
         None,
@@ -67,7 +64,8 @@ def test_what_is_not_known_is_none_and_said() -> None:
         None,
     )
     assert kinds(page) == [(NoteKind.UNKNOWN, Level.BAD, "")]
-    assert page.notes[0].text == "NVML: no answer"
+    assert page.notes[0].text == f"which processes use gpu0: {LOST}"
+    assert (page.gpus[1].used_mib, page.gpus[1].clients) == (0, 0)
 
 
 def test_grants_that_are_not_all_known_are_not_shown_as_none() -> None:
@@ -221,7 +219,7 @@ def two_nodes() -> PageView:
     [
         two_nodes(),
         page_of(crowd(2, 3)),
-        page_of(replace(crowd(2, 3), clients=None)),
+        page_of(blind(crowd(2, 3))),
         page_of(replace(crowd(2, 3), domains=(), unknown=("a", "b"))),
     ],
 )

@@ -88,13 +88,13 @@ def stages(actions: Iterable[Action]) -> Iterator[Mapping[str, Sequence[Action]]
 
 def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
     """What to do now, in order. A grant lasts as long as its holder, a process in its cgroup or one
-    of its clients, and while NVML cannot say whether it has any."""
-    used = {client.grant for client in view.clients or ()}
+    of its clients, and while it is not known whether a GPU of it has any."""
+    used = {client.grant for client in view.clients}
     ended: list[EndGrant] = []
     grants: list[Grant] = []
     for held in view.grants:
         lives = held.holder_alive or held.others_alive
-        if lives or view.clients is None or held.grant.id in used:
+        if lives or held.grant.id in used or not view.sees(held.grant.gpus):
             grants.append(held.grant)
         else:
             ended.append(EndGrant(held.grant))
@@ -166,7 +166,7 @@ def _answer(
             why_closed(domain) for domain in view.domains if not is_open(domain, view.now_s)
         ]
         reasons += [no_daemon(gpu.label) for gpu in without_domain]
-        reasons += dict.fromkeys(view.ungrantable.values())
+        reasons += dict.fromkeys(_closed_to_grants(view).values())
     return Refuse(waiting.id, "; ".join(reasons), for_ever=False)
 
 
@@ -220,7 +220,7 @@ def _why_unusable(grant: Grant, view: NodeView) -> str:
 
 def _closed_gpus(view: NodeView) -> Mapping[str, str]:
     """By UUID, why it takes no programs."""
-    closed = dict(view.ungrantable)
+    closed = _closed_to_grants(view)
     for gpu in _without_domain(view):
         closed[gpu.uuid] = no_daemon(gpu.label)
     label = {gpu.uuid: gpu.label for gpu in view.gpus}
@@ -229,6 +229,16 @@ def _closed_gpus(view: NodeView) -> Mapping[str, str]:
             for uuid in domain.record.gpus:
                 named = label.get(uuid, uuid)
                 closed[uuid] = f"{named} accepts no programs now: {why_closed(domain)}"
+    return closed
+
+
+def _closed_to_grants(view: NodeView) -> dict[str, str]:
+    """By UUID, why a GPU takes no new grant, whatever its domain does."""
+    closed = dict(view.ungrantable)
+    for gpu in view.gpus:
+        if why := view.unseen.get(gpu.uuid):
+            what = f"{gpu.label} takes no new grant until it is known which processes use it"
+            closed.setdefault(gpu.uuid, f"{what}: {why}")
     return closed
 
 
@@ -287,12 +297,12 @@ def _all_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple
 
 
 def _open_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[GpuCapacity, ...]:
-    """The rooms of domains that serve, but for GPUs that a grant may be on which cannot be read."""
+    """The rooms of domains that serve, but for GPUs of which not all is known."""
     serving = {domain.name for domain in view.domains if is_open(domain, view.now_s)}
-    ungrantable = view.ungrantable
+    closed = _closed_to_grants(view)
     rooms_now = _all_rooms(view, grants, policy)
     return tuple(
-        room for room in rooms_now if room.domain in serving and room.gpu.uuid not in ungrantable
+        room for room in rooms_now if room.domain in serving and room.gpu.uuid not in closed
     )
 
 

@@ -65,7 +65,7 @@ class _FaultEvents:
         clients: dict[int, str | None] = {}
         reasons: Reasons = {}
         if before and domain.record.faults:
-            clients = {client.pid: client.pod for client in before.clients or ()}
+            clients = {client.pid: client.pod for client in before.clients}
             reasons = before.reasons
         every = _settled(domain)
         for number, fault in enumerate(every, 1):
@@ -269,7 +269,7 @@ def _at_risk(before: NodeView, domain: DomainView) -> Iterator[_Loser]:
 
 def _processes_of(grant: Grant, before: NodeView, pod: PodName | None) -> int | None:
     """How many are on MPS under the grant, of this pod if any; None where not known."""
-    if before.clients is None:
+    if not before.sees(grant.gpus):
         return None
     found = set()
     for one in before.clients:

@@ -10,6 +10,7 @@ from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER, Engi
 from mpsd.model.domain import State, after_is, remedy
 from mpsd.model.node_view import RECORD_VERSION
 from mpsd.model.problem import InvalidInput
+from mpsd.model.seen_gpus import capability_trouble, driver_trouble
 from mpsd.operations.doctor.rules.checks import (
     CheckTable,
     Finding,
@@ -22,12 +23,6 @@ from mpsd.operations.doctor.rules.checks import (
 )
 from mpsd.operations.doctor.rules.node_facts import AgentSilent, DaemonSeen, DomainSeen, NodeFacts
 
-# The first driver whose MPS takes memory limits of clients: they came with CUDA 11.5, which shipped
-# with R495 (developer.nvidia.com/blog/revealing-new-features-in-the-cuda-11-5-toolkit); its release
-# notes ask for 495.29.05.
-OLDEST_DRIVER = 495
-READ_OFF_DRIVER = 580  # what docs/mps-observed.md was read off
-_OLDEST_CAPABILITY = 7.0  # from Volta on a client has limits of its own (NVIDIA's manual of MPS)
 # NVML's numbers; 0 is DEFAULT
 _MODES = {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}
 _PROHIBITED = 2
@@ -90,24 +85,16 @@ def gpu_lost(facts: NodeFacts) -> Iterator[Finding]:
 
 @_check(_STOPS, "the driver is new enough", "NVML: its version")
 def driver_old(facts: NodeFacts) -> Iterator[Finding]:
-    driver = known(facts.driver)
-    branch = driver.partition(".")[0]
-    if branch.isascii() and branch.isdigit() and int(branch) < OLDEST_DRIVER:
-        what = f"driver {driver} is too old: MPS has memory limits since driver {OLDEST_DRIVER}"
-        yield Finding(what, f"install driver {READ_OFF_DRIVER} or newer")
+    if why := driver_trouble(known(facts.driver)):
+        yield _parted(why, "")
 
 
 @_check(_STOPS, "MPS can limit every GPU, and gpus.yaml lists it", "NVML and gpus.yaml")
 def capability(facts: NodeFacts) -> Iterator[Finding]:
-    listed = {row.compute_capability for row in known(facts.gpu_facts).capabilities}
+    gpu_facts = known(facts.gpu_facts)
     for gpu, capability in each(known(facts.gpus), lambda gpu: gpu.capability):
-        what = f"{gpu} has compute capability {capability}"
-        if float(capability) < _OLDEST_CAPABILITY:
-            what = f"{what}: MPS enforces no limits before {_OLDEST_CAPABILITY}"
-            yield Finding(what, "remove the card, or do not share this machine with mpsd")
-        elif capability not in listed:
-            add = f"add a row for it under capabilities in {facts.limits_folder}/gpus.yaml"
-            yield Finding(f"{what}, which gpus.yaml does not list", add)
+        if why := capability_trouble(capability, gpu_facts):
+            yield _parted(f"{gpu} {why}", "")
 
 
 @_check(_STOPS, "MPS is installed", "PATH")
