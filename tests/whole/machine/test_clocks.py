@@ -12,42 +12,20 @@ from mpsd.model.times import DAY_S, HOUR_S
 from tests.whole.machine.conftest import as_before, on_machine
 from tests.whole.machine.machine import Machine, Program, eventually
 from tests.whole.machine.test_faults import KILLED, fault_of, healed, lingers
+from tests.world.set_clocks import SetClocks
 
-# Read by every Python that begins with it on its path: the clocks of mpsd, and of nobody else.
-_SITE = """
-import os, time
-_wall, _gettime = time.time, time.clock_gettime
-
-def _ahead(number):
-    with open(os.environ["CLOCKS"]) as file:
-        return float(file.read().split()[number])
-
-def clock_gettime(which):
-    return _gettime(which) + (_ahead(1) if which == time.CLOCK_BOOTTIME else 0.0)
-
-time.time = lambda: _wall() + _ahead(0)
-time.clock_gettime = clock_gettime
-"""
 SHORT_S, HASTY_S, LONG_S = 2.0, 5.0, 1000.0
 
 
-class SetMachine:
+class SetMachine(SetClocks):
     """A machine of two GPUs on which `mpsd up` runs by clocks that a test can set."""
 
     def __init__(self, machine: Machine, folder: Path) -> None:
+        super().__init__(folder)
         self.machine = machine
-        self._file = folder / "clocks"
-        (folder / "sitecustomize.py").write_text(_SITE)
-        self.set()
         self.limits(SHORT_S)
-        machine.service("up", {"PYTHONPATH": str(folder), "CLOCKS": str(self._file)})
+        machine.service("up", self.environment)
         machine.until_ready()
-
-    def set(self, wall_s: float = 0.0, boot_s: float = 0.0) -> None:
-        """How far the clocks are ahead of those of the kernel."""
-        new = self._file.with_suffix(".new")
-        new.write_text(f"{wall_s} {boot_s}")
-        new.rename(self._file)
 
     def sleep(self) -> None:
         """The machine, for an hour: time.monotonic stands still meanwhile."""
