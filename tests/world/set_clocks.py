@@ -1,4 +1,4 @@
-"""The clocks of one program, set by a test while it runs: its Python reads how far ahead they are."""
+"""The clocks of a program, which a test sets: its Python reads how far they are ahead."""
 
 from pathlib import Path
 
