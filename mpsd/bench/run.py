@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -32,8 +31,9 @@ from mpsd.bench.rules.rows import (
 from mpsd.bench.testbeds import FOLDERS, BenchContext, CannotMeasure, Testbed
 from mpsd.model.grants import Gpu
 from mpsd.model.problem import InvalidInput, printable
+from mpsd.model.times import stamp
 from mpsd.mps import control_daemon
-from mpsd.platform import local_api, processes, run_directory
+from mpsd.platform import clock, local_api, processes, run_directory
 from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.imports import STOP_SIGNALS, Stopped, first_signal_stops
 from mpsd.platform.nvml import EXCLUSIVE_PROCESS, Nvml, NvmlFailed
@@ -66,7 +66,7 @@ def look(context: BenchContext, socket: Path | None, *, beside_others: bool) -> 
 
 def _machine(testbed: Testbed, *, simulated: bool) -> MachineRow:
     return MachineRow(
-        date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        date=stamp(clock.wall_s()),
         mpsd=mpsd.__version__,
         gpu=testbed.gpu.name,
         memory_mib=testbed.gpu.memory_mib,

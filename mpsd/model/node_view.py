@@ -94,13 +94,15 @@ class Fault:
     """A fault of a GPU: when it was seen, and every process that lost its context by it. Which of
     these caused it cannot be determined (docs/mps-observed.md, section 6). unidentified: pids of
     those that were gone before they were identified. healed_at: None while its server accepts no
-    client. causes: the clients whose end is its likely cause; None while that is not settled."""
+    client. causes: the clients whose end is its likely cause; None while that is not settled. at_s:
+    as `at`, by CLOCK_BOOTTIME, for what is waited for."""
 
     at: float
     hit: tuple[FaultHit, ...]
     unidentified: tuple[int, ...] = ()
     healed_at: float | None = None
     causes: tuple[FaultCause, ...] | None = ()
+    at_s: float = 0.0
 
     @property
     def pids(self) -> frozenset[int]:
@@ -144,16 +146,16 @@ CAP_HOLDS = "holds"
 
 @dataclass(frozen=True, slots=True)
 class DomainRecord:
-    """What `mpsd control` keeps in record.json about one domain, and everyone else reads. Times are
-    seconds since 1970.
+    """What `mpsd control` keeps in record.json about one domain, and everyone else reads.
 
-    daemon: None while there is none. since: when this state began. restarts: in a row, without a
-    time of stability between. restarts_total: since mpsd first ran in this boot. compute_modes:
-    what the GPUs were set to before mpsd, by UUID; `mps.compute_modes` goes by files of its own.
-    served: whether it has ever been ready in this boot. faults: the last ones, the newest last.
-    canary: None before it has run. written_by: the version of the `mpsd control` that keeps it.
-    kind: a `DomainKind`. held_until: no new client is let in before, since mpsd first makes a
-    context of its own there; 0 where none is made. health: of each GPU."""
+    daemon: None while there is none. since: when this state began, in seconds since 1970. restarts:
+    in a row, without a time of stability between. restarts_total: since mpsd first ran in this
+    boot. compute_modes: what the GPUs were set to before mpsd, by UUID; `mps.compute_modes` goes by
+    files of its own. served: whether it has ever been ready in this boot. faults: the last ones,
+    the newest last. canary: None before it has run. written_by: the version of the `mpsd control`
+    that keeps it. kind: a `DomainKind`. started_s: when mpsd started a daemon last; held_until_s:
+    no new client is let in before, since mpsd first makes a context of its own there. Both in
+    seconds of CLOCK_BOOTTIME, and 0 where there is none. health: of each GPU."""
 
     version: int
     domain: str
@@ -165,7 +167,7 @@ class DomainRecord:
     servers: tuple[int, ...]
     restarts: int
     restarts_total: int
-    started_at: float
+    started_s: float
     compute_modes: dict[str, int]
     served: bool = False
     faults: tuple[Fault, ...] = ()
@@ -174,7 +176,7 @@ class DomainRecord:
     faults_total: int = 0
     written_by: str = ""
     kind: str = ""
-    held_until: float = 0.0
+    held_until_s: float = 0.0
     health: tuple[GpuCondition, ...] = ()
 
 
@@ -244,14 +246,15 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """A request that has no answer yet. deadline None: it wants an answer now."""
+    """A request that has no answer yet. deadline_s: in seconds of CLOCK_BOOTTIME; None: it wants an
+    answer now."""
 
     id: str
     request: Request | CardsRequest
     holder: ProcessIdentity | HostContainer
     holder_alive: bool
     command: str
-    deadline: float | None
+    deadline_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,18 +316,20 @@ class LedgerView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One look at the node. now: seconds since 1970. unknown: in plain words, what of the grants
-    could not be read, and why. clients: on the GPUs that could be seen. unseen: by UUID of each
-    other GPU, why; nothing there may be taken for gone. grants_known: whether `grants` are all of
-    them. ungranted, unreadable: as in LedgerView. unexplained_mib: by GPU, what is in use of no
-    process that is known. leaving: domains that `mpsd control` ends, since their GPUs are of others
-    from now on. A MIG instance that was removed is not among `gpus`; its domain is one of `domains`
-    until its programs have ended. capped: the grants whose cgroups have memory limits in force.
-    uncapped: by grant, why those of others have none; of one in neither nothing is known.
-    past_pods: by the uid in its cgroup, those that held a grant of late. reasons: of the causes of
-    faults. troubles: by UUID, why a GPU can be given to no program now."""
+    """One look at the node. now: seconds since 1970, for people. now_s: of CLOCK_BOOTTIME. unknown:
+    in plain words, what of the grants could not be read, and why. clients: on the GPUs that could
+    be seen. unseen: by UUID of each other GPU, why; nothing there may be taken for gone.
+    grants_known: whether `grants` are all of them. ungranted, unreadable: as in LedgerView.
+    unexplained_mib: by GPU, what is in use of no process that is known. leaving: domains that `mpsd
+    control` ends, since their GPUs are of others from now on. A MIG instance that was removed is
+    not among `gpus`; its domain is one of `domains` until its programs have ended. capped: the
+    grants whose cgroups have memory limits in force. uncapped: by grant, why those of others have
+    none; of one in neither nothing is known. past_pods: by the uid in its cgroup, those that held a
+    grant of late. reasons: of the causes of faults. troubles: by UUID, why a GPU can be given to no
+    program now."""
 
     now: float
+    now_s: float
     driver: str
     gpus: tuple[Gpu, ...]
     domains: tuple[DomainView, ...]

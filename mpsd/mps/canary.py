@@ -29,7 +29,7 @@ from mpsd.mps.rules.canary import (
     Trial,
 )
 from mpsd.mps.rules.control_protocol import ControlFailed
-from mpsd.platform import processes
+from mpsd.platform import clock, processes
 from mpsd.platform.logs import Logger
 from mpsd.platform.nvml import NvmlFailed
 
@@ -226,7 +226,7 @@ class DomainCanary(OwnContexts[Canary | None]):
         if not any(one.problem for one in findings):
             denied = await self._clients(pipe, (DENIAL,), deadline_s)
             denials = [canary.denial_problem(gpu, denied[gpu.uuid][DENIAL]) for gpu in gpus]
-        result = replace(canary.in_one(findings, denials, here, time.time()), memory_cap=cap)
+        result = replace(canary.in_one(findings, denials, here, clock.wall_s()), memory_cap=cap)
         if result.problem:  # else whoever settles the daemon sets what its next servers admit
             await self._limit(pipe, (None,), DENIAL)
         return result

@@ -12,7 +12,7 @@ from pathlib import Path
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import EndRecord, FaultHit
 from mpsd.mps.rules.faults import ClientDeath, recorded_command
-from mpsd.platform import processes, records
+from mpsd.platform import clock, processes, records
 from mpsd.platform.containers import PodProcesses, ProgramCgroups
 from mpsd.platform.event_loop import DeathWatch
 
@@ -127,7 +127,7 @@ class DomainClients:
         self._forget(pid)
         watch = DeathWatch(identity, lambda: self._ended(identity))
         who = FaultHit(identity, command, pod, grant=grant)
-        self._connected[pid] = _Connected(who, owner, processes.boot_time_s(), watch)
+        self._connected[pid] = _Connected(who, owner, clock.boot_s(), watch)
         unlisted = [pid for pid, one in self._connected.items() if not one.is_client]
         if len(unlisted) > _MOST_UNLISTED:
             self._forget(unlisted[0])
@@ -139,7 +139,7 @@ class DomainClients:
             return
         del self._connected[process.pid]
         status = one.watch.status
-        now_s = processes.boot_time_s()
+        now_s = clock.boot_s()
         signum = os.WTERMSIG(status or 0)
         how = self._how_ended(process, status)
         death = ClientDeath(one.who, one.owner, now_s, signum, how, is_well=status == 0)

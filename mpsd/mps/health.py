@@ -7,7 +7,7 @@ from mpsd.model.gpu_health import GpuCondition, XidKind
 from mpsd.model.grants import Gpu
 from mpsd.mps.rules import health
 from mpsd.mps.rules.health import HealthRules
-from mpsd.platform import processes
+from mpsd.platform import clock
 from mpsd.platform.logs import Logger
 from mpsd.platform.nvml import Nvml, NvmlFailed
 
@@ -73,7 +73,7 @@ class DomainHealth:
                 log = self._log.warning
             about = {"what": rules.facts.xid(xid).what, "kind": kind.value}
             log("xid", gpu=self._labels[uuid], xid=xid, **about)
-        self._keep(health.looked(self._now[uuid], seen, rules, processes.boot_time_s()))
+        self._keep(health.looked(self._now[uuid], seen, rules, clock.boot_s()))
 
     def context_ended(self, uuid: str, failure: str) -> None:
         """A context of mpsd's own was made, or failed in these words."""

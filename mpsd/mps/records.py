@@ -14,7 +14,7 @@ from mpsd.model.domain import ENDED, Domain, DomainKind, Groups, State, domains,
 from mpsd.model.grants import Gpu
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord
 from mpsd.model.policy import Policy
-from mpsd.platform import processes, records
+from mpsd.platform import clock, processes, records
 from mpsd.platform.logs import Logger
 from mpsd.platform.processes import ProcessSet
 from mpsd.platform.run_directory import DomainFolder
@@ -193,18 +193,20 @@ class KeptRecord:
         self._log = log
         self._unwritten = ""  # why it is not on disk as it is now; empty where it is
         self._written: tuple[int, ...] = ()  # the file as it was written last
+        # when its state began, in seconds of CLOCK_BOOTTIME
+        self.since_s = clock.boot_s()
         self.now = DomainRecord(
             version=RECORD_VERSION,
             domain=domain.name,
             gpus=domain.gpus,
             state=State.DOWN,
-            since=time.time(),
+            since=clock.wall_s(),
             reason="",
             daemon=None,
             servers=(),
             restarts=0,
             restarts_total=0,
-            started_at=0.0,
+            started_s=0.0,
             compute_modes={},
             boot_id=processes.boot_id(),
             written_by=mpsd.__version__,
@@ -229,6 +231,8 @@ class KeptRecord:
         with suppress(OSError):  # then it is written anew
             if changed == self.now and not before and _stamp(self._path) == self._written:
                 return
+        if changed.state is not self.now.state:
+            self.since_s = clock.boot_s()
         self.now = changed
         self._unwritten = ""
         try:

@@ -21,7 +21,7 @@ from mpsd.mps.lifecycle import DomainRestarts, DomainSettling
 from mpsd.mps.records import KeptRecord
 from mpsd.mps.rules.faults import ClientDeath
 from mpsd.mps.rules.health import HealthRules
-from mpsd.platform import processes, records
+from mpsd.platform import clock, processes, records
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
 from mpsd.platform.nvml import EXCLUSIVE_PROCESS, Nvml, NvmlFailed
@@ -313,7 +313,7 @@ class DomainSupervisor:
         self._probe_at = 0.0
         self._why = reason
         served = self.record.served or state is State.READY
-        self._kept.change(state=state, since=time.time(), reason=reason, served=served)
+        self._kept.change(state=state, since=clock.wall_s(), reason=reason, served=served)
         log = self._log.info
         if state in _TROUBLED:
             log = self._log.warning
@@ -351,7 +351,7 @@ class DomainSupervisor:
     def _hold_back(self) -> None:
         gate.remove(self._folder)
         if not self._daemon.first_context.is_begun:
-            self._kept.change(held_until=time.time() + self._policy().graces.start_s)
+            self._kept.change(held_until_s=clock.boot_s() + self._policy().graces.start_s)
         self._begin_context()
 
     def _begin_context(self) -> None:
@@ -396,8 +396,8 @@ class DomainSupervisor:
             self._restarts.kill(why)
         else:
             self._set_gate(state)
-        if self.record.held_until and not self._daemon.first_context.is_awaited:
-            self._kept.change(held_until=0.0)
+        if self.record.held_until_s and not self._daemon.first_context.is_awaited:
+            self._kept.change(held_until_s=0.0)
 
     async def _settle(self) -> None:
         policy = self._policy()

@@ -31,6 +31,7 @@ from mpsd.model.violations import Violation, ViolationKind
 from mpsd.mps.ends import ClientEnds, EndAsked, NotEnded, NotKilled
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import DomainRecords
+from mpsd.platform import clock
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
 from mpsd.platform.run_directory import ENDS
@@ -226,7 +227,7 @@ class Watchdog:
         self._unjudged = ""  # why nothing is judged; empty while everything is
         self._unjudged_since: float | None = None  # None once that was logged
         self._ending: set[asyncio.Task[None]] = set()
-        self._history = ViolationHistory(time.time())
+        self._history = ViolationHistory(clock.wall_s())
         self.cluster: ClusterReporter | None = None
         self.on_scan: Callable[[Scan], None] = lambda _scan: None  # called after each
 
@@ -334,7 +335,7 @@ class Watchdog:
             self._unjudged_since = None
 
     def _respond(self, violation: Violation, view: WatchdogView) -> None:
-        entry = self._history.add(violation, time.time())
+        entry = self._history.add(violation, clock.wall_s())
         if violation.response.ends:
             task = asyncio.create_task(self._end_process(entry, view))
             self._ending.add(task)

@@ -34,7 +34,7 @@ from mpsd.model.node_view import (
 from tests.model.worlds import (
     GPUS,
     LOST,
-    NOW,
+    NOW_S,
     POLICY,
     SPREAD,
     UUIDS,
@@ -148,20 +148,20 @@ def test_what_fits_no_single_gpu_is_refused_though_the_sum_would_do() -> None:
 
 
 def test_a_request_waits_until_its_deadline_and_is_refused_then() -> None:
-    waits = view(grants=FULL, waits=(waiting("c", 1, deadline=NOW + 1),))
+    waits = view(grants=FULL, waits=(waiting("c", 1, deadline_s=NOW_S + 1),))
     assert (refused(waits), admitted(waits)) == ([], [])
-    late = view(grants=FULL, waits=(waiting("c", 1, deadline=NOW),))
+    late = view(grants=FULL, waits=(waiting("c", 1, deadline_s=NOW_S),))
     assert [one.for_ever for one in refused(late)] == [False]
 
 
 def test_what_no_gpu_here_could_ever_hold_is_refused_at_once_even_when_it_would_wait() -> None:
-    (found,) = refused(view(waits=(waiting("c", 24, deadline=NOW + 60),)))
+    (found,) = refused(view(waits=(waiting("c", 24, deadline_s=NOW_S + 60),)))
     assert found.for_ever
 
 
 def test_nobody_overtakes_a_request_that_waits() -> None:
     held = (HeldGrant(grant("a", 20), True), HeldGrant(grant("b", 20, gpu=1), True))
-    waits = (waiting("large", 10, deadline=NOW + 60), waiting("small", 1))
+    waits = (waiting("large", 10, deadline_s=NOW_S + 60), waiting("small", 1))
     seen = view(grants=held, waits=waits)
     assert [(one.id, one.for_ever) for one in refused(seen)] == [("small", False)]
     assert admitted(seen) == []
@@ -321,7 +321,7 @@ def test_whoever_goes_on_waiting_has_a_reason_and_nobody_else(
         HeldGrant(grant(f"held{gpu}", 23 - free_gib, gpu), True) for gpu in (0, 1) if free_gib < 23
     )
     queue = tuple(
-        waiting(f"w{place}", wanted, deadline=NOW + 60) for place, wanted in enumerate(gib)
+        waiting(f"w{place}", wanted, deadline_s=NOW_S + 60) for place, wanted in enumerate(gib)
     )
     seen = view(grants=held, waits=queue)
     answered = {one.id for one in admitted(seen)}
@@ -330,16 +330,16 @@ def test_whoever_goes_on_waiting_has_a_reason_and_nobody_else(
 
 
 def test_who_is_gone_waits_for_nothing() -> None:
-    gone = replace(waiting("gone", 23, deadline=NOW + 60), holder_alive=False)
+    gone = replace(waiting("gone", 23, deadline_s=NOW_S + 60), holder_alive=False)
     held = (HeldGrant(grant("a", 20), True), HeldGrant(grant("b", 20, gpu=1), True))
     assert why_waiting(view(grants=held, waits=(gone,)), POLICY) == {}
 
 
 def test_a_request_waits_for_a_gpu_that_mpsd_tries_unless_it_fits_elsewhere() -> None:
-    tried = replace(record(0), held_until=NOW + 1)
+    tried = replace(record(0), held_until_s=NOW_S + 1)
     alone = view(waits=(waiting("a", 7),), records=(tried,))
     assert (admitted(alone), refused(alone)) == ([], [])
-    assert admitted(replace(alone, now=NOW + 1))
+    assert admitted(replace(alone, now_s=NOW_S + 1))
     assert admitted(replace(alone, domains=view().domains))
     (elsewhere,) = admitted(view(waits=(waiting("a", 7),), records=(tried, record(1))))
     assert elsewhere.gpus == (UUIDS[1],)

@@ -25,7 +25,7 @@ from mpsd.model.node_view import (
 )
 from mpsd.model.problem import MOST_NAMES
 from mpsd.model.times import stamp
-from tests.model.worlds import NOW, blind, grant, identity
+from tests.model.worlds import NOW, NOW_S, blind, grant, identity
 from tests.status.pod_worlds import client, client_of_claim, held, held_claim, node, pod
 
 
@@ -153,7 +153,7 @@ def hit(pid: int, of: str | None = None, ended_at: float | None = None) -> Fault
 
 
 KILLED = FaultCause(identity(7), "train", pod("idle").uid, "killed by SIGKILL")
-FAULT = Fault(NOW, (hit(1, "a"), hit(2, "a"), hit(3, "b"), hit(4)))
+FAULT = Fault(NOW, (hit(1, "a"), hit(2, "a"), hit(3, "b"), hit(4)), at_s=NOW_S)
 
 
 def seen(*faults: Fault, now: float = NOW, state: State = State.FAULT) -> NodeView:
@@ -214,7 +214,7 @@ def test_what_kubernetes_says_of_a_cause_is_told_when_it_comes_and_once() -> Non
     assert events(said, said) == []
     # a new agent makes the very same events, which the API server has
     assert {*events(None, said)} == {*events(None, known), *found}
-    assert events(known, replace(said, now=NOW + OLD_FAULT_S + 1)) == []
+    assert events(known, replace(said, now_s=NOW_S + OLD_FAULT_S + 1)) == []
 
 
 def test_of_whom_the_record_knows_no_pod_the_look_before_may() -> None:
@@ -337,7 +337,7 @@ def test_a_refusal_is_forgotten_once_its_process_has_joined_the_queue() -> None:
     )
     for request in (asks, other):
         book.refused(request, "no single GPU has 7 GiB")
-    book.compare(node(), replace(node(), waiting=(replace(asks, id="again", deadline=60.0),)))
+    book.compare(node(), replace(node(), waiting=(replace(asks, id="again", deadline_s=60.0),)))
     assert [one.where for one in book.all()] == ["other"]
 
 

@@ -239,7 +239,7 @@ def _write_record(chosen: Settings, gpu: Gpu) -> None:
         servers=(),
         restarts=0,
         restarts_total=0,
-        started_at=0.0,
+        started_s=0.0,
         compute_modes={},
         boot_id=processes.boot_id(),
     )

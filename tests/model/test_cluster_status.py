@@ -30,7 +30,7 @@ from mpsd.model.node_report import (
     total,
 )
 from mpsd.model.node_view import Canary, Fault, FaultHit, NodeView
-from mpsd.model.times import stamp, utc
+from mpsd.model.times import DAY_S, HOUR_S, stamp, utc
 from mpsd.status.rules.mpsnode import mpsnode_status
 from mpsd.status.rules.node_report import node_report
 from mpsd.status.tables import POD_COLUMNS
@@ -108,6 +108,27 @@ def test_two_heartbeats_of_silence_are_said_and_are_not_ready() -> None:
     assert (late.ready, late.stale) == (False, True)
     (sentence,) = troubles(late, last + STALE_S + 1)
     assert sentence == silence(late, last + STALE_S + 1)
+
+
+@pytest.mark.parametrize("ahead_s", [-2 * DAY_S, -HOUR_S, HOUR_S, 2 * DAY_S])
+def test_how_long_a_node_is_silent_does_not_depend_on_its_clock(ahead_s: float) -> None:
+    thing = mpsnode("gpu-a1")
+    thing["status"]["reportedAt"] = stamp(NOW + ahead_s)
+    by_others = {"time": stamp(NOW + 60), "fieldsV1": {"f:spec": {}}}
+    written = {"time": stamp(NOW), "fieldsV1": {"f:status": {}}}
+    thing["metadata"]["managedFields"] = [written, by_others]
+    in_time, late = (read_mpsnode(thing, NOW + STALE_S + late_s) for late_s in (0, 1))
+    assert (in_time.stale, late.stale) == (False, True)
+
+
+@pytest.mark.parametrize(
+    "managed", [None, 7, [None, {}], [{"time": 7, "fieldsV1": {"f:status": 1}}]]
+)
+def test_what_the_server_says_of_writes_may_be_anything(managed: object) -> None:
+    thing = mpsnode("gpu-a1")
+    reported_at = read_mpsnode(thing, NOW).reported_at
+    thing["metadata"]["managedFields"] = managed
+    assert read_mpsnode(thing, NOW).reported_at == reported_at
 
 
 def test_what_is_cordoned_is_said_by_label_and_marked_on_every_gpu_of_the_domain() -> None:

@@ -96,6 +96,7 @@ GPUS = tuple(
     for ordinal, uuid in enumerate(UUIDS)
 )
 NOW = 1_000_000.0
+NOW_S = 86_400.0  # the same by CLOCK_BOOTTIME
 
 
 def identity(pid: int) -> ProcessIdentity:
@@ -115,10 +116,10 @@ def grant(name: str, gib: int, gpu: int = 0, reserved_percent: int = 0) -> Grant
 
 
 def waiting(
-    name: str, gib: int, percent: int | None = None, gpus: int = 1, deadline: float | None = None
+    name: str, gib: int, percent: int | None = None, gpus: int = 1, deadline_s: float | None = None
 ) -> WaitingRequest:
     return WaitingRequest(
-        name, Request(gib * 1024, percent, gpus), identity(7), True, "train", deadline
+        name, Request(gib * 1024, percent, gpus), identity(7), True, "train", deadline_s
     )
 
 
@@ -136,7 +137,7 @@ def record(
         servers=servers,
         restarts=0,
         restarts_total=0,
-        started_at=NOW,
+        started_s=NOW_S,
         compute_modes={},
     )
 
@@ -161,4 +162,4 @@ def view(
     now: float = NOW,
 ) -> NodeView:
     domains = tuple(DomainView(one, limits) for one in records)
-    return NodeView(now, "580.159.04", GPUS, domains, grants, clients, waits, ())
+    return NodeView(now, now - NOW + NOW_S, "580.159.04", GPUS, domains, grants, clients, waits, ())

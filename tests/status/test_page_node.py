@@ -28,7 +28,7 @@ from mpsd.status.page.rules.view import (
     level_of,
 )
 from mpsd.status.rules.node_report import node_report
-from tests.model.worlds import GPUS, LOST, NOW, POLICY, blind, grant, identity, view, waiting
+from tests.model.worlds import GPUS, LOST, NOW, NOW_S, POLICY, blind, grant, identity, view, waiting
 from tests.page_worlds import GIB, LISTS, crowd, domain, granted, node, page_of
 from tests.status.cluster_worlds import cluster_node, held
 from tests.status.pod_worlds import held_claim, pod
@@ -155,14 +155,17 @@ def full(*queue: WaitingRequest) -> PageView:
 
 
 def test_who_waits_is_told_why_in_the_words_of_a_refusal() -> None:
-    (one,) = full(waiting("late", 7, deadline=NOW + 60)).waiting
+    (one,) = full(waiting("late", 7, deadline_s=NOW_S + 60)).waiting
     assert (one.memory_mib, one.place, one.level) == (7 * GIB, 1, Level.WARN)
     assert one.text == "no single GPU has 7 GiB: gpu0 has 3 of the needed 7 GiB free, gpu1 3"
 
 
 def test_of_a_thousand_that_wait_the_first_are_listed_and_the_others_counted() -> None:
     page = full(
-        *(waiting(f"request{number}", 23, deadline=NOW + 60) for number in range(MOST_WAITING + 3))
+        *(
+            waiting(f"request{number}", 23, deadline_s=NOW_S + 60)
+            for number in range(MOST_WAITING + 3)
+        )
     )
     assert len(page.waiting) == MOST_WAITING
     assert page.head.waiting_more == 3

@@ -152,9 +152,9 @@ def _answer(
     whole_node = _place(waiting, _all_rooms(view, (), policy), policy, closed)
     if isinstance(whole_node, InsufficientResources) and not whole_node.ever and not without_domain:
         return Refuse(waiting.id, whole_node.reason, for_ever=True)
-    if any(is_tried(domain, view.now) for domain in view.domains):
+    if any(is_tried(domain, view.now_s) for domain in view.domains):
         return None  # it takes new programs again in a moment
-    if waiting.deadline is not None and view.now < waiting.deadline:
+    if waiting.deadline_s is not None and view.now_s < waiting.deadline_s:
         return None
     reasons = ["1 request is already queued"]
     if isinstance(placed, InsufficientResources):
@@ -162,7 +162,9 @@ def _answer(
     elif queued > 1:
         reasons = [f"{queued} requests are already queued"]
     if not isinstance(waiting.request, CardsRequest):  # who names GPUs asks for no others
-        reasons += [why_closed(domain) for domain in view.domains if not is_open(domain, view.now)]
+        reasons += [
+            why_closed(domain) for domain in view.domains if not is_open(domain, view.now_s)
+        ]
         reasons += [no_daemon(gpu.label) for gpu in without_domain]
         reasons += dict.fromkeys(_closed_to_grants(view).values())
     return Refuse(waiting.id, "; ".join(reasons), for_ever=False)
@@ -174,7 +176,7 @@ def why_waiting(view: NodeView, policy: Policy) -> Mapping[str, str]:
     reasons: dict[str, str] = {}
     for waiting in view.waiting:
         if waiting.holder_alive:
-            at_once = replace(waiting, deadline=None)
+            at_once = replace(waiting, deadline_s=None)
             answer = _answer(at_once, open_rooms, view, len(reasons), policy)
             if isinstance(answer, Refuse):
                 reasons[waiting.id] = answer.reason
@@ -223,7 +225,7 @@ def _closed_gpus(view: NodeView) -> Mapping[str, str]:
         closed[gpu.uuid] = no_daemon(gpu.label)
     label = {gpu.uuid: gpu.label for gpu in view.gpus}
     for domain in view.domains:
-        if not is_open(domain, view.now):
+        if not is_open(domain, view.now_s):
             for uuid in domain.record.gpus:
                 named = label.get(uuid, uuid)
                 closed[uuid] = f"{named} accepts no programs now: {why_closed(domain)}"
@@ -240,14 +242,14 @@ def _closed_to_grants(view: NodeView) -> dict[str, str]:
     return closed
 
 
-def is_open(domain: DomainView, now: float) -> bool:
-    """Whether it takes new programs. now: seconds since 1970."""
-    return domain.state in SERVING and not is_tried(domain, now)
+def is_open(domain: DomainView, now_s: float) -> bool:
+    """Whether it takes new programs. now_s: of CLOCK_BOOTTIME."""
+    return domain.state in SERVING and not is_tried(domain, now_s)
 
 
-def is_tried(domain: DomainView, now: float) -> bool:
-    """Whether mpsd makes its own context there first. now: seconds since 1970."""
-    return domain.state in SERVING and now < domain.record.held_until
+def is_tried(domain: DomainView, now_s: float) -> bool:
+    """Whether mpsd makes its own context there first. now_s: of CLOCK_BOOTTIME."""
+    return domain.state in SERVING and now_s < domain.record.held_until_s
 
 
 def why_closed(domain: DomainView) -> str:
@@ -296,7 +298,7 @@ def _all_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple
 
 def _open_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[GpuCapacity, ...]:
     """The rooms of domains that serve, but for GPUs of which not all is known."""
-    serving = {domain.name for domain in view.domains if is_open(domain, view.now)}
+    serving = {domain.name for domain in view.domains if is_open(domain, view.now_s)}
     closed = _closed_to_grants(view)
     rooms_now = _all_rooms(view, grants, policy)
     return tuple(

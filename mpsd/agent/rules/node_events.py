@@ -102,7 +102,8 @@ class _FaultEvents:
             reasons = before.reasons
         every = _settled(domain)
         for number, fault in enumerate(every, 1):
-            if earlier is None and fault.healed_at is not None and now.now - fault.at > OLD_FAULT_S:
+            is_old = now.now_s - fault.at_s > OLD_FAULT_S
+            if earlier is None and fault.healed_at is not None and is_old:
                 continue
             same = known.get(fault.at)
             if same is None:
@@ -111,7 +112,7 @@ class _FaultEvents:
                 yield self._on_node(faults, hit)
                 yield from self._on_pods(faults, hit)
             yield from self._of_killed(same, fault)
-            if now.now - fault.at <= OLD_FAULT_S:
+            if not is_old:
                 yield from self._of_reasons(fault, reasons, now.reasons)
 
     def _on_node(self, faults: Sequence[Fault], hit: _Hit) -> Event:
@@ -212,7 +213,7 @@ def _domain_events(
     at_risk: list[_Loser] = []
     # a fault has events of its own
     has_changed = domain.state in {State.DOWN, State.WEDGED, State.REFUSED}
-    if domain.state is State.DOWN and not domain.record.started_at:
+    if domain.state is State.DOWN and not domain.record.started_s:
         has_changed = False  # its first daemon is about to be started
     if before and earlier:
         has_changed = domain.state is not earlier.state
