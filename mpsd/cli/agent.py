@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from mpsd.platform.readers import ReadersPort
     from mpsd.status.page.server import PageApi
 
+LATER = (
+    *("aiohttp", "cryptography", "google.protobuf", "grpc", "kubernetes", "prometheus_client"),
+    *("psutil", "pynvml", "rich", "tenacity", "urllib3"),
+)
 _OF_NODE = {name: NODE_SETTINGS[name] for name in ("simulate", "limits_directory", "run_directory")}
 
 

@@ -34,6 +34,7 @@ from mpsd.platform.nvml import NvmlFailed
 from mpsd.platform.settings import NODE_SETTINGS, Settings, settings
 from mpsd.simulator.machine import find_node, find_tools
 
+LATER = ("psutil", "pynvml", "rich")
 _LOOK_S = 1.0  # at what no file tells, such as a stopped daemon
 _POLL_S = 0.25  # where folders cannot be watched
 _CALM_S = 0.02

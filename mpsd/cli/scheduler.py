@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     _Server = Listener | ReadersPort | PageApi
 
+LATER = ("cryptography", "kubernetes", "psutil", "rich")
 _EXPECTED = (CannotListen, Unavailable)
 _LOOK_S = 0.2
 _LONGEST_PROBE = 1024  # bytes; probes have no body

@@ -12,6 +12,7 @@ from mpsd.platform.kube_access import open_kube
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.settings import CannotListen
 
+LATER = ("kubernetes", "psutil", "rich")
 _EXPECTED = (CannotListen, Unavailable)
 
 

@@ -141,16 +141,14 @@ class _Process:
             self._main.cancel()
 
     def _on_error(self, _loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
-        """Of a callback, or of a task or future whose error nobody has asked for. What only passes
-        through other projects' code, such as a connection's, costs the process nothing."""
+        """A callback of ours ends the process too. What only passes through other projects' code,
+        such as a connection's, or was of a task that nobody awaits any more, costs it nothing."""
         error = about.get("exception")
-        is_ours = error is not None and _is_ours(error) and "transport" not in about
-        is_callback = "handle" in about
-        if error is None or not is_ours or (is_callback and processes.is_shortage(error)):
-            self._log.error("error in the event loop", reason=about["message"], exc_info=error)
+        callback = about.get("handle")
+        if error and callback and _is_ours(error) and not processes.is_shortage(error):
+            self.fail(_name(callback), error)
         else:
-            found = (about.get(kind) for kind in ("task", "future", "handle"))
-            self.fail(_name(next(filter(None, found), None)), error)
+            self._log.error("error in the event loop", reason=about["message"], exc_info=error)
 
     def _on_thread_error(self, about: threading.ExceptHookArgs) -> None:
         name = about.thread.name if about.thread else "unknown"
@@ -210,7 +208,7 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def _name(thing: object) -> str:
-    """Of a task, a future or a handle of a callback: its function's."""
+    """Of a task, or the handle of a callback: its function's."""
     if isinstance(thing, asyncio.Task):
         thing = thing.get_coro()
     called = getattr(thing, "_callback", thing)
