@@ -1,15 +1,16 @@
 """An error that nobody expects ends the process, whichever task it is in; daemons and programs go
 on, and the next mpsd takes them over."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
 from mpsd.platform.processes import identity_of, is_alive
 from tests.whole.machine.conftest import on_machine
-from tests.whole.machine.machine import Machine, Service
+from tests.whole.machine.machine import Machine, Program, Service
 from tests.world.dying import Raised
-from tests.world.fork import MPSD
 
 AGENT = (
     Raised("mpsd.agent.agent:AgentRole.run"),
@@ -74,45 +75,37 @@ def test_an_error_in_a_task_ends_the_process_and_nothing_else(
 # Tasks that something has to happen for.
 
 
-def begun(machine: Machine, raised: Raised, file: Path) -> Service:
-    service = machine.service("up", raised.environment(file))
+def takes_too_much(machine: Machine) -> Program:
+    lifted = f"{MEMORY_LIMIT}=garbage"
+    return machine.run("--gpu-mem 4", "env", lifted, "sim-cuda", "alloc=8000", "hold")
+
+
+def killed_amid_a_kernel(machine: Machine) -> Program:
+    program = machine.run("--gpu-mem 4", "sim-cuda", "kernel=60000", "launch=60000")
+    machine.until_listed(program.pid)
+    program.kill()
+    return program
+
+
+@pytest.mark.parametrize(
+    ("happens", "function"),
+    [
+        (takes_too_much, "mpsd.watchdog.watchdog:Watchdog._end_process"),
+        (takes_too_much, "mpsd.mps.ends:ClientEnds._see_through"),
+        (killed_amid_a_kernel, "mpsd.mps.canary:FirstContext._run"),
+    ],
+)
+def test_an_error_in_a_task_that_something_began_ends_mpsd_and_the_next_sees_to_it(
+    machine: Machine, tmp_path: Path, happens: Callable[[Machine], Program], function: str
+) -> None:
+    raised = Raised(function)
+    service = machine.service("up", raised.environment(tmp_path / "raise"))
     machine.until_ready()
-    return service
-
-
-def test_an_error_in_the_end_of_a_process_ends_mpsd(machine: Machine, tmp_path: Path) -> None:
-    raised = Raised("mpsd.watchdog.watchdog:Watchdog._end_process")
-    service = begun(machine, raised, tmp_path / "raise")
     (tmp_path / "raise").touch()
-    machine.start(["sim-cuda", "hold"])  # without a grant
+    program = happens(machine)
     dies(service, "mpsd up", raised)
     machine.up()
-
-
-def test_an_error_while_a_client_is_stopped_ends_mpsd_and_the_next_ends_the_client(
-    machine: Machine, tmp_path: Path
-) -> None:
-    raised = Raised("mpsd.mps.ends:ClientEnds._see_through")
-    service = begun(machine, raised, tmp_path / "raise")
-    client = machine.client(4)
-    (tmp_path / "raise").touch()
-    machine.start([MPSD, "stop", machine.grant_of(client).id])
-    dies(service, "mpsd up", raised)
-    assert client.running
-    machine.up()
-    client.exit_code()
-
-
-def test_an_error_in_the_context_after_a_killed_client_ends_mpsd(
-    machine: Machine, tmp_path: Path
-) -> None:
-    raised = Raised("mpsd.mps.canary:FirstContext._run")
-    service = begun(machine, raised, tmp_path / "raise")
-    client = machine.client(4)
-    (tmp_path / "raise").touch()
-    client.kill()
-    dies(service, "mpsd up", raised)
-    machine.up()
+    assert program.exit_code() == 128 + 9
 
 
 def test_an_error_in_the_canary_ends_mpsd(tmp_path: Path) -> None:
