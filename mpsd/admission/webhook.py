@@ -10,7 +10,7 @@ from mpsd.admission.certificates import SecretCertificates
 from mpsd.admission.registration import Registrar, RegistrationOutcome
 from mpsd.admission.review_api import LONGEST_BODY, ReviewApi, WebhookMetrics
 from mpsd.admission.settings import WebhookSettings
-from mpsd.platform import certificates, clock, event_loop
+from mpsd.platform import certificates, clock, event_loop, life
 from mpsd.platform.certificates import (
     Certificates,
     FolderCertificates,
@@ -78,6 +78,7 @@ class WebhookRole:
         try:
             await event_loop.until_one_ends(tasks)  # a loop ends only by what it cannot go on after
             await self._shutdown.drain(self.server.ask_to_go)
+            life.end_within(life.STOPPING_S)
         finally:
             for task in tasks:
                 task.cancel()

@@ -39,7 +39,7 @@ from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import DomainRecords, NodeDomains
 from mpsd.mps.rules.control_protocol import ControlFailed
 from mpsd.mps.rules.faults import reasons
-from mpsd.platform import clock, records
+from mpsd.platform import clock, life, records
 from mpsd.platform.event_loop import DeathWatch, Shortages
 from mpsd.platform.logs import logger
 from mpsd.platform.settings import Settings
@@ -185,7 +185,7 @@ class AgentRole:
                 self._ledger.load()
                 loaded = True
             await asyncio.sleep(0 if loaded else _SOON_S)
-        async with asyncio.TaskGroup() as tasks:
+        async with life.Tasks() as tasks:
             tasks.create_task(self.watchdog.run(stop))
             await self._follow(stop)
         with self._shortages.survived("divide domains"):

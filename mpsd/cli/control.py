@@ -27,7 +27,7 @@ from mpsd.mps.memory_caps import CapFiles, CapProbe, MemoryCaps
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import NodeDomains, domain_of, of_this_boot
 from mpsd.mps.supervisor import DomainSupervisor
-from mpsd.platform import event_loop, logs, processes, records, run_directory
+from mpsd.platform import event_loop, life, logs, processes, records, run_directory
 from mpsd.platform.command_line import OUTPUT, flag, takes
 from mpsd.platform.console import ExitCode, Format, answers, complaints, print_json
 from mpsd.platform.event_loop import FolderWatch, Shortages, until
@@ -36,10 +36,12 @@ from mpsd.platform.nvml import NvmlFailed
 from mpsd.platform.settings import NODE_SETTINGS, Settings, settings
 from mpsd.simulator.machine import find_node, find_tools
 
+LATER = ("psutil", "pynvml", "rich")
 _LOOK_S = 1.0  # at what no file tells, such as a stopped daemon
 _POLL_S = 0.25  # where folders cannot be watched
 _CALM_S = 0.02
 _LAST_WORDS_S = 1  # for programs that are left after the drain
+_COMMANDS = 3  # deadlines of commands that the end of a daemon takes
 
 
 class ControlRole:
@@ -131,12 +133,13 @@ class ControlRole:
                     with self._shortages.survived("follow memory caps"):
                         self._caps.follow([one.record for one in self._supervisors.values()])
 
-        async with asyncio.TaskGroup() as tasks:
+        async with life.Tasks() as tasks:
             for name in self._supervisors:
                 self._begin(name, tasks)
             watching = tasks.create_task(watch_files())
             await stop.wait()
             await self._drain(stop.signal)
+            life.end_within(life.STOPPING_S + _COMMANDS * self._policy().graces.command_s)
             watching.cancel()
             for name, supervisor in self._supervisors.items():
                 self._running[name][0].set()
@@ -264,7 +267,7 @@ def control(*, release: bool = False, output: Format = Format.TEXT, **flags: str
     chosen = settings(**given)
     if release:
         _release(chosen, output)
-    foreground.serve(chosen, lambda: _run(chosen), with_control=True)
+    foreground.serve("control", chosen, lambda: _run(chosen), with_control=True)
 
 
 async def _run(chosen: Settings) -> int:
@@ -275,7 +278,7 @@ async def _run(chosen: Settings) -> int:
     )
     role = ControlRole(chosen, domains, node, files.facts, files.policy_now)
     stop = event_loop.until_signalled(role.hurry)
-    async with foreground.watching(chosen, files), asyncio.TaskGroup() as tasks:
+    async with foreground.watching(chosen, files), life.Tasks() as tasks:
         telling = tasks.create_task(_tell_log_loss(chosen.log_loss))
         await role.run(stop)
         telling.cancel()

@@ -32,7 +32,8 @@ from mpsd.model.times import lasting
 from mpsd.mps import drain
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import NodeDomains
-from mpsd.platform.event_loop import Shortages, Throttle
+from mpsd.platform import life
+from mpsd.platform.event_loop import Shortages, Throttle, until_one_ends
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, KubeError, Resource, Unavailable
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.kube_mirror import Mirror, Selection
@@ -254,7 +255,7 @@ class KubeletNode:
             changed = asyncio.create_task(self._serving_changed.wait())
             tasks = [asyncio.create_task(one) for one in served]
             try:
-                await asyncio.wait([changed, *tasks], return_when=asyncio.FIRST_COMPLETED)
+                await until_one_ends([changed, *tasks])
                 if claims.serves and changed.done():
                     await claims.withdraw()
             finally:
@@ -271,7 +272,7 @@ class KubeletNode:
         return self._plugins if self._serving is ServedBy.PLUGINS else ()
 
     async def _follow(self, claims: NodeClaims, stop: asyncio.Event, seen: asyncio.Event) -> None:
-        async with asyncio.TaskGroup() as tasks:
+        async with life.Tasks() as tasks:
             tasks.create_task(self._report.run(stop))
             mirrors = (self._pods, self._cordons, self._this_node)
             runs = [mirror.run() for mirror in mirrors]

@@ -29,7 +29,7 @@ from mpsd.mps.rules.canary import (
     Trial,
 )
 from mpsd.mps.rules.control_protocol import ControlFailed
-from mpsd.platform import clock, processes
+from mpsd.platform import clock, life, processes
 from mpsd.platform.logs import Logger
 from mpsd.platform.nvml import NvmlFailed
 
@@ -295,7 +295,7 @@ class FirstContext(OwnContexts[None]):
 
     def begin(self, pipe: ControlPipe, servers: Sequence[int], deadline_s: float) -> None:
         """Makes one on each GPU, by then, unless the servers have clients after all."""
-        self._task = asyncio.create_task(self._run(pipe, servers, deadline_s))
+        self._task = life.background(self._run(pipe, servers, deadline_s))
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -303,8 +303,6 @@ class FirstContext(OwnContexts[None]):
             self._task = None
             self.is_awaited = False
             self._on_end()
-        if not task.cancelled() and (error := task.exception()):
-            self._log.error("first context not made", reason=str(error), exc_info=error)
 
     def cancel(self) -> None:
         super().cancel()

@@ -17,7 +17,7 @@ from mpsd.mps.node_gpus import Node
 from mpsd.mps.rules import ends as rules
 from mpsd.mps.rules.ends import EndView, Sample, Step
 from mpsd.mps.rules.faults import unhealed
-from mpsd.platform import clock, processes, records
+from mpsd.platform import clock, life, processes, records
 from mpsd.platform.containers import ContainerProcesses, Whereabouts
 from mpsd.platform.event_loop import until
 from mpsd.platform.logs import Logger
@@ -186,13 +186,8 @@ class ClientEnds:
     def _follow(self, begun: ClientEnd, pidfd: int) -> None:
         process = begun.record.process
         self._under_way[process] = begun
-        begun._task = asyncio.create_task(self._see_through(begun, pidfd))
-        begun._task.add_done_callback(lambda task: self._seen_through(process, task))
-
-    def _seen_through(self, process: ProcessIdentity, task: asyncio.Task[None]) -> None:
-        self._under_way.pop(process, None)
-        if not task.cancelled() and (error := task.exception()):
-            self.log.error("end failed", pid=process.pid, reason=str(error), exc_info=error)
+        begun._task = life.background(self._see_through(begun, pidfd))
+        begun._task.add_done_callback(lambda _task: self._under_way.pop(process, None))
 
     async def _see_through(self, begun: ClientEnd, pidfd: int) -> None:
         """To the SIGKILL. A cancelled one leaves record and stopped client for the next mpsd."""

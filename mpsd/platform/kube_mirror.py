@@ -18,7 +18,7 @@ import msgspec
 import urllib3
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from mpsd.platform import clock
+from mpsd.platform import clock, life
 from mpsd.platform.kube import (
     UNREACHED,
     Ask,
@@ -376,7 +376,7 @@ def _name(found: Any) -> tuple[str, str]:
 @asynccontextmanager
 async def following(*mirrors: Mirror[Any]) -> AsyncIterator[None]:
     """The mirrors run meanwhile."""
-    tasks = [asyncio.create_task(mirror.run()) for mirror in mirrors]
+    tasks = [life.background(mirror.run()) for mirror in mirrors]
     try:
         yield
     finally:

@@ -16,7 +16,7 @@ from time import monotonic
 from aiohttp import web
 
 from mpsd.model.times import DAY_S
-from mpsd.platform import certificates, clock
+from mpsd.platform import certificates, clock, life
 from mpsd.platform.certificates import FolderCertificates, Pair, UnusableCertificate
 from mpsd.platform.kube import KubeError, Resource
 from mpsd.platform.kube_access import open_kube
@@ -106,7 +106,7 @@ class ReadersPort:
             if not all(one.is_loopback for one in self._addresses):
                 await self._show_certificate()
                 if self._folder:
-                    self._renewing = asyncio.create_task(self._renew())
+                    self._renewing = life.background(self._renew())
             for one in self._addresses:
                 await self._open(one)
         except CannotListen as error:

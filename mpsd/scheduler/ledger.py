@@ -20,6 +20,7 @@ from mpsd.model.identity import PodName
 from mpsd.model.pod import Pod
 from mpsd.model.policy import Policy
 from mpsd.model.times import lasting
+from mpsd.platform import life
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, Object
 from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.limits_files import PinnedResources
@@ -166,7 +167,7 @@ class ClusterLedger:
         )
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
+        async with life.Tasks() as tasks:
             for mirror in self.mirrors:
                 tasks.create_task(mirror.run())
             tasks.create_task(self._settle_once_listed())

@@ -31,7 +31,7 @@ from mpsd.model.violations import Violation, ViolationKind
 from mpsd.mps.ends import ClientEnds, EndAsked, NotEnded, NotKilled
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import DomainRecords
-from mpsd.platform import clock
+from mpsd.platform import clock, life
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
 from mpsd.platform.run_directory import ENDS
@@ -337,18 +337,17 @@ class Watchdog:
     def _respond(self, violation: Violation, view: WatchdogView) -> None:
         entry = self._history.add(violation, clock.wall_s())
         if violation.response.ends:
-            task = asyncio.create_task(self._end_process(entry, view))
+            task = life.background(self._end_process(entry, view))
             self._ending.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._ending.discard)
         elif violation.response.reports:
             self._announce(violation)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._ending.discard(task)
-        if not task.cancelled() and (fault := task.exception()):
-            self._log.error("not ended", reason="a fault of mpsd's own", exc_info=fault)
-
     async def _end_process(self, entry: ViolationRecord, view: WatchdogView) -> None:
+        with self._shortages.survived("end a process"):
+            await self._try_to_end(entry, view)
+
+    async def _try_to_end(self, entry: ViolationRecord, view: WatchdogView) -> None:
         """Ends the process, announces it, and waits until its memory is back. One that cannot be
         ended is tried again while it is there, announced once, and again once it can be."""
         violation = entry.violation
