@@ -45,6 +45,19 @@ def like(view: NodeView, **records: object) -> NodeView:
     return replace(node(**records), grants=view.grants, clients=view.clients)  # type: ignore[arg-type]
 
 
+def test_a_gpu_s_trouble_is_told_once_to_the_node_and_to_those_who_hold_a_grant_there() -> None:
+    (lost, _well) = (gpu.uuid for gpu in BUSY.gpus)
+    now = replace(BUSY, troubles={lost: "gpu0 is lost; reset it"})
+    there = [str(pod_subject(pod)) for one in BUSY.grants[:2] for pod in one.grant.pods]
+    assert len(there) == 2
+    on_node, *on_pods = told(BUSY, now)
+    assert on_node[1] is Reason.UNAVAILABLE
+    assert sorted(on_pods) == sorted((one, Reason.UNAVAILABLE) for one in there)
+    assert told(now, now) == []
+    assert len(told(now, replace(now, troubles={lost: "gpu0 does not answer"}))) == 3
+    assert (str(on_node[0]), Reason.UNAVAILABLE) in told(None, now)
+
+
 def test_nothing_new_tells_nothing() -> None:
     assert told(BUSY, BUSY) == []
 
