@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection
 
-from mpsd.model.domain import DRAINS, SERVING, DaemonView, Domain, State, because, next_state
+from mpsd.model.domain import DRAINS, SERVING, DaemonView, Domain, State, next_state
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
@@ -269,8 +269,10 @@ class DomainSupervisor:
             return f"{whose} listens in {self._folder.pipe} for other GPUs; stop it (quit)"
         if not self._daemon.alive:
             return ""
-        if self._drain.sick and not self._daemon.adopted and not self._daemon.canary.is_awaited:
-            return because(self._drain.sick, unreliable)
+        # an adopted daemon may have clients, and is drained
+        was_tried = not self._daemon.adopted and not self._daemon.canary.is_awaited
+        if self._drain.sick and (was_tried or unreliable):
+            return "; ".join(filter(None, (self._drain.sick, unreliable)))
         return unreliable
 
     def _usurper(self) -> str:

@@ -158,6 +158,15 @@ def test_a_gpu_that_becomes_sick_is_told_once_on_the_node_and_on_each_pod_there(
     assert ("Node node1", Reason.SICK) in told(None, sick)
 
 
+def test_a_daemon_that_is_restarted_to_try_a_sick_gpu_is_not_told_as_down() -> None:
+    condition = GpuCondition(BUSY.gpus[0].uuid, HealthCause.XID, "Xid 79")
+    empty = replace(BUSY, grants=(), clients=())
+    sick = like(empty, health=(condition,))
+    assert told(sick, like(empty, health=(condition,), **DOWN)) == []
+    # and with programs it is
+    assert told(like(BUSY, health=(condition,)), like(BUSY, health=(condition,), **DOWN))
+
+
 PODS = (held("a", 2), held("b", 2), held("idle", 2), held("other", gpu=1))
 
 

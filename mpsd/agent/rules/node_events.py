@@ -220,6 +220,8 @@ def _domain_events(
         ended = domain.record.restarts_total > earlier.record.restarts_total
         if risk := _risk(earlier.record, domain.record):
             at_risk = list(_at_risk(before, domain))
+    if domain.is_sick and not at_risk and (ended or domain.state is State.DOWN):
+        return  # mpsd has restarted it to try the GPU
     if has_changed or ended:
         yield from _on_node(domain, node, at_risk, ended=ended)
     for one in at_risk:
