@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulated_api import SimulatedApi
+from tests.whole.machine.machine import eventually
 from tests.whole.scheduler.process import extender
 from tests.whole.scheduler.world import DEADLINE_S
 from tests.world.dying import Raised
@@ -31,7 +32,7 @@ def test_an_error_in_a_task_of_the_scheduler_ends_it(
         file.touch()
     with extender(tmp_path, api.kubeconfig(tmp_path)) as running:
         if not is_short:
-            running.wait_until_ready()
+            eventually(lambda: running.public("/healthz").status == 200, "it answers")
             file.touch()
         assert running.process.wait(DEADLINE_S) == 1
         raised.is_told("mpsd scheduler", running.log_text)

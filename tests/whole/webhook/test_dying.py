@@ -1,5 +1,6 @@
 """An error in a task of the webhook ends it."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def test_an_error_in_a_task_of_the_webhook_ends_it(
     with webhook(tmp_path, kubeconfig=str(api.kubeconfig(tmp_path))) as one:
         eventually(lambda: is_registered(api), "registered")
         (tmp_path / "raise").touch()
-        eventually(lambda: one.public("/healthz").status != 200, "it takes no more")
+        with suppress(OSError):  # for `_take`; it may have ended by now
+            one.public("/healthz")
         assert one.process.wait(DEADLINE_S) == 1
         raised.is_told("mpsd webhook", one.log_text)
