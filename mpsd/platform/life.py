@@ -118,6 +118,7 @@ class _Process:
         self._main: asyncio.Task[int] | None = None  # None before it begins
         # the first error, and where it was raised; empty for `main` itself
         self.cause: tuple[str, BaseException] | None = None
+        self._is_told = False
         self._ends_at = math.inf  # of the loop's clock
         self._end: asyncio.TimerHandle | None = None
         self._nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
@@ -177,7 +178,10 @@ class _Process:
             os._exit(ExitCode.NO)
 
     def tell(self, why: str = "") -> None:
-        """By a line in the log, with a traceback where there is one, and one for people."""
+        """Once: by a line in the log, with a traceback where there is one, and one for people."""
+        if self._is_told:
+            return
+        self._is_told = True
         error: BaseException | None = None
         where = ""
         if not why and self.cause:
