@@ -9,7 +9,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from mpsd.simulator.programs import wait_until
 from tests.world.fork import MPSD, started
@@ -54,9 +54,12 @@ class Answer:
 
 
 class Served:
-    """`mpsd VERB` on 127.0.0.1. flags: such as `{"drain": "0s"}` for --drain 0s."""
+    """`mpsd VERB` on 127.0.0.1. flags: such as `{"drain": "0s"}` for --drain 0s. stderr: in place
+    of a file."""
 
-    def __init__(self, verb: str, folder: Path, flags: Mapping[str, str]) -> None:
+    def __init__(
+        self, verb: str, folder: Path, flags: Mapping[str, str], stderr: IO[bytes] | None = None
+    ) -> None:
         self.port, self.metrics_port = free_port(), free_port()
         folder.mkdir(exist_ok=True)
         self._log = folder / f"{verb}-{self.port}.log"
@@ -68,7 +71,7 @@ class Served:
         }
         given = [f"--{name}={value}" for name, value in {**ours, **flags}.items()]
         with self._log.open("wb") as log:
-            self.process = started([str(MPSD), verb, *given], os.environ, None, log)
+            self.process = started([str(MPSD), verb, *given], os.environ, None, stderr or log)
 
     def log(self, event: str | None = None) -> list[Object]:
         """What it said so far; None for everything."""

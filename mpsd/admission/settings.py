@@ -15,7 +15,7 @@ from mpsd.platform.settings import (
     ANYWHERE,
     KUBECONFIG,
     LIMITS_DIRECTORY,
-    LOG_FORMAT,
+    LOG_SETTINGS,
     Setting,
     address,
     name,
@@ -45,6 +45,7 @@ class WebhookSettings:
     lives: Lives
     drain_s: float
     log_format: str
+    log_level: str
     uses_api: bool
 
     @property
@@ -117,7 +118,7 @@ WEBHOOK_SETTINGS = {
         "--settle", "TIME", "Delay between publishing a new CA and using it", seconds, "60s"
     ),
     "drain": Setting("--drain", "TIME", "How long to serve on after SIGTERM", seconds, "10s"),
-    "log_format": LOG_FORMAT,
+    **LOG_SETTINGS,
 }
 
 

@@ -19,7 +19,7 @@ from mpsd.platform.imports import lasting
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.settings import (
     LISTEN_SETTINGS,
-    LOG_FORMAT,
+    LOG_SETTINGS,
     NODE_SETTINGS,
     Listen,
     Settings,
@@ -69,7 +69,7 @@ class Parts:
             from mpsd.cli.control import ControlRole  # only `mpsd up` has one
 
             of_control = NodeDomains(directory, node.gpus, now, logs.logger(role="control"))
-            self._control = ControlRole(settings, of_control, node, policy)
+            self._control = ControlRole(settings, of_control, node, self._files.facts, policy)
         if kubelet:
             with lasting():  # half of what the agent needs in memory, and only beside a kubelet
                 from mpsd.cli.kubelet_node import KubeletNode
@@ -161,7 +161,7 @@ def _serve(
     with_control: bool,
 ) -> NoReturn:
     """Exits with 1 where it cannot run."""
-    given: dict[str, Any] = {name: flags.get(name) for name in (*_OF_NODE, "log_format")}
+    given: dict[str, Any] = {name: flags.get(name) for name in (*_OF_NODE, *LOG_SETTINGS)}
     chosen = settings(**given)
 
     def run() -> Coroutine[None, None, int]:
@@ -170,7 +170,7 @@ def _serve(
     foreground.serve(verb, chosen, run, with_control=with_control)
 
 
-@takes(settings={**_OF_NODE, **KUBELET_SETTINGS, **LISTEN_SETTINGS, "log_format": LOG_FORMAT})
+@takes(settings={**_OF_NODE, **KUBELET_SETTINGS, **LISTEN_SETTINGS, **LOG_SETTINGS})
 def agent(**flags: str | None) -> None:
     """Grant shares of this node's GPUs and set the limits of `mpsd control`'s daemons, in the
     foreground.
@@ -187,7 +187,7 @@ def agent(**flags: str | None) -> None:
     _serve("agent", flags, listen, kubelet, with_control=False)
 
 
-@takes(settings={**_OF_NODE, "listen": LISTEN_SETTINGS["listen"], "log_format": LOG_FORMAT})
+@takes(settings={**_OF_NODE, "listen": LISTEN_SETTINGS["listen"], **LOG_SETTINGS})
 def up(**flags: str | None) -> None:
     """Share this machine's GPUs through MPS: supervise the daemons, grant shares, in the
     foreground.

@@ -14,6 +14,8 @@ from typing import Any, NoReturn
 from mpsd.cli import foreground
 from mpsd.grants.kept import living
 from mpsd.model.domain import GONE, Domain
+from mpsd.model.gpu_facts import GpuFacts
+from mpsd.model.metrics import LogLoss
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
 from mpsd.mps import compute_modes, gate
@@ -25,7 +27,7 @@ from mpsd.mps.memory_caps import CapFiles, CapProbe, MemoryCaps
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import NodeDomains, domain_of, of_this_boot
 from mpsd.mps.supervisor import DomainSupervisor
-from mpsd.platform import event_loop, life, logs, run_directory
+from mpsd.platform import event_loop, life, logs, processes, records, run_directory
 from mpsd.platform.command_line import OUTPUT, flag, takes
 from mpsd.platform.console import ExitCode, Format, answers, complaints, print_json
 from mpsd.platform.event_loop import FolderWatch, Shortages, until
@@ -47,11 +49,17 @@ class ControlRole:
     drained and ended, and the others begin once it has."""
 
     def __init__(
-        self, settings: Settings, domains: NodeDomains, node: Node, policy: Callable[[], Policy]
+        self,
+        settings: Settings,
+        domains: NodeDomains,
+        node: Node,
+        facts: GpuFacts,
+        policy: Callable[[], Policy],
     ) -> None:
         self._settings = settings
         self._domains = domains
         self._node = node
+        self._facts = facts
         self._policy = policy
         self._grants = settings.grants
         self._log = logs.logger(role="control")
@@ -87,7 +95,15 @@ class ControlRole:
         place = DaemonPlace(
             settings.domain(name), node.environment, not self._no_gate, cgroup, canary
         )
-        self._supervisors[name] = DomainSupervisor(domain, place, node.nvml, self._policy)
+        self._supervisors[name] = DomainSupervisor(
+            domain, place, node.nvml, self._facts, self._policy
+        )
+        self._follow_troubles()
+
+    def _follow_troubles(self) -> None:
+        for one in self._supervisors.values():
+            troubles = map(self._node.troubles.get, one.record.gpus)
+            one.follow_trouble("; ".join(filter(None, troubles)))
 
     def _begin(self, name: str, tasks: asyncio.TaskGroup) -> None:
         ended = asyncio.Event()
@@ -136,6 +152,7 @@ class ControlRole:
         """Ends what is no domain any more once it is empty, and begins others once their GPUs and
         names are free: a MIG instance leaves its name to the next with its ids."""
         self._node.look()
+        self._follow_troubles()
         self._domains.follow(self._node.gpus)
         self._domains.look()
         wanted = {domain.name: domain for domain in self._domains.now}
@@ -259,14 +276,30 @@ async def _run(chosen: Settings) -> int:
     domains = NodeDomains(
         chosen.run_directory, node.gpus, files.policy, logs.logger(role="control")
     )
-    role = ControlRole(chosen, domains, node, files.policy_now)
+    role = ControlRole(chosen, domains, node, files.facts, files.policy_now)
     stop = event_loop.until_signalled(role.hurry)
-    async with foreground.watching(chosen, files):
+    async with foreground.watching(chosen, files), life.Tasks() as tasks:
+        telling = tasks.create_task(_tell_log_loss(chosen.log_loss))
         await role.run(stop)
+        telling.cancel()
+    chosen.log_loss.unlink(missing_ok=True)
     node.nvml.close()
     if chosen.simulate:
         shutil.rmtree(chosen.simulation)
     return ExitCode.YES
+
+
+async def _tell_log_loss(path: Path) -> NoReturn:
+    """Keeps there what was lost of this process's log, for the agent's metrics."""
+    shortages = Shortages(logs.logger(role="control"))
+    written = None
+    while True:
+        loss = LogLoss(processes.boot_id(), logs.dropped())
+        if loss != written:
+            with shortages.survived("write log-loss.json"):
+                records.write(path, loss, mode=0o644)
+                written = loss
+        await asyncio.sleep(_LOOK_S)
 
 
 def _release(chosen: Settings, output: Format) -> NoReturn:

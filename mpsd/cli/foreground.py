@@ -37,11 +37,12 @@ def serve(
 ) -> NoReturn:
     """Exits with 1 where it cannot run. with_control: this process supervises the daemons, for
     which it must hold the run directory."""
-    logs.configure(settings.log_format)
+    logs.configure(settings.log_format, settings.log_level)
     try:
         with run_directory.held(settings.run_directory) if with_control else nullcontext():
             if with_control:  # before anything that can fail, such as NVML
                 gate.close_before_start(settings.run_directory, logs.logger())
+                settings.log_loss.unlink(missing_ok=True)  # of an earlier `mpsd control`
             code = life.run(f"mpsd {verb}", run, _EXPECTED)
     except _EXPECTED as error:
         complaints().print(f"mpsd: {error}")

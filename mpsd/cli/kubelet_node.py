@@ -291,8 +291,8 @@ class KubeletNode:
         for mirror in (self._pods, self._cordons):
             if isinstance(mirror.trouble, Unavailable):
                 what = "new pods and cordons: the API server has not answered"
-                if mirror.out_of_sync_since:
-                    what += f" for {lasting(time.time() - mirror.out_of_sync_since)}"
+                if mirror.out_of_sync_s:
+                    what += f" for {lasting(mirror.out_of_sync_s)}"
                 return f"{what} ({mirror.trouble})"
         return ""
 

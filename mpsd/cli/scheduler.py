@@ -160,7 +160,7 @@ def scheduler(**flags: str | None) -> None:
         mpsd scheduler --kubeconfig ~/.kube/config   outside a cluster, to try it
     """
     chosen = scheduler_settings(flags)
-    logs.configure(chosen.log_format)
+    logs.configure(chosen.log_format, chosen.log_level)
     try:
         code = life.run("mpsd scheduler", lambda: _serve(chosen), _EXPECTED)
     except _EXPECTED as error:

@@ -27,7 +27,7 @@ def webhook(**flags: str | None) -> None:
         mpsd webhook --cert-dir /certs --port 9443
     """
     chosen = webhook_settings(flags)
-    logs.configure(chosen.log_format)
+    logs.configure(chosen.log_format, chosen.log_level)
     try:
         code = life.run("mpsd webhook", lambda: _serve(chosen), _EXPECTED)
     except _EXPECTED as error:

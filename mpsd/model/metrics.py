@@ -158,6 +158,17 @@ GPU_UNEXPLAINED = _metric(
     "Memory in use of no process that is known; 0 where it is less than 1 GiB.",
     _GPU,
 )
+GPU_SICK = _metric(
+    "mpsd_gpu_sick",
+    "1 while the GPU takes no new program because of its health, with the kind of cause; else 0,"
+    " without one.",
+    (*_GPU, "cause"),
+)
+XIDS = _metric(
+    "mpsd_xid_errors_total",
+    "Errors of the driver by their number, a program's too, in this boot.",
+    (*_GPU, "xid"),
+)
 GPU_PROMISED_THREADS = _metric(
     "mpsd_gpu_promised_threads_ratio", "Share of the threads that may be reserved in all.", _GPU
 )
@@ -242,6 +253,14 @@ PLUGIN_SECONDS = _metric(
 )
 PLUGIN_HELD_BACK = _metric(
     "mpsd_plugin_containers_held_back", "Containers that PreStartContainer does not let start."
+)
+
+LOG_LINES_DROPPED = _metric(
+    "mpsd_log_lines_dropped_total",
+    "Lines of the log of this process, or of mpsd control, that nobody read in time or that could"
+    " not be written.",
+    ("process",),
+    *Exporter,
 )
 
 CERTIFICATE_EXPIRY = _metric(
@@ -351,6 +370,14 @@ class CommandTimes:
     boot_id: str
     answered: Durations = _NO_COMMANDS
     unanswered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LogLoss:
+    """What `mpsd control` keeps in the run directory of its own log, since it began."""
+
+    boot_id: str
+    dropped: int  # lines
 
 
 # -- kubelet's calls to the device plugin, by their names in its API

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import select
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpsd.model.problem import InvalidInput, Problem, printable
+from mpsd.platform import logs
 from mpsd.platform.imports import INTERRUPTED
 
 if TYPE_CHECKING:  # a tenth of the start of `mpsd run`
@@ -74,6 +76,7 @@ def print_json(answer: object) -> None:
     import msgspec  # a verb's help does without
 
     sys.stdout.write(json.dumps(msgspec.to_builtins(answer), indent=2) + "\n")
+    sys.stdout.flush()  # where it fails, `ending` says so
 
 
 def print_invalid(error: InvalidInput) -> None:
@@ -132,5 +135,15 @@ def ending(program: str) -> Iterator[None]:
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     except OSError as error:  # such as a full disk
+        if isinstance(error, BrokenPipeError) and _reader_is_gone():
+            os._exit(ExitCode.NO)
         complaints().print(f"{program}: {error}")
+        logs.flush()
         os._exit(ExitCode.MISUSE)
+
+
+def _reader_is_gone() -> bool:
+    """Whether what reads our output has ended, as `head` does."""
+    output = select.poll()
+    output.register(1, 0)
+    return any(events & select.POLLERR for _descriptor, events in output.poll(0))

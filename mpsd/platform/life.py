@@ -19,7 +19,7 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any, NoReturn, TypeVar
 
-from mpsd.platform import processes
+from mpsd.platform import logs, processes
 from mpsd.platform.console import ExitCode, one_line
 from mpsd.platform.logs import logger
 
@@ -192,8 +192,10 @@ class _Process:
             why = f"ended before it had stopped, waiting for {', '.join(sorted(names))}"
         why = one_line(why)
         self._log.error("process ends", task=where, reason=why, exc_info=error)
-        sys.stderr.write(": ".join(filter(None, (self._program, where, why))) + "\n")
-        sys.stderr.flush()
+        with suppress(OSError):  # nobody reads it
+            sys.stderr.write(": ".join(filter(None, (self._program, where, why))) + "\n")
+            sys.stderr.flush()
+        logs.flush()
 
 
 _process: _Process | None = None  # None in programs that do not last

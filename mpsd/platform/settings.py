@@ -14,11 +14,13 @@ from urllib.parse import urlsplit
 
 from mpsd.model.problem import InvalidInput, Problem, shown
 from mpsd.model.times import DAY_S, HOUR_S, MINUTE_S
+from mpsd.platform.logs import LEVELS
 from mpsd.platform.run_directory import LONGEST_SOCKET_PATH, DomainFolder
 
 SYSTEM_DIRECTORY = Path("/run/mpsd")
 ANYWHERE = "0.0.0.0"  # noqa: S104
 ENGINES = (Path("/run/docker.sock"), Path("/run/podman/podman.sock"))
+LOG_LOSS = "log-loss.json"  # in the run directory
 GRANT = "MPSD_GRANT"  # set by mpsd in every program under `mpsd run`: the id of its grant
 _UNIX = "unix://"  # how docker writes a socket
 
@@ -112,6 +114,12 @@ def log_format(text: str) -> str:
     return text or "auto"
 
 
+def log_level(text: str) -> str:
+    if text not in LEVELS:
+        raise ValueError(f"write {', '.join(LEVELS[:-1])} or {LEVELS[-1]}")
+    return text
+
+
 # -- a node's processes: `up`, `control`, `agent`, and those that ask them
 
 
@@ -135,6 +143,9 @@ LIMITS_DIRECTORY = Setting(
 _GPUS = "Simulated GPUs, such as H200×2 or A30x2,T4; MIG instances as A100:3g.40gb×2"
 SIMULATE = Setting("--simulate", "MODEL×N", _GPUS)
 LOG_FORMAT = Setting("--log-format", "FORMAT", "json, console or auto", log_format)
+_LEAST = "The least that is logged: info, warning or error"
+LOG_LEVEL = Setting("--log-level", "LEVEL", _LEAST, log_level, "info")
+LOG_SETTINGS = {"log_format": LOG_FORMAT, "log_level": LOG_LEVEL}
 _OWN_CGROUPS = (
     "The host's /sys/fs/cgroup, where each daemon gets a cgroup that outlives this container"
 )
@@ -146,7 +157,7 @@ NODE_SETTINGS = {
     "simulate": SIMULATE,
     "limits_directory": LIMITS_DIRECTORY,
     "run_directory": RUN_DIRECTORY,
-    "log_format": LOG_FORMAT,
+    **LOG_SETTINGS,
     "daemon_cgroup": DAEMON_CGROUP,
 }
 
@@ -157,6 +168,7 @@ class Settings:
     limits_directory: Path | None  # None: those shipped
     simulate: str  # empty for real GPUs
     log_format: str
+    log_level: str
     by_default: bool = False  # nobody chose the run directory
     #: Where the host's cgroups are mounted, among which each daemon gets its own; None: in mpsd's.
     daemon_cgroup: Path | None = None
@@ -173,6 +185,11 @@ class Settings:
         if self.by_default and not self.socket.exists() and system.exists():
             return system
         return self.socket
+
+    @property
+    def log_loss(self) -> Path:
+        """Written by `mpsd control`, whose metrics the agent shows."""
+        return self.run_directory / LOG_LOSS
 
     @property
     def grants(self) -> Path:
@@ -192,6 +209,7 @@ def settings(
     limits_directory: str | None = None,
     simulate: str | None = None,
     log_format: str | None = None,
+    log_level: str | None = None,
     daemon_cgroup: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Settings:
@@ -204,6 +222,7 @@ def settings(
         "limits_directory": limits_directory,
         "simulate": simulate,
         "log_format": log_format,
+        "log_level": log_level,
         "daemon_cgroup": daemon_cgroup,
     }
     if simulate is not None and not simulate.strip():

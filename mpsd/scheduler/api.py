@@ -67,7 +67,7 @@ class RequestVerdict(StrEnum):
 
 class SchedulerMetrics(ServerMetrics):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(names.Exporter.SCHEDULER)
         self._requests_of = cache(self.counter(names.SCHEDULER_REQUESTS).labels)
         # From 0 on, so that the first one counts.
         self._requests_of(ExtenderVerb.FILTER.value, RequestVerdict.NO_NODE.value)

@@ -32,6 +32,7 @@ class SchedulerSettings:
     listen: Listen
     drain_s: float
     log_format: str
+    log_level: str
     in_pod: bool
 
 
@@ -57,7 +58,7 @@ SCHEDULER_SETTINGS = {
     "kubeconfig": KUBECONFIG,
     **settings.LISTEN_SETTINGS,
     "drain": Setting("--drain", "TIME", "How long to serve on after SIGTERM", seconds, "2s"),
-    "log_format": settings.LOG_FORMAT,
+    **settings.LOG_SETTINGS,
 }
 
 

@@ -1,17 +1,27 @@
 """What the agent serves of its node: `GET /metrics` for Prometheus, and `GET /v1/use` for `mpsd
 smi` and `mpsd top`."""
 
-import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from aiohttp import web
 
 from mpsd.agent.sources import AgentSources
-from mpsd.model.metrics import PluginCalls
+from mpsd.model.metrics import Exporter, LogLoss, PluginCalls
 from mpsd.mps.control_daemon import command_times
+from mpsd.mps.records import read_of_this_boot
+from mpsd.platform import clock, logs
 from mpsd.platform.listener import Handler, json_answer
 from mpsd.platform.nvml import NvmlFailed
-from mpsd.status.rules.metrics import Sample, command_samples, plugin_samples, samples, text
+from mpsd.platform.records import UnreadableRecord
+from mpsd.status.rules.metrics import (
+    Sample,
+    command_samples,
+    log_samples,
+    plugin_samples,
+    samples,
+    text,
+)
 from mpsd.status.rules.node_report import node_report
 from mpsd.status.rules.use import Busy, use_report
 
@@ -64,10 +74,19 @@ class MetricsApi:
             ),
             *command_samples(command_times(self._sources.settings, domains)),
             *plugin_samples(self._calls),
+            *log_samples(self._log_lines_dropped()),
         ]
         self._exposition = self._exposition or Exposition()
         body, content_type = self._exposition.text(found, request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
+
+    def _log_lines_dropped(self) -> Mapping[str, int]:
+        """Of `mpsd control` only where it is a process of its own."""
+        dropped = {Exporter.AGENT.value: logs.dropped()}
+        with suppress(UnreadableRecord):
+            if kept := read_of_this_boot(self._sources.settings.log_loss, LogLoss):
+                dropped["control"] = kept.dropped
+        return dropped
 
 
 class UseApi:
@@ -84,7 +103,7 @@ class UseApi:
 
     async def _use(self, _request: web.Request) -> web.Response:
         # the driver takes a sample every second at least
-        since_us = time.time_ns() // 1000 - 2_000_000
+        since_us = int(clock.wall_s() * 1e6) - 2_000_000
         node = self._sources.node
         busy = {}
         unknown = []

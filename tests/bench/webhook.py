@@ -309,7 +309,7 @@ def main() -> None:
     role, *rest = sys.argv[1:]
     os.sched_setaffinity(0, {cores[0] if role == "serve" else cores[-1]})
     if role == "serve":
-        logs.configure("json")
+        logs.configure("json", "info")
         flags = {
             "kubeconfig": rest[0],
             "namespace": _NAMESPACE,

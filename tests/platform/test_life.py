@@ -128,7 +128,7 @@ async def signalled_while_it_dies():
     await stubborn()
 
 import signal
-logs.configure("json")
+logs.configure("json", "info")
 if "dies" not in sys.argv[1]:
     life.DYING_S = 0.2
 sys.exit(life.run("mpsd test", globals()[sys.argv[1]]))

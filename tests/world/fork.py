@@ -198,6 +198,9 @@ def _become(asked: Message, output: int, errors: int) -> NoReturn:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.dup2(output, 1)
     os.dup2(errors, 2)
+    # the interpreter's own believe that these are what it was started with, such as files
+    sys.stdout = os.fdopen(1, "w", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
     os.closerange(3, _MOST_FILES)
     os.environ.clear()
     os.environ.update(asked["environment"])

@@ -8,6 +8,8 @@ from mpsd.containers.runtime import json_text
 from mpsd.containers.runtime.command_line import CommandLine
 
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+_AT_ONCE = 4096  # bytes (PIPE_BUF): what a pipe that has room takes at once
+_READ_WITHIN_S = 1.0
 
 
 class RuntimeLog:
@@ -37,9 +39,15 @@ class RuntimeLog:
 
 
 def warn(text: str) -> None:
-    """`docker run` shows it."""
+    """`docker run` shows it. Nobody who does not read is waited for."""
+    import select  # not loaded where there is nothing to say
+
+    said = f"mpsd-runtime: {text}\n".encode("utf-8", "backslashreplace")
     try:
-        os.write(2, f"mpsd-runtime: {text}\n".encode("utf-8", "backslashreplace"))
+        for start in range(0, len(said), _AT_ONCE):
+            if not select.select([], [2], [], _READ_WITHIN_S)[1]:
+                return
+            os.write(2, said[start : start + _AT_ONCE])
     except OSError:
         return
 

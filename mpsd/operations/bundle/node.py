@@ -15,7 +15,7 @@ from pathlib import Path
 from socket import gethostname
 
 import mpsd
-from mpsd.model.metrics import CommandTimes
+from mpsd.model.metrics import CommandTimes, LogLoss
 from mpsd.model.node_report import NodeReport
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.problem import InvalidInput
@@ -35,7 +35,7 @@ from mpsd.operations.doctor.rules.node_checks import NODE_CHECKS
 from mpsd.platform import local_api, records
 from mpsd.platform.command_line import LIMITS, RUN_DIR, SIMULATED, takes
 from mpsd.platform.limits_files import GPU_FACTS_FILE, POLICY_FILE, read_limits
-from mpsd.platform.settings import settings
+from mpsd.platform.settings import LOG_LOSS, settings
 
 # the file, what it is, and its text or why there is none
 Source = tuple[str, str, Callable[[], str]]
@@ -47,6 +47,7 @@ _JOURNAL = ("journalctl", "-u", "mpsd*", "-n", "5000", "--no-pager", "-o", "shor
 _RECORDS: tuple[tuple[str, str, type[object]], ...] = (
     (DOMAINS_FILE, "GPUs that are joined on demand", JoinedGroups),
     (IN_FORCE, "memory limits of cgroups that are in force", CapsInForce),
+    (LOG_LOSS, "log lines of mpsd control that nobody read", LogLoss),
     ("gpu*/record.json", "record of mpsd control", DomainRecord),
     ("gpu*/limits.json", "limits that were read back", int),
     ("gpu*/commands.json", "how long the daemon took for commands", CommandTimes),

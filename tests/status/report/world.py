@@ -1,8 +1,7 @@
 """A simulated cluster with one node, and a reporter of that node."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -93,11 +92,5 @@ async def eventually(look: Callable[[], Awaitable[Any]], what: str) -> Any:
         raise AssertionError(f"not within {DEADLINE_S:g} s: {what}") from None
 
 
-def log_to_stderr() -> None:
-    """JSON lines, as in a pod."""
-    logs.configure("json")
-
-
-def logged(text: str, event: str) -> list[Object]:
-    lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+def logged(lines: Sequence[logs.Line], event: str) -> list[logs.Line]:
     return [line for line in lines if line["event"] == event]

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 import yaml
@@ -28,8 +28,9 @@ from mpsd.model.domain import State
 from mpsd.model.node_report import DomainReport, GrantReport, NodeReport
 from mpsd.model.node_view import RECORD_VERSION, Canary, DomainRecord
 from mpsd.mps.drain import limit_mib
+from mpsd.mps.node_gpus import KNOWN_FILE
 from mpsd.mps.rules import control_protocol
-from mpsd.platform import local_api, processes, records
+from mpsd.platform import clock, local_api, processes, records
 from mpsd.platform.limits_files import load_limits, shipped_folder
 from mpsd.platform.run_directory import DomainFolder
 from mpsd.simulator.card import CardView
@@ -75,10 +76,17 @@ class Program:
     """A process that a test started; what it says goes into files, so that it never waits for a
     reader."""
 
-    def __init__(self, argv: Sequence[str], environment: Mapping[str, str], said: Path) -> None:
+    def __init__(
+        self,
+        argv: Sequence[str],
+        environment: Mapping[str, str],
+        said: Path,
+        stderr: IO[bytes] | None = None,
+    ) -> None:
+        """stderr: in place of a file."""
         self._output, self._errors = said.with_suffix(".out"), said.with_suffix(".err")
         with self._output.open("ab") as output, self._errors.open("ab") as errors:
-            self.process = started(argv, environment, output, errors)
+            self.process = started(argv, environment, output, stderr or errors)
 
     def __str__(self) -> str:
         return (
@@ -230,12 +238,19 @@ class Machine:
             )
         )
 
-    def service(self, verb: str, environment: Mapping[str, str] | None = None) -> Service:
+    def service(
+        self,
+        verb: str,
+        environment: Mapping[str, str] | None = None,
+        stderr: IO[bytes] | None = None,
+    ) -> Service:
         """`mpsd up`, `control` or `agent`, not waited for."""
         if self._tried and self._plain and verb in {"up", "control"}:
             self._write_canaries()
         service = self._started(
-            Service([str(MPSD), verb], self.environment | dict(environment or {}), self._said)
+            Service(
+                [str(MPSD), verb], self.environment | dict(environment or {}), self._said, stderr
+            )
         )
         self._services.append((verb, service))
         return service
@@ -359,7 +374,7 @@ class Machine:
 
     def _is_held(self, domains: Sequence[DomainReport]) -> bool:
         """Whether one of them lets nobody in for a moment, since its last client was killed."""
-        return any(self.record(domain.name).held_until > time.time() for domain in domains)
+        return any(self.record(domain.name).held_until_s > clock.boot_s() for domain in domains)
 
     def _known(self) -> Sequence[DomainReport]:
         """The domains, once they hold every GPU."""
@@ -534,11 +549,12 @@ class Machine:
         }
 
     def files_left(self) -> list[Path]:
-        """What is in the run directory beside the daemons' logs: sockets, records, links."""
+        """What is in the run directory beside the daemons' logs and what GPUs were seen: sockets,
+        records, links."""
         return [
             path
             for path in self.run_directory.rglob("*")
-            if not path.is_dir() and path.parent.name != "log"
+            if not path.is_dir() and path.parent.name != "log" and path.name != KNOWN_FILE
         ]
 
     def destroy(self) -> None:

@@ -4,6 +4,7 @@ tests."""
 import re
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -12,10 +13,11 @@ from mpsd.platform.limits_files import POLICY_FILE, shipped_folder
 from mpsd.scheduler.rules.filter import UNKNOWN_NODE
 from mpsd.simulator.api_server.kinds import PODS as POD_KIND
 from mpsd.simulator.programs import wait_until
-from tests.served import DEADLINE_S, Object
+from tests.served import DEADLINE_S, Object, Served
 from tests.simulated_api import SimulatedApi, simulated_api
 from tests.whole.scheduler.process import Extender, extender
 from tests.whole.scheduler.world import PODS, World, gpu_of, pod, run, uuid
+from tests.world.unread import Place, unread, without_reader
 
 EVERY_NODE = ("full", "empty", "roomy", "small", "plain")
 
@@ -151,3 +153,20 @@ def test_a_changed_policy_counts_without_a_restart_and_a_broken_one_does_not(
     )
     assert "needed 60 clients free" in served.filter(seven, "empty")["FailedNodes"]["empty"]
     assert served.metric("mpsd_limits_wrong") == 0
+
+
+@pytest.mark.usefixtures("served")
+@pytest.mark.parametrize("place", [unread, without_reader])
+def test_nobody_has_to_read_the_log_of_a_scheduler(
+    place: Place, api: SimulatedApi, tmp_path: Path
+) -> None:
+    flags = {"kubeconfig": str(api.kubeconfig(tmp_path)), "metrics-address": "127.0.0.1"}
+    with place() as stderr:
+        one = Served("scheduler", tmp_path, {**flags, "drain": "0s"}, stderr)
+        try:
+            one.wait_until_ready()
+            dropped = one.metric('mpsd_log_lines_dropped_total{process="scheduler"}')
+            assert (dropped > 0) == (place is without_reader)
+            assert one.stop() == 0
+        finally:
+            one.kill()

@@ -9,17 +9,20 @@ from pathlib import Path
 
 import pytest
 
+from tests.served import Served
 from tests.whole.machine.machine import eventually
 from tests.whole.webhook.api_server import ApiServer
 from tests.whole.webhook.world import (
     DEADLINE_S,
     HOST,
+    NAMESPACE,
     bundles,
     gpu_pod,
     is_registered,
     review_of,
     webhook,
 )
+from tests.world.unread import Place, unread, without_reader
 
 REVIEW = review_of(gpu_pod())
 _MANY = 40  # reviews, of all clients
@@ -94,6 +97,23 @@ def test_a_killed_webhook_comes_back_with_the_same_certificate(
     with webhook(tmp_path, **flags) as two:
         two.wait_until_ready()
         assert two.serial_number(bundle) == before
+
+
+@pytest.mark.parametrize("place", [unread, without_reader])
+def test_nobody_has_to_read_the_log_of_a_webhook(
+    place: Place, api: ApiServer, tmp_path: Path
+) -> None:
+    flags = {"kubeconfig": str(api.kubeconfig(tmp_path)), "namespace": NAMESPACE, "drain": "0s"}
+    with place() as stderr:
+        one = Served("webhook", tmp_path, flags, stderr)
+        try:
+            one.wait_until_ready()
+            eventually(lambda: is_registered(api), "registered")
+            dropped = one.metric('mpsd_log_lines_dropped_total{process="webhook"}')
+            assert (dropped > 0) == (place is without_reader)
+            assert one.stop() == 0
+        finally:
+            one.kill()
 
 
 @pytest.mark.parametrize(
