@@ -19,7 +19,7 @@ from pathlib import Path
 from traceback import walk_tb
 from typing import Any, NoReturn, TypeVar
 
-from mpsd.platform import processes
+from mpsd.platform import logs, processes
 from mpsd.platform.console import ExitCode, one_line
 from mpsd.platform.logs import logger
 
@@ -118,6 +118,7 @@ class _Process:
         self._main: asyncio.Task[int] | None = None  # None before it begins
         # the first error, and where it was raised; empty for `main` itself
         self.cause: tuple[str, BaseException] | None = None
+        self._is_told = False
         self._ends_at = math.inf  # of the loop's clock
         self._end: asyncio.TimerHandle | None = None
         self._nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
@@ -177,7 +178,10 @@ class _Process:
             os._exit(ExitCode.NO)
 
     def tell(self, why: str = "") -> None:
-        """By a line in the log, with a traceback where there is one, and one for people."""
+        """Once: by a line in the log, with a traceback where there is one, and one for people."""
+        if self._is_told:
+            return
+        self._is_told = True
         error: BaseException | None = None
         where = ""
         if not why and self.cause:
@@ -188,8 +192,10 @@ class _Process:
             why = f"ended before it had stopped, waiting for {', '.join(sorted(names))}"
         why = one_line(why)
         self._log.error("process ends", task=where, reason=why, exc_info=error)
-        sys.stderr.write(": ".join(filter(None, (self._program, where, why))) + "\n")
-        sys.stderr.flush()
+        with suppress(OSError):  # nobody reads it
+            sys.stderr.write(": ".join(filter(None, (self._program, where, why))) + "\n")
+            sys.stderr.flush()
+        logs.flush()
 
 
 _process: _Process | None = None  # None in programs that do not last

@@ -1,5 +1,6 @@
 """Tasks of mpsd's processes that raise what nobody expects, and how the process ends then."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,5 +24,11 @@ class Raised:
         """file: it raises once this is there."""
         return {"PYTHONPATH": str(_FOLDER), "TESTS_RAISES": f"{self.function} {file}"}
 
-    def last_line(self, program: str) -> str:
-        return f"{program}: {self.task or str(self)}: RuntimeError: {MESSAGE}"
+    def is_told(self, program: str, errors: str) -> None:
+        """One line names it, and the log has the traceback. errors: the log as JSON, among them."""
+        lines = errors.splitlines()
+        plain = [line for line in lines if not line.startswith("{")]
+        assert plain == [f"{program}: {self.task or str(self)}: RuntimeError: {MESSAGE}"]
+        logged = [json.loads(line) for line in lines if line.startswith("{")]
+        (said,) = [line for line in logged if line["event"] == "process ends"]
+        assert "Traceback" in said["exception"]

@@ -27,12 +27,8 @@ LONGEST_S = 30.0  # far above the 5 s, however busy the machine
 
 
 def dies(service: Service, program: str, raised: Raised) -> None:
-    """By its error, which one line names; the log has the traceback."""
     assert service.exit_code(LONGEST_S) == 1, service
-    plain = [line for line in service.errors.splitlines() if not line.startswith("{")]
-    assert plain == [raised.last_line(program)]
-    (said,) = service.logged("process ends")
-    assert "RuntimeError" in said["exception"]
+    raised.is_told(program, service.errors)
 
 
 @pytest.mark.parametrize(

@@ -80,8 +80,9 @@ class Cluster(Machine):
             *self.kubelet_words,
         )
 
-    def launch_agent(self) -> Service:
-        return self._started(Service([str(MPSD), *self.agent_words], self.environment, self._said))
+    def launch_agent(self, environment: Mapping[str, str] | None = None) -> Service:
+        environment = environment or self.environment
+        return self._started(Service([str(MPSD), *self.agent_words], environment, self._said))
 
     def start_agent(self) -> Service:
         """The agent, once kubelet has both resources from it."""
