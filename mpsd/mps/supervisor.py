@@ -169,8 +169,9 @@ class DomainSupervisor:
         return found
 
     def look_at_files(self) -> None:
-        """Wakes the loop where there is news in them, or the daemon was stopped."""
-        if self._daemon.tail.has_grown() or self._modes.is_news(self._policy()):
+        """Wakes the loop where there is news in them, or something else is to be looked at."""
+        is_news = self._daemon.tail.has_grown() or self._modes.is_news(self._policy())
+        if is_news or self._health.is_due:
             self.wake()
         if self._drain.is_news() or (self._daemon.is_stopped and not self._daemon.unanswered):
             self._probe_at = 0.0
