@@ -189,7 +189,7 @@ class Registrar:
 
     async def _report_end(self, path: str, seen: Object, own: Validity) -> None:
         """Writes when the certificate that we serve ends."""
-        now = time.time()
+        now = time.monotonic()
         there = read_annotation(seen)
         if self._may_patch and must_write(there, own, self._stood.get(path), now):
             value = {ANNOTATION: annotation(own)}

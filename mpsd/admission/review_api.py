@@ -28,6 +28,7 @@ from mpsd.admission.rules.review import (
 from mpsd.model import metrics as names
 from mpsd.model.names import LABEL, NAME_LABEL, PRODUCT, WEBHOOK
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
+from mpsd.platform import clock
 from mpsd.platform.kube import (
     CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -129,6 +130,12 @@ class Lookups:
         self._under_way: dict[str, asyncio.Task[Labels | None]] = {}
         # whether the API server is known to have `lifecycle.preStop.sleep`
         self.has_sleep = False
+
+    @property
+    def now(self) -> float:
+        """By the clock of the API server, which verifies certificates, and which all replicas ask;
+        by ours where there is none."""
+        return self._kube.now if self._kube else clock.wall_s()
 
     async def look_at_version(self) -> None:
         """Kept where it does not answer."""
@@ -373,7 +380,7 @@ class ReviewApi:
         if answer.template is None or review.is_dry_run:
             return answer
         found = review.found
-        why = await self.templates.keep(found.namespace, answer.template, time.time())
+        why = await self.templates.keep(found.namespace, answer.template, self.lookups.now)
         if not why:
             return answer
         message = f"{found.name} is refused, since the template of its claim is not there: {why}"

@@ -3,15 +3,14 @@ keeps itself. It serves on for a while after it has reported that it ends."""
 
 import asyncio
 import ssl
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 
 from mpsd.admission.certificates import SecretCertificates
 from mpsd.admission.registration import Registrar, RegistrationOutcome
 from mpsd.admission.review_api import LONGEST_BODY, ReviewApi, WebhookMetrics
 from mpsd.admission.settings import WebhookSettings
-from mpsd.platform import event_loop
+from mpsd.platform import certificates, clock, event_loop, life
 from mpsd.platform.certificates import (
     Certificates,
     FolderCertificates,
@@ -30,6 +29,7 @@ from mpsd.platform.listener import (
     trouble_reaching,
 )
 from mpsd.platform.logs import logger
+from mpsd.platform.rules import certificates as rules
 from mpsd.platform.settings import ANYWHERE, ListenAddress
 
 _FIRST_RETRY_S = 0.5
@@ -78,6 +78,7 @@ class WebhookRole:
         try:
             await event_loop.until_one_ends(tasks)  # a loop ends only by what it cannot go on after
             await self._shutdown.drain(self.server.ask_to_go)
+            life.end_within(life.STOPPING_S)
         finally:
             for task in tasks:
                 task.cancel()
@@ -109,7 +110,7 @@ class WebhookRole:
             if outcome.changed:
                 await asyncio.sleep(min(look_s, _FIRST_RETRY_S))
                 continue
-            self._say(outcome.troubles)
+            self._say((*outcome.troubles, *self._why_invalid()))
             if self._registrar:
                 self.is_registered = outcome.is_settled
                 self._metrics.registered(well=outcome.is_settled)
@@ -120,16 +121,24 @@ class WebhookRole:
         while True:
             await asyncio.sleep(_SWEEP_S)
             with suppress(KubeError):  # also where there is no right to it, without dra.enabled
-                await self._reviews.templates.sweep(time.time())
+                await self._reviews.templates.sweep(self._reviews.lookups.now)
 
     async def _look(self) -> RegistrationOutcome:
         await self._reviews.lookups.look_at_version()
         try:
-            found = await self._source.look(time.time())
+            found = await self._source.look(self._reviews.lookups.now)
             await self._serve(found)
         except (KubeError, UnusableCertificate) as error:
             return RegistrationOutcome((str(error),))
         return await self._registrar.look(found) if self._registrar else RegistrationOutcome()
+
+    def _why_invalid(self) -> Iterator[str]:
+        """Why API servers refuse the certificate that is served."""
+        if self._served:
+            validity = certificates.validity(self._served.serving.certificate)
+            now = self._reviews.lookups.now
+            if why := rules.why_invalid(validity, now, clock.wall_s()):
+                yield why
 
     async def _serve(self, found: Certificates) -> None:
         """The first one opens the port."""

@@ -39,7 +39,7 @@ from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import DomainRecords, NodeDomains
 from mpsd.mps.rules.control_protocol import ControlFailed
 from mpsd.mps.rules.faults import reasons
-from mpsd.platform import records
+from mpsd.platform import clock, life, records
 from mpsd.platform.event_loop import DeathWatch, Shortages
 from mpsd.platform.logs import logger
 from mpsd.platform.settings import Settings
@@ -67,7 +67,7 @@ class DomainLimits:
     # by domain, its daemon, and by server and ordinal the limit and when it was read back
     _confirmed: dict[str, tuple[ProcessIdentity | None, _Confirmed]] = field(default_factory=dict)
 
-    def view(self, record: DomainRecord, now: float) -> DomainView:
+    def view(self, record: DomainRecord, now_s: float) -> DomainView:
         """The domain with the limits that are known to be in force."""
         daemon, confirmed = self._confirmed.get(record.domain, (None, {}))
         if daemon != record.daemon:
@@ -75,11 +75,11 @@ class DomainLimits:
         self._confirmed[record.domain] = record.daemon, confirmed
         limits = set()
         for limit, at in confirmed.values():
-            if now - at < _CONFIRMED_S and limit.server in (None, *record.servers):
+            if now_s - at < _CONFIRMED_S and limit.server in (None, *record.servers):
                 limits.add(limit)
         return DomainView(record, frozenset(limits))
 
-    async def set(self, domain: str, limit: ServerLimit, now: float) -> bool:
+    async def set(self, domain: str, limit: ServerLimit, now_s: float) -> bool:
         """False where it was only set again. ControlFailed."""
         folder = self.settings.domain(domain)
         if limit.server is None:  # first, so that a daemon that is started meanwhile gets it too
@@ -88,7 +88,7 @@ class DomainLimits:
         _daemon, confirmed = self._confirmed.setdefault(domain, (None, {}))
         before = confirmed.pop((limit.server, limit.ordinal), None)
         await pipe.set_limit(limit)
-        confirmed[limit.server, limit.ordinal] = (limit, now)
+        confirmed[limit.server, limit.ordinal] = (limit, now_s)
         return before is None or before[0] != limit
 
 
@@ -174,7 +174,7 @@ class AgentRole:
         # called with each view, after the actions
         self.on_view: Callable[[NodeView], None] | None = None
         self.view: NodeView | None = None  # None before the first cycle
-        self.events = EventHistory(time.time)
+        self.events = EventHistory(clock.wall_s)
         self._past_pods: Mapping[str, PodName] = {}  # as of NodeView
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -185,7 +185,7 @@ class AgentRole:
                 self._ledger.load()
                 loaded = True
             await asyncio.sleep(0 if loaded else _SOON_S)
-        async with asyncio.TaskGroup() as tasks:
+        async with life.Tasks() as tasks:
             tasks.create_task(self.watchdog.run(stop))
             await self._follow(stop)
         with self._shortages.survived("divide domains"):
@@ -204,9 +204,16 @@ class AgentRole:
                     acted = await self._cycle()
             cycle.set()
             pause_s = _SOON_S
-            if acted and all(held.holder_alive for held in self._ledger.view.held):
+            if acted and not self._ends_soon():
                 pause_s = _CYCLE_S
             await self._pause(pause_s, stop)
+
+    def _ends_soon(self) -> bool:
+        """Whether a grant without its holder waits for clients that can be seen to end."""
+        for held in self._ledger.view.held:
+            if not held.holder_alive and self.view and self.view.sees(held.grant.gpus):
+                return True
+        return False
 
     async def _cycle(self) -> bool:
         """Looks, decides and acts. False where an action failed; the rest of that domain then waits
@@ -246,7 +253,7 @@ class AgentRole:
         if isinstance(answer, Refuse) or not answer.joins:
             return answer
         grant = answer.grant
-        deadline_s = max(JOIN_S, (waiting.deadline or 0.0) - time.time())
+        deadline_s = max(JOIN_S, (waiting.deadline_s or 0.0) - clock.boot_s())
         if why := await self.until_allowed(grant.domain, grant.memory_mib, deadline_s):
             async with self.cycle_lock:
                 self._ledger.end(grant)
@@ -283,8 +290,8 @@ class AgentRole:
         )
         if not is_held or seen.record not in self._records.read():
             return False
-        now = self._limits.view(seen.record, time.time())
-        return is_open(now, time.time()) and now.allowed_mib >= memory_mib
+        now = self._limits.view(seen.record, clock.boot_s())
+        return is_open(now, clock.boot_s()) and now.allowed_mib >= memory_mib
 
     def _seen(self, domain: str) -> DomainView | None:
         """As of the last cycle; None where none has seen it."""
@@ -303,7 +310,7 @@ class AgentRole:
         domain = self._seen(name)
         if domain is None:
             return no_daemon(name)
-        if not is_open(domain, time.time()):
+        if not is_open(domain, clock.boot_s()):
             return why_closed(domain)
         if domain.allowed_mib < memory_mib:
             why = self._troubles.get(name, "not yet")
@@ -331,7 +338,7 @@ class AgentRole:
         return self.look()
 
     def look(self) -> NodeView:
-        now = time.time()
+        now_s = clock.boot_s()
         ledger = self._ledger.view
         scan = self.watchdog.scan()
         capped, uncapped = self._caps.in_force(ledger)
@@ -339,24 +346,27 @@ class AgentRole:
         leaving: list[DomainView] = []
         for record in self._records.read():
             kept = leaving if self.domains.ends(record) else serving
-            kept.append(self._limits.view(record, now))
+            kept.append(self._limits.view(record, now_s))
         view = NodeView(
-            now=now,
+            now=clock.wall_s(),
+            now_s=now_s,
             driver=self._driver,
             gpus=self._node.gpus,
             domains=tuple(serving),
             leaving=tuple(leaving),
             grants=ledger.held,
-            clients=None if scan.unknown else scan.clients,
+            clients=scan.clients,
+            unseen=scan.unseen,
             waiting=self.queue.everyone(),
             grants_known=not ledger.unknown,
             ungranted=ledger.ungranted,
-            unknown=(*ledger.unknown, *scan.unknown),
+            unknown=ledger.unknown,
             unexplained_mib=scan.unexplained_mib,
             unreadable=ledger.unreadable,
             capped=capped,
             uncapped=uncapped,
             past_pods=self._past_pods,
+            troubles=self._node.troubles,
         )
         self._past_pods = past_pods(view)
         before = self.view.reasons if self.view else {}
@@ -383,7 +393,7 @@ class AgentRole:
                 self._ledger.end(grant)
                 self._log.info("grant ended", grant=grant.id, holder=str(grant.holder))
             case SetLimit(domain, limit):
-                if await self._limits.set(domain, limit, time.time()):
+                if await self._limits.set(domain, limit, clock.boot_s()):
                     of_whom = limit.server or "default for new servers"
                     self._log.info(
                         "limit set", domain=domain, server=of_whom, memory_mib=limit.memory_mib

@@ -19,7 +19,7 @@ from mpsd.model.domain import State
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_report import DomainReport, GpuReport
 from mpsd.model.violations import ViolationKind
-from mpsd.platform import processes
+from mpsd.platform import clock, processes
 from mpsd.platform.limits_files import load_limits
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.programs import JsonProgram, wait_until
@@ -98,7 +98,7 @@ def _escape(testbed: UnderMpsd, gpu: str, neighbour: JsonProgram, value: str) ->
     wait_until(is_within, _DEADLINE_S, f"{who} is not over its grant any more")
     memory_back_s = time.monotonic() - began
     _check_ended(testbed, program, who)
-    _check_computes(neighbour, time.time(), who)
+    _check_computes(neighbour, clock.wall_s(), who)
     program.end()
     return _Escape(stopped_s, memory_back_s)
 

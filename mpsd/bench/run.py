@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn, cast
 
@@ -32,11 +31,12 @@ from mpsd.bench.rules.rows import (
 from mpsd.bench.testbeds import FOLDERS, BenchContext, CannotMeasure, Testbed
 from mpsd.model.grants import Gpu
 from mpsd.model.problem import InvalidInput, printable
+from mpsd.model.times import stamp
 from mpsd.mps import control_daemon
-from mpsd.platform import local_api, processes, run_directory
+from mpsd.platform import clock, local_api, processes, run_directory
 from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.imports import STOP_SIGNALS, Stopped, first_signal_stops
-from mpsd.platform.nvml import Nvml, NvmlFailed
+from mpsd.platform.nvml import EXCLUSIVE_PROCESS, Nvml, NvmlFailed
 from mpsd.simulator import own_mpsd
 
 # -- before a run: whether this machine's GPUs are free for it
@@ -66,7 +66,7 @@ def look(context: BenchContext, socket: Path | None, *, beside_others: bool) -> 
 
 def _machine(testbed: Testbed, *, simulated: bool) -> MachineRow:
     return MachineRow(
-        date=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        date=stamp(clock.wall_s()),
         mpsd=mpsd.__version__,
         gpu=testbed.gpu.name,
         memory_mib=testbed.gpu.memory_mib,
@@ -120,7 +120,7 @@ def require_turns(nvml: Nvml, gpu: Gpu) -> None:
     mode = nvml.compute_mode(gpu.uuid)
     if mode == _DEFAULT_MODE:
         return
-    name = {nvml.exclusive_process: "EXCLUSIVE_PROCESS"}.get(mode, str(mode))
+    name = {EXCLUSIVE_PROCESS: "EXCLUSIVE_PROCESS"}.get(mode, str(mode))
     message = (
         f"{gpu.label} is in compute mode {name}, in which programs cannot take turns; mpsd bench"
         " changes no card"

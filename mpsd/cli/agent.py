@@ -13,7 +13,7 @@ from mpsd.cli import foreground
 from mpsd.grants.ledger import GrantableGpus, Ledger, LocalGrants
 from mpsd.kubelet.settings import KUBELET_SETTINGS, KubeletSettings, kubelet_settings
 from mpsd.mps.records import NodeDomains
-from mpsd.platform import event_loop, logs
+from mpsd.platform import event_loop, life, logs
 from mpsd.platform.command_line import takes
 from mpsd.platform.imports import lasting
 from mpsd.platform.limits_files import LimitsFiles
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from mpsd.platform.readers import ReadersPort
     from mpsd.status.page.server import PageApi
 
+LATER = (
+    *("aiohttp", "cryptography", "google.protobuf", "grpc", "kubernetes", "prometheus_client"),
+    *("psutil", "pynvml", "rich", "tenacity", "urllib3"),
+)
 _OF_NODE = {name: NODE_SETTINGS[name] for name in ("simulate", "limits_directory", "run_directory")}
 
 
@@ -65,7 +69,7 @@ class Parts:
             from mpsd.cli.control import ControlRole  # only `mpsd up` has one
 
             of_control = NodeDomains(directory, node.gpus, now, logs.logger(role="control"))
-            self._control = ControlRole(settings, of_control, node, policy)
+            self._control = ControlRole(settings, of_control, node, self._files.facts, policy)
         if kubelet:
             with lasting():  # half of what the agent needs in memory, and only beside a kubelet
                 from mpsd.cli.kubelet_node import KubeletNode
@@ -90,7 +94,7 @@ class Parts:
             if self._cluster:
                 await self._cluster.start()
             await opened.enter_async_context(foreground.watching(self._settings, self._files))
-            async with asyncio.TaskGroup() as tasks:
+            async with life.Tasks() as tasks:
                 tasks.create_task(self._agent.run(agent_stop))
                 serving: asyncio.Task[object]
                 if self._cluster:
@@ -100,6 +104,7 @@ class Parts:
                 if self._control:
                     await self._control.run(stop)
                 await stop.wait()
+                life.end_within(life.STOPPING_S)
                 cluster_stop.set()
                 await serving  # until then limits must be raised for what still comes
                 agent_stop.set()
@@ -148,6 +153,7 @@ class Parts:
 
 
 def _serve(
+    verb: str,
     flags: Mapping[str, str | None],
     listen: Listen,
     kubelet: KubeletSettings | None = None,
@@ -161,7 +167,7 @@ def _serve(
     def run() -> Coroutine[None, None, int]:
         return Parts(chosen, listen, kubelet, with_control=with_control).run()
 
-    foreground.serve(chosen, run, with_control=with_control)
+    foreground.serve(verb, chosen, run, with_control=with_control)
 
 
 @takes(settings={**_OF_NODE, **KUBELET_SETTINGS, **LISTEN_SETTINGS, **LOG_SETTINGS})
@@ -178,7 +184,7 @@ def agent(**flags: str | None) -> None:
     """
     kubelet = kubelet_settings(flags)
     listen = listen_settings(flags, in_cluster=kubelet is not None)
-    _serve(flags, listen, kubelet, with_control=False)
+    _serve("agent", flags, listen, kubelet, with_control=False)
 
 
 @takes(settings={**_OF_NODE, "listen": LISTEN_SETTINGS["listen"], **LOG_SETTINGS})
@@ -193,4 +199,4 @@ def up(**flags: str | None) -> None:
         mpsd up
         mpsd up --simulate H200x2     # no GPU needed
     """
-    _serve(flags, listen_settings(flags, in_cluster=False), with_control=True)
+    _serve("up", flags, listen_settings(flags, in_cluster=False), with_control=True)

@@ -2,7 +2,6 @@
 kernel tells."""
 
 import os
-import time
 import uuid
 from collections.abc import Mapping
 
@@ -34,7 +33,7 @@ from mpsd.model.request import (
     problems_with_asked,
 )
 from mpsd.model.times import DAY_S
-from mpsd.platform import processes
+from mpsd.platform import clock, processes
 from mpsd.platform.listener import (
     Handler,
     Listener,
@@ -168,11 +167,11 @@ class AgentApi:
         if holder is None:
             why = "the kernel does not report which process asks"
             raise Refused(400, f"{why}; run mpsd in the same pid namespace", for_ever=True)
-        deadline = None
+        deadline_s = None
         if asks.wait_s > 0:
-            deadline = time.time() + min(asks.wait_s, LONGEST_WAIT_S)
+            deadline_s = clock.boot_s() + min(asks.wait_s, LONGEST_WAIT_S)
         waiting_id = uuid.uuid4().hex[:12]
-        waiting = WaitingRequest(waiting_id, wanted, holder, True, asks.command[:200], deadline)
+        waiting = WaitingRequest(waiting_id, wanted, holder, True, asks.command[:200], deadline_s)
         answer = await self._agent.granted(waiting)
         if isinstance(answer, Refuse):
             status = 409

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from mpsd.cli import foreground
 from mpsd.grants.kept import living
 from mpsd.model.domain import GONE, Domain
+from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.metrics import LogLoss
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
@@ -26,7 +27,7 @@ from mpsd.mps.memory_caps import CapFiles, CapProbe, MemoryCaps
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import NodeDomains, domain_of, of_this_boot
 from mpsd.mps.supervisor import DomainSupervisor
-from mpsd.platform import event_loop, logs, processes, records, run_directory
+from mpsd.platform import event_loop, life, logs, processes, records, run_directory
 from mpsd.platform.command_line import OUTPUT, flag, takes
 from mpsd.platform.console import ExitCode, Format, answers, complaints, print_json
 from mpsd.platform.event_loop import FolderWatch, Shortages, until
@@ -35,10 +36,12 @@ from mpsd.platform.nvml import NvmlFailed
 from mpsd.platform.settings import NODE_SETTINGS, Settings, settings
 from mpsd.simulator.machine import find_node, find_tools
 
+LATER = ("psutil", "pynvml", "rich")
 _LOOK_S = 1.0  # at what no file tells, such as a stopped daemon
 _POLL_S = 0.25  # where folders cannot be watched
 _CALM_S = 0.02
 _LAST_WORDS_S = 1  # for programs that are left after the drain
+_COMMANDS = 3  # deadlines of commands that the end of a daemon takes
 
 
 class ControlRole:
@@ -46,11 +49,17 @@ class ControlRole:
     drained and ended, and the others begin once it has."""
 
     def __init__(
-        self, settings: Settings, domains: NodeDomains, node: Node, policy: Callable[[], Policy]
+        self,
+        settings: Settings,
+        domains: NodeDomains,
+        node: Node,
+        facts: GpuFacts,
+        policy: Callable[[], Policy],
     ) -> None:
         self._settings = settings
         self._domains = domains
         self._node = node
+        self._facts = facts
         self._policy = policy
         self._grants = settings.grants
         self._log = logs.logger(role="control")
@@ -86,7 +95,15 @@ class ControlRole:
         place = DaemonPlace(
             settings.domain(name), node.environment, not self._no_gate, cgroup, canary
         )
-        self._supervisors[name] = DomainSupervisor(domain, place, node.nvml, self._policy)
+        self._supervisors[name] = DomainSupervisor(
+            domain, place, node.nvml, self._facts, self._policy
+        )
+        self._follow_troubles()
+
+    def _follow_troubles(self) -> None:
+        for one in self._supervisors.values():
+            troubles = map(self._node.troubles.get, one.record.gpus)
+            one.follow_trouble("; ".join(filter(None, troubles)))
 
     def _begin(self, name: str, tasks: asyncio.TaskGroup) -> None:
         ended = asyncio.Event()
@@ -116,12 +133,13 @@ class ControlRole:
                     with self._shortages.survived("follow memory caps"):
                         self._caps.follow([one.record for one in self._supervisors.values()])
 
-        async with asyncio.TaskGroup() as tasks:
+        async with life.Tasks() as tasks:
             for name in self._supervisors:
                 self._begin(name, tasks)
             watching = tasks.create_task(watch_files())
             await stop.wait()
             await self._drain(stop.signal)
+            life.end_within(life.STOPPING_S + _COMMANDS * self._policy().graces.command_s)
             watching.cancel()
             for name, supervisor in self._supervisors.items():
                 self._running[name][0].set()
@@ -134,6 +152,7 @@ class ControlRole:
         """Ends what is no domain any more once it is empty, and begins others once their GPUs and
         names are free: a MIG instance leaves its name to the next with its ids."""
         self._node.look()
+        self._follow_troubles()
         self._domains.follow(self._node.gpus)
         self._domains.look()
         wanted = {domain.name: domain for domain in self._domains.now}
@@ -248,7 +267,7 @@ def control(*, release: bool = False, output: Format = Format.TEXT, **flags: str
     chosen = settings(**given)
     if release:
         _release(chosen, output)
-    foreground.serve(chosen, lambda: _run(chosen), with_control=True)
+    foreground.serve("control", chosen, lambda: _run(chosen), with_control=True)
 
 
 async def _run(chosen: Settings) -> int:
@@ -257,9 +276,9 @@ async def _run(chosen: Settings) -> int:
     domains = NodeDomains(
         chosen.run_directory, node.gpus, files.policy, logs.logger(role="control")
     )
-    role = ControlRole(chosen, domains, node, files.policy_now)
+    role = ControlRole(chosen, domains, node, files.facts, files.policy_now)
     stop = event_loop.until_signalled(role.hurry)
-    async with foreground.watching(chosen, files), asyncio.TaskGroup() as tasks:
+    async with foreground.watching(chosen, files), life.Tasks() as tasks:
         telling = tasks.create_task(_tell_log_loss(chosen.log_loss))
         await role.run(stop)
         telling.cancel()

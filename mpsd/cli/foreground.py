@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from mpsd.mps import gate
-from mpsd.platform import event_loop, logs, run_directory
+from mpsd.platform import life, logs, run_directory
 from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.limits_files import LimitsFiles, watch_limits
 from mpsd.platform.nvml import NvmlFailed
@@ -25,8 +25,15 @@ class CannotServe(Exception):
     """The message says why."""
 
 
+_EXPECTED = (NvmlFailed, CannotServe, CannotListen, AlreadyHeld, Vanished, OSError)
+
+
 def serve(
-    settings: Settings, run: Callable[[], Coroutine[None, None, int]], *, with_control: bool
+    verb: str,
+    settings: Settings,
+    run: Callable[[], Coroutine[None, None, int]],
+    *,
+    with_control: bool,
 ) -> NoReturn:
     """Exits with 1 where it cannot run. with_control: this process supervises the daemons, for
     which it must hold the run directory."""
@@ -36,8 +43,8 @@ def serve(
             if with_control:  # before anything that can fail, such as NVML
                 gate.close_before_start(settings.run_directory, logs.logger())
                 settings.log_loss.unlink(missing_ok=True)  # of an earlier `mpsd control`
-            code = event_loop.run(run())
-    except (NvmlFailed, CannotServe, CannotListen, AlreadyHeld, Vanished, OSError) as error:
+            code = life.run(f"mpsd {verb}", run, _EXPECTED)
+    except _EXPECTED as error:
         complaints().print(f"mpsd: {error}")
         code = ExitCode.NO
     sys.exit(code)
@@ -54,7 +61,7 @@ async def watching(settings: Settings, files: LimitsFiles) -> AsyncIterator[None
                     raise Vanished(directory.directory)
                 await asyncio.sleep(_LOOK_S)
 
-        async with asyncio.TaskGroup() as tasks:
+        async with life.Tasks() as tasks:
             looking = tasks.create_task(watch())
             reading = tasks.create_task(watch_limits(files, logs.logger()))
             yield

@@ -32,7 +32,8 @@ from mpsd.model.times import lasting
 from mpsd.mps import drain
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import NodeDomains
-from mpsd.platform.event_loop import Shortages, Throttle
+from mpsd.platform import life
+from mpsd.platform.event_loop import Shortages, Throttle, until_one_ends
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, KubeError, Resource, Unavailable
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.kube_mirror import Mirror, Selection
@@ -254,7 +255,7 @@ class KubeletNode:
             changed = asyncio.create_task(self._serving_changed.wait())
             tasks = [asyncio.create_task(one) for one in served]
             try:
-                await asyncio.wait([changed, *tasks], return_when=asyncio.FIRST_COMPLETED)
+                await until_one_ends([changed, *tasks])
                 if claims.serves and changed.done():
                     await claims.withdraw()
             finally:
@@ -271,7 +272,7 @@ class KubeletNode:
         return self._plugins if self._serving is ServedBy.PLUGINS else ()
 
     async def _follow(self, claims: NodeClaims, stop: asyncio.Event, seen: asyncio.Event) -> None:
-        async with asyncio.TaskGroup() as tasks:
+        async with life.Tasks() as tasks:
             tasks.create_task(self._report.run(stop))
             mirrors = (self._pods, self._cordons, self._this_node)
             runs = [mirror.run() for mirror in mirrors]
@@ -290,8 +291,8 @@ class KubeletNode:
         for mirror in (self._pods, self._cordons):
             if isinstance(mirror.trouble, Unavailable):
                 what = "new pods and cordons: the API server has not answered"
-                if mirror.out_of_sync_since:
-                    what += f" for {lasting(time.time() - mirror.out_of_sync_since)}"
+                if mirror.out_of_sync_s:
+                    what += f" for {lasting(mirror.out_of_sync_s)}"
                 return f"{what} ({mirror.trouble})"
         return ""
 

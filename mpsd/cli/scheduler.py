@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from aiohttp import web
 
-from mpsd.platform import event_loop, logs
+from mpsd.platform import event_loop, life, logs
 from mpsd.platform.command_line import takes
 from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.imports import lasting
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     _Server = Listener | ReadersPort | PageApi
 
+LATER = ("cryptography", "kubernetes", "psutil", "rich")
+_EXPECTED = (CannotListen, Unavailable)
 _LOOK_S = 0.2
 _LONGEST_PROBE = 1024  # bytes; probes have no body
 
@@ -73,6 +75,7 @@ class SchedulerRole:
         try:
             await event_loop.until_one_ends(tasks)
             await self._shutdown.drain(self._listener.ask_to_go)
+            life.end_within(life.STOPPING_S)
         finally:
             await self._listener.close()  # the last binds count on the ledger
             for task in tasks:
@@ -159,10 +162,11 @@ def scheduler(**flags: str | None) -> None:
     chosen = scheduler_settings(flags)
     logs.configure(chosen.log_format, chosen.log_level)
     try:
-        event_loop.run(_serve(chosen))
-    except (CannotListen, Unavailable) as error:
+        code = life.run("mpsd scheduler", lambda: _serve(chosen), _EXPECTED)
+    except _EXPECTED as error:
         complaints().print(f"mpsd scheduler: {error}")
-        sys.exit(ExitCode.NO)
+        code = ExitCode.NO
+    sys.exit(code)
 
 
 async def _serve(chosen: SchedulerSettings) -> int:

@@ -4,13 +4,16 @@ import sys
 
 from mpsd.admission.settings import WEBHOOK_SETTINGS, WebhookSettings, webhook_settings
 from mpsd.admission.webhook import WebhookRole
-from mpsd.platform import event_loop, logs
+from mpsd.platform import event_loop, life, logs
 from mpsd.platform.command_line import takes
 from mpsd.platform.console import ExitCode, complaints
 from mpsd.platform.kube import Unavailable
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.limits_files import LimitsFiles
 from mpsd.platform.settings import CannotListen
+
+LATER = ("kubernetes", "psutil", "rich")
+_EXPECTED = (CannotListen, Unavailable)
 
 
 @takes(settings=WEBHOOK_SETTINGS)
@@ -26,10 +29,11 @@ def webhook(**flags: str | None) -> None:
     chosen = webhook_settings(flags)
     logs.configure(chosen.log_format, chosen.log_level)
     try:
-        event_loop.run(_serve(chosen))
-    except (CannotListen, Unavailable) as error:
+        code = life.run("mpsd webhook", lambda: _serve(chosen), _EXPECTED)
+    except _EXPECTED as error:
         complaints().print(f"mpsd webhook: {error}")
-        sys.exit(ExitCode.NO)
+        code = ExitCode.NO
+    sys.exit(code)
 
 
 async def _serve(chosen: WebhookSettings) -> int:

@@ -133,8 +133,10 @@ class ContainersApi:
         left = [f"pid {client.pid}" for client in scan.clients if client.grant == grant.id]
         if left:
             return f"its {', '.join(left)} uses a GPU"
-        unknown = "; ".join(scan.unknown)
-        return f"it is not known whether it uses a GPU: {unknown}" if unknown else ""
+        for gpu in grant.gpus:
+            if why := scan.unseen.get(gpu):
+                return f"it is not known whether it uses its GPU: {why}"
+        return ""
 
     async def _reserve(
         self,

@@ -9,10 +9,11 @@ import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from mpsd.model.problem import InvalidInput, Problem, shown
+from mpsd.model.times import utc
+from mpsd.platform import clock
 
 _LARGEST_BYTES = 3 * 1024**2
 _BACKUP = ".before-mpsd"
@@ -113,7 +114,7 @@ def with_backup(change: FileChange) -> FileChange:
     if change.action != "change" or change.before in backups(path).values():
         return change
     first = path.with_name(f"{path.name}{_BACKUP}")
-    dated = first.with_name(f"{first.name}.{datetime.now(UTC):%Y%m%dT%H%M%SZ}")
+    dated = first.with_name(f"{first.name}.{utc(clock.wall_s()):%Y%m%dT%H%M%SZ}")
     return replace(change, backup=str(dated if first.exists() else first))
 
 

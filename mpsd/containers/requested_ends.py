@@ -32,6 +32,7 @@ from mpsd.platform.containers import ContainerProcesses
 from mpsd.platform.event_loop import until
 from mpsd.platform.listener import Handler, json_answer, peer
 from mpsd.platform.logs import logger
+from mpsd.watchdog.scanner import Scan
 
 _REASON = "mpsd stop"
 _LONGEST_GRACE_S = 3600.0
@@ -63,16 +64,14 @@ class GrantEnds:
     def clients_of(self, grant: Grant) -> list[Client]:
         """NotStopped where NVML does not say."""
         scan = self._watchdog.scan()
-        if scan.unseen.intersection(grant.gpus):
-            why = f"it is not known which processes use its GPU: {'; '.join(scan.unknown)}"
-            raise NotStopped(f"{why}; see `mpsd doctor`, and try again")
+        _check_seen(scan, grant.gpus)
         return [client for client in scan.clients if client.grant == grant.id]
 
     def clients_in(self, first: ProcessIdentity) -> list[Client]:
         """Of a pod's container with this first process. NotStopped where not known."""
         scan = self._watchdog.scan()
-        if scan.unknown:
-            raise NotStopped(f"it is not known which processes use GPUs: {'; '.join(scan.unknown)}")
+        if grant := self._watchdog.grant_around(first.pid):
+            _check_seen(scan, grant.gpus)
         of_pods = [client for client in scan.clients if client.pod]
         if not of_pods:
             return []
@@ -97,6 +96,14 @@ class GrantEnds:
                 await asyncio.gather(*(one.killed() for one in begun), return_exceptions=True)
         late = self._watchdog.ends.under_way
         return len([one for one in begun if one.record.process not in late])
+
+
+def _check_seen(scan: Scan, gpus: Iterable[str]) -> None:
+    """NotStopped where it is not known who uses one of these GPUs."""
+    for gpu in gpus:
+        if why := scan.unseen.get(gpu):
+            what = f"it is not known which processes use its GPU: {why}"
+            raise NotStopped(f"{what}; see `mpsd doctor`, and try again")
 
 
 class RequestedEndsApi:

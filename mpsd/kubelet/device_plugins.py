@@ -42,7 +42,7 @@ from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import NodeDomains
-from mpsd.platform import processes
+from mpsd.platform import clock, processes
 from mpsd.platform.event_loop import Watchable
 from mpsd.platform.logs import logger
 from mpsd.watchdog.watchdog import ClusterReporter
@@ -191,7 +191,7 @@ class NodeDevices:
             name,
             percent,
             boot_id=processes.boot_id(),
-            at=time.time(),
+            at=clock.boot_s(),
             uid=uid,
             unit_mib=self.policy().resources.memory_unit_mib if kind == "memory" else 0,
             priority=priority,

@@ -22,7 +22,7 @@ from mpsd.model.identity import PodName
 from mpsd.model.node_view import HeldGrant, LedgerView
 from mpsd.model.policy import Policy
 from mpsd.mps.records import NodeDomains
-from mpsd.platform import processes, records
+from mpsd.platform import clock, processes, records
 from mpsd.platform.containers import PodProcesses
 from mpsd.platform.kube_mirror import Mirror
 from mpsd.platform.logs import Logger
@@ -200,7 +200,9 @@ class KubeletGrants:
             self._prove()
             right = rules.corrected(self.entries, entries, self.held_devices, self.pods_seen)
             self._keep(
-                rules.still_needed(right, self.held_devices, self.pods_seen, time.time() - _NEWS_S)
+                rules.still_needed(
+                    right, self.held_devices, self.pods_seen, clock.boot_s() - _NEWS_S
+                )
             )
 
     def _prove(self) -> None:

@@ -17,7 +17,7 @@ from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import Client
 from mpsd.model.policy import Graces, Policy
 from mpsd.mps.ends import EndAsked, NotEnded, NotKilled
-from mpsd.platform import processes, records
+from mpsd.platform import clock, processes, records
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.kube_mirror import Mirror
 from mpsd.platform.logs import Logger
@@ -98,7 +98,7 @@ class PodEnds:
         """None where it is not there."""
         if not self._drain_s:
             return
-        now_s = processes.boot_time_s()
+        now_s = clock.boot_s()
         was_running = False
         if before:
             pod = before.identity
@@ -161,7 +161,7 @@ class PodEnds:
             self._ends.clear()
         if not (self._ends or self._kept):
             return
-        now_s = processes.boot_time_s()
+        now_s = clock.boot_s()
         policy = self.policy()
         self._settle(now_s)
         if (scan, policy) != self._looked_at or now_s >= self._next_s:

@@ -146,6 +146,9 @@ def troubles(node: ClusterNode, now: float) -> Iterator[str]:
             since = epoch(one.last_transition_time)
             lasts = "" if since is None else f" for {lasting(now - since)}"
             yield f"{node.name}: {one.type} is {one.status}{lasts}, {one.reason}: {one.message}"
+    for gpu in node.gpus:
+        if gpu.unseen:
+            yield f"{node.name}: it is not known which processes use {gpu.label}: {gpu.unseen}"
     for unknown in unknown_cordons(frozenset(node.cordoned), node.domains) if node.domains else ():
         yield f"{node.name}: spec.cordoned names {shown(unknown)}, which is not a GPU of this node"
     if node.unreadable:

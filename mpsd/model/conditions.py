@@ -38,7 +38,7 @@ _REASONS: Mapping[State, str] = {
     State.STARTING: "DomainStarting",
 }
 # reasons that each domain's own state shows too
-REASONS_OF_DOMAINS = frozenset({*_REASONS.values(), "Cordoned"})
+REASONS_OF_DOMAINS = frozenset({*_REASONS.values(), "GPUUnavailable", "GPUSick", "Cordoned"})
 
 
 def mps_ready(view: "NodeView", driver_upgrade: str = "") -> Condition:
@@ -66,18 +66,37 @@ def mps_ready(view: "NodeView", driver_upgrade: str = "") -> Condition:
             for one in troubled:
                 text += because(f"; {one.name} is {after_is(state)}", one.record.reason)
             return Condition(Truth.FALSE, reason, text)
-    if view.unknown:
-        return Condition(Truth.UNKNOWN, "NotSeen", "; ".join(view.unknown))
+    if view.troubles:
+        ready = sum(domain.state is State.READY for domain in domains)
+        why = "; ".join(dict.fromkeys(view.troubles.values()))
+        return Condition(Truth.FALSE, "GPUUnavailable", f"{ready} of {whole} domains serve; {why}")
+    if sick := [domain for domain in domains if domain.is_sick and domain.state in DRAINS]:
+        ready = sum(domain.state is State.READY for domain in domains)
+        why = "; ".join(domain.record.reason for domain in sick)
+        return Condition(Truth.FALSE, "GPUSick", f"{ready} of {whole} domains serve; {why}")
+    unknown = [*view.unknown, *[f"it is not known {one}" for one in view.unseen_in_words]]
+    if not view.grants_known:
+        return Condition(Truth.UNKNOWN, "NotSeen", "; ".join(unknown))
     cordoned = [domain.name for domain in domains if domain.state in DRAINS]
     if len(cordoned) == whole:
         reasons = {domain.record.reason for domain in domains}
         others = sorted(one for one in reasons if one and "spec.cordoned" not in one)
         why = "; ".join(others) or "spec.cordoned of the MPSNode"
         return Condition(Truth.FALSE, "Cordoned", f"every GPU is cordoned ({why})")
-    serving = f"{whole - len(cordoned)} of {whole} domains serve"
+    hidden = view.ungrantable.keys() | view.unseen.keys()
+    unseen = {domain.name for domain in domains if not hidden.isdisjoint(domain.record.gpus)}
+    number = whole - len(unseen.union(cordoned))
+    if not number:
+        return Condition(Truth.UNKNOWN, "NotSeen", "; ".join(unknown))
+    reason = "AllServe"
+    text = f"{number} of {whole} domains serve"
     if cordoned:
-        return Condition(Truth.TRUE, "SomeCordoned", f"{serving}; cordoned: {', '.join(cordoned)}")
-    return Condition(Truth.TRUE, "AllServe", serving)
+        reason = "SomeCordoned"
+        text += f"; cordoned: {', '.join(cordoned)}"
+    if unseen:
+        reason = "SomeNotSeen"
+        text += f"; {'; '.join(unknown)}"
+    return Condition(Truth.TRUE, reason, text)
 
 
 def _awaited(view: "NodeView") -> str:
@@ -88,7 +107,7 @@ def _awaited(view: "NodeView") -> str:
     awaited = []
     if pods:
         awaited.append(shortened(sorted(pods), _SHOWN))
-    clients = [one for one in view.clients or () if one.on_mps and one.grant is None]
+    clients = [one for one in view.clients if one.on_mps and one.grant is None]
     pids = sorted({one.pid for one in clients})[:_SHOWN]
     awaited += [f"pid {pid}, which has no grant" for pid in pids]
     stuck = [one for one in view.every_domain if one.state in {State.WEDGED, State.FAULT}]

@@ -25,6 +25,8 @@ class Reason(StrEnum):
     READY = "MPSReady"
     DRAINING = "MPSDraining"
     DRAINED = "MPSDrained"
+    SICK = "GPUSick"
+    UNAVAILABLE = "GPUUnavailable"
     # Of the node.
     CORDON_UNKNOWN = "MPSCordonUnknown"
     EVENTS_DROPPED = "MPSEventsDropped"

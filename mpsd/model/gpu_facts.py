@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from mpsd.model.gpu_health import XidKind
 from mpsd.model.policy import Version
 
 Count = Annotated[int, Meta(ge=1)]
@@ -117,6 +118,17 @@ def _once(fault: str, *key: str) -> Callable[[list[Any]], None]:
     return check
 
 
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """An error of the driver by its number."""
+
+    number: Count
+    what: Annotated[str, Meta(min_length=1)]
+    kind: XidKind
+    source: Annotated[str, Meta(min_length=1)]
+
+
+_XIDS_ONCE = _once("xids name one number more than once", "number")
 _PROFILES_ONCE = _once("mig names one profile of a card more than once", "card", "profile")
 _CARDS_ONCE = _once("cards give one short name to more than one card", "short")
 _CAPABILITIES_ONCE = _once(
@@ -150,6 +162,7 @@ class GpuFacts:
     cards: Annotated[list[Card], Meta(min_length=1), _CARDS_ONCE]
     # an older file has none
     mig: Annotated[list[MigProfile], _PROFILES_ONCE] = field(default_factory=list)
+    xids: Annotated[list[Xid], _XIDS_ONCE] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         for card in self.cards:
@@ -178,6 +191,13 @@ class GpuFacts:
     def profiles(self, card: Card) -> tuple[MigProfile, ...]:
         """The sizes of MIG instances that are known of this card."""
         return tuple(row for row in self.mig if row.card == card.short)
+
+    def xid(self, number: int) -> Xid:
+        """One that the file does not have is the hardware's, as in NVIDIA's device plugin."""
+        for row in self.xids:
+            if row.number == number:
+                return row
+        return Xid(number, "not listed in limits/gpus.yaml", XidKind.HARDWARE, "not listed")
 
     @cached_property
     def fewest_clients(self) -> int:

@@ -245,6 +245,8 @@ def facts_here(gpus: Iterable[Gpu], facts: "GpuFacts") -> "GpuFacts":
     cards = []
     for gpu in gpus:
         kind = gpu.capability.compute_capability
+        if not gpu.memory_mib or facts.capability(kind) is None:  # it serves nobody
+            continue
         source = "NVML of this node"
         cards.append(Card(gpu.name, gpu.label, kind, gpu.memory_mib, gpu.sms, True, source))
     return replace(facts, cards=cards or facts.cards)
@@ -252,7 +254,7 @@ def facts_here(gpus: Iterable[Gpu], facts: "GpuFacts") -> "GpuFacts":
 
 def promised_mib(gpu: Gpu, policy: "Policy") -> int:
     """MiB that may be promised in all: what CUDA can use, less what the MPS server holds."""
-    usable_mib = gpu.memory_mib - gpu.capability.server_mib
+    usable_mib = max(0, gpu.memory_mib - gpu.capability.server_mib)
     return usable_mib * policy.oversubscription.memory_percent // 100
 
 

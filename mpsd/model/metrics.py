@@ -158,6 +158,17 @@ GPU_UNEXPLAINED = _metric(
     "Memory in use of no process that is known; 0 where it is less than 1 GiB.",
     _GPU,
 )
+GPU_SICK = _metric(
+    "mpsd_gpu_sick",
+    "1 while the GPU takes no new program because of its health, with the kind of cause; else 0,"
+    " without one.",
+    (*_GPU, "cause"),
+)
+XIDS = _metric(
+    "mpsd_xid_errors_total",
+    "Errors of the driver by their number, a program's too, in this boot.",
+    (*_GPU, "xid"),
+)
 GPU_PROMISED_THREADS = _metric(
     "mpsd_gpu_promised_threads_ratio", "Share of the threads that may be reserved in all.", _GPU
 )

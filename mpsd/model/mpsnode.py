@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from mpsd.model.cluster_status import ClusterNode, ClusterStatus, is_stale, served_gpus
 from mpsd.model.conditions import Truth
 from mpsd.model.domain import State
-from mpsd.model.fields import FieldReader, Fields
+from mpsd.model.fields import FieldReader, Fields, as_mapping
 from mpsd.model.node_report import (
     MOST_ENTRIES,
     NO_VIOLATIONS,
@@ -20,7 +20,7 @@ from mpsd.model.node_report import (
     ReportPart,
 )
 from mpsd.model.problem import shown
-from mpsd.model.times import epoch
+from mpsd.model.times import epoch, seconds
 
 API = "mpsd.io/v1alpha1"
 KIND = "MPSNode"
@@ -67,14 +67,31 @@ def read_mpsnode(thing: object, now: float) -> ClusterNode:
     if shape.too_many:  # nothing of it may be believed
         found = MPSNode(found.metadata)
         unreadable = [str(shape.too_many)]
-    return _node(found, unreadable, now)
+    return _node(found, unreadable, status_writes(fields), now)
 
 
-def _node(found: MPSNode, unreadable: Sequence[str], now: float) -> ClusterNode:
+def status_writes(thing: Fields) -> list[float]:
+    """When the API server took what a node has reported, in seconds since 1970 by its own clock;
+    none where it has no managedFields."""
+    managed = as_mapping(thing.get("metadata")).get("managedFields")
+    found = []
+    for one in managed if isinstance(managed, list) else ():
+        fields = as_mapping(one)
+        at = seconds(str(fields.get("time")))
+        if at is not None and "f:status" in as_mapping(fields.get("fieldsV1")):
+            found.append(at)
+    return found
+
+
+def _node(
+    found: MPSNode, unreadable: Sequence[str], writes: Sequence[float], now: float
+) -> ClusterNode:
     status = found.status
     name = found.metadata.name or "(no name)"
     cordoned = frozenset(found.spec.cordoned)
     reported_at = epoch(status.reported_at)
+    if reported_at is not None and writes:  # the node's own clock may be another
+        reported_at = max(writes)
     stale = is_stale(reported_at, now)
     gpus = served_gpus(status, name, cordoned)
     serves = bool(gpus) and all(gpu.state == State.READY for gpu in gpus)

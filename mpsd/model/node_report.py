@@ -109,6 +109,12 @@ class CanaryReport(ReportPart, frozen=True):
     warning: str = ""
 
 
+class XidCount(ReportPart, frozen=True):
+    xid: Amount = None
+    #: Since the node started.
+    count: Amount = None
+
+
 class GpuReport(ReportPart, frozen=True):
     """A GPU, or a MIG instance. promised: what may be granted in all."""
 
@@ -127,8 +133,15 @@ class GpuReport(ReportPart, frozen=True):
     granted_percent: Amount = None
     used_mib: Amount = None
     clients: Amount = None
+    #: Why it is not known which processes use it, nor how much; empty where it is.
+    unseen: str = ""
     #: In use of no process that is known; 0 below 1 GiB.
     unexplained_mib: Amount = None
+    #: Why it takes no new program; empty where it is well.
+    sick: str = ""
+    #: A value of model.gpu_health.HealthCause, or one of a newer agent.
+    sick_cause: str = ""
+    xids: tuple[XidCount, ...] = ()
     #: How much of the time any kernel runs there; this and what follows only in `GET /v1/use`.
     sm_percent: Amount = None
     #: What may still be granted, where all grants are known.
@@ -381,6 +394,7 @@ class NodeReport(NodeStatus, frozen=True):
     grants: Annotated[tuple[GrantReport, ...], Few] | None = None
     #: Whether `grants` are all of them.
     grants_known: bool = True
+    #: Of all GPUs but those that have `unseen`; absent in an MPSNode.
     clients: tuple[ClientReport, ...] | None = None
     waiting: tuple[WaitingReport, ...] = ()
     #: What could not be seen, and why.

@@ -11,6 +11,7 @@ from itertools import product
 from typing import NamedTuple
 
 from mpsd.model.domain import ENDED, ON_DEMAND, State
+from mpsd.model.gpu_health import GpuCondition
 from mpsd.model.grants import CardsRequest, Gpu, Grant, Request
 from mpsd.model.identity import HostContainer, PodName, ProcessIdentity
 
@@ -93,13 +94,15 @@ class Fault:
     """A fault of a GPU: when it was seen, and every process that lost its context by it. Which of
     these caused it cannot be determined (docs/mps-observed.md, section 6). unidentified: pids of
     those that were gone before they were identified. healed_at: None while its server accepts no
-    client. causes: the clients whose end is its likely cause; None while that is not settled."""
+    client. causes: the clients whose end is its likely cause; None while that is not settled. at_s:
+    as `at`, by CLOCK_BOOTTIME, for what is waited for."""
 
     at: float
     hit: tuple[FaultHit, ...]
     unidentified: tuple[int, ...] = ()
     healed_at: float | None = None
     causes: tuple[FaultCause, ...] | None = ()
+    at_s: float = 0.0
 
     @property
     def pids(self) -> frozenset[int]:
@@ -143,16 +146,16 @@ CAP_HOLDS = "holds"
 
 @dataclass(frozen=True, slots=True)
 class DomainRecord:
-    """What `mpsd control` keeps in record.json about one domain, and everyone else reads. Times are
-    seconds since 1970.
+    """What `mpsd control` keeps in record.json about one domain, and everyone else reads.
 
-    daemon: None while there is none. since: when this state began. restarts: in a row, without a
-    time of stability between. restarts_total: since mpsd first ran in this boot. compute_modes:
-    what the GPUs were set to before mpsd, by UUID; `mps.compute_modes` goes by files of its own.
-    served: whether it has ever been ready in this boot. faults: the last ones, the newest last.
-    canary: None before it has run. written_by: the version of the `mpsd control` that keeps it.
-    kind: a `DomainKind`. held_until: no new client is let in before, since mpsd first makes a
-    context of its own there; 0 where none is made."""
+    daemon: None while there is none. since: when this state began, in seconds since 1970. restarts:
+    in a row, without a time of stability between. restarts_total: since mpsd first ran in this
+    boot. compute_modes: what the GPUs were set to before mpsd, by UUID; `mps.compute_modes` goes by
+    files of its own. served: whether it has ever been ready in this boot. faults: the last ones,
+    the newest last. canary: None before it has run. written_by: the version of the `mpsd control`
+    that keeps it. kind: a `DomainKind`. started_s: when mpsd started a daemon last; held_until_s:
+    no new client is let in before, since mpsd first makes a context of its own there. Both in
+    seconds of CLOCK_BOOTTIME, and 0 where there is none. health: of each GPU."""
 
     version: int
     domain: str
@@ -164,7 +167,7 @@ class DomainRecord:
     servers: tuple[int, ...]
     restarts: int
     restarts_total: int
-    started_at: float
+    started_s: float
     compute_modes: dict[str, int]
     served: bool = False
     faults: tuple[Fault, ...] = ()
@@ -173,7 +176,8 @@ class DomainRecord:
     faults_total: int = 0
     written_by: str = ""
     kind: str = ""
-    held_until: float = 0.0
+    held_until_s: float = 0.0
+    health: tuple[GpuCondition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +204,10 @@ class DomainView:
     @property
     def state(self) -> State:
         return self.record.state
+
+    @property
+    def is_sick(self) -> bool:
+        return any(one.cause is not None for one in self.record.health)
 
     @property
     def allowed_mib(self) -> int:
@@ -238,14 +246,15 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """A request that has no answer yet. deadline None: it wants an answer now."""
+    """A request that has no answer yet. deadline_s: in seconds of CLOCK_BOOTTIME; None: it wants an
+    answer now."""
 
     id: str
     request: Request | CardsRequest
     holder: ProcessIdentity | HostContainer
     holder_alive: bool
     command: str
-    deadline: float | None
+    deadline_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,24 +316,28 @@ class LedgerView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One look at the node. now: seconds since 1970. unknown: in plain words, what could not be
-    seen, and why. clients None: NVML could not say, so nothing may be taken for gone. grants_known:
-    whether `grants` are all of them. ungranted, unreadable: as in LedgerView. unexplained_mib: by
-    GPU, what is in use of no process that is known. leaving: domains that `mpsd control` ends,
-    since their GPUs are of others from now on. A MIG instance that was removed is not among `gpus`;
-    its domain is one of `domains` until its programs have ended. capped: the grants whose cgroups
-    have memory limits in force. uncapped: by grant, why those of others have none; of one in
-    neither nothing is known. past_pods: by the uid in its cgroup, those that held a grant of late.
-    reasons: of the causes of faults."""
+    """One look at the node. now: seconds since 1970, for people. now_s: of CLOCK_BOOTTIME. unknown:
+    in plain words, what of the grants could not be read, and why. clients: on the GPUs that could
+    be seen. unseen: by UUID of each other GPU, why; nothing there may be taken for gone.
+    grants_known: whether `grants` are all of them. ungranted, unreadable: as in LedgerView.
+    unexplained_mib: by GPU, what is in use of no process that is known. leaving: domains that `mpsd
+    control` ends, since their GPUs are of others from now on. A MIG instance that was removed is
+    not among `gpus`; its domain is one of `domains` until its programs have ended. capped: the
+    grants whose cgroups have memory limits in force. uncapped: by grant, why those of others have
+    none; of one in neither nothing is known. past_pods: by the uid in its cgroup, those that held a
+    grant of late. reasons: of the causes of faults. troubles: by UUID, why a GPU can be given to no
+    program now."""
 
     now: float
+    now_s: float
     driver: str
     gpus: tuple[Gpu, ...]
     domains: tuple[DomainView, ...]
     grants: tuple[HeldGrant, ...]
-    clients: tuple[Client, ...] | None
+    clients: tuple[Client, ...]
     waiting: tuple[WaitingRequest, ...]
     unknown: tuple[str, ...]
+    unseen: Mapping[str, str] = field(default_factory=dict)
     grants_known: bool = True
     ungranted: Mapping[str, PodName] = field(default_factory=dict)
     unexplained_mib: Mapping[str, int] = field(default_factory=dict)
@@ -334,6 +347,7 @@ class NodeView:
     uncapped: Mapping[str, str] = field(default_factory=dict)
     past_pods: Mapping[str, PodName] = field(default_factory=dict)
     reasons: Reasons = field(default_factory=dict)
+    troubles: Mapping[str, str] = field(default_factory=dict)
 
     def domain(self, name: str) -> DomainView | None:
         return next((domain for domain in self.domains if domain.name == name), None)
@@ -347,15 +361,36 @@ class NodeView:
         """By UUID, the name of the domain that stays."""
         return {uuid: one.name for one in self.domains for uuid in one.record.gpus}
 
+    def condition(self, uuid: str) -> GpuCondition | None:
+        """None where `mpsd control` has not looked at this GPU's health."""
+        for domain in self.domains:
+            for one in domain.record.health:
+                if one.gpu == uuid:
+                    return one
+        return None
+
     @property
     def is_unused(self) -> bool:
         """Whether nobody holds a part of a GPU here, no program is on MPS, and no domain accepts or
         still has one. No where a grant may not be known."""
         if self.grants or self.waiting or self.unreadable or not self.grants_known:
             return False
-        if any(client.on_mps for client in self.clients or ()):
+        if any(client.on_mps for client in self.clients):
             return False
         return all(domain.state in ENDED for domain in self.every_domain)
+
+    def sees(self, gpus: Iterable[str]) -> bool:
+        """Whether the processes on all of these GPUs (UUIDs) are known."""
+        return self.unseen.keys().isdisjoint(gpus)
+
+    @property
+    def unseen_in_words(self) -> tuple[str, ...]:
+        """What is not known of each GPU that could not be seen, and why."""
+        labels = {gpu.uuid: gpu.label for gpu in self.gpus}
+        found = []
+        for uuid, why in self.unseen.items():
+            found.append(f"which processes use {labels.get(uuid, uuid)}: {why}")
+        return tuple(found)
 
     @property
     def on_demand(self) -> frozenset[str]:
@@ -414,7 +449,7 @@ def _granted(view: NodeView) -> dict[str, PodName]:
     names: dict[str, PodName] = {}
     for one in grants.values():
         names.update((pod.uid, pod) for pod in one.pods if pod.uid)
-    for client in view.clients or ():  # of a static pod the cgroup has another uid than the API
+    for client in view.clients:  # of a static pod the cgroup has another uid than the API
         grant = grants.get(client.grant or "")
         if client.pod is not None and grant and (holder := grant.pod_of(client.pod)):
             names[client.pod] = holder

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from mpsd.model.cgpu_policies import MOST_INSTANCES, POLICIES, ThreadCap
+from mpsd.model.gpu_health import XidKind
 from mpsd.model.names import CLAIM_CLASS, WHOLE_CLASS
 from mpsd.model.strict_reader import Contradiction
 from mpsd.model.violations import Response as Response
@@ -310,6 +311,26 @@ class GpuPriority:
     below_normal_under: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] = 0
 
 
+XidNumber = Annotated[
+    str,
+    Meta(
+        pattern=r"^[1-9][0-9]{0,4}\Z",
+        extra={"words": ("no-xid", "is no Xid's number", "write it as the kernel's log does: 79")},
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class HealthPolicy:
+    """When a GPU is sick. xids: exceptions from limits/gpus.yaml, by number."""
+
+    xids: dict[XidNumber, XidKind] = field(default_factory=dict)
+    #: how long its hardware must slow a GPU down, without a pause
+    brake_s: Seconds = 60.0
+    #: of mpsd's own, in a row on one GPU
+    failed_contexts: Annotated[int, Meta(ge=1, le=100)] = 3
+
+
 @dataclass(frozen=True, slots=True)
 class Policy:
     version: Version
@@ -335,3 +356,4 @@ class Policy:
     memory_cap: MemoryCap = "auto"
     # whether the clients of a deleted pod are stopped before kubelet kills them
     pod_ends: bool = True
+    health: HealthPolicy = field(default_factory=HealthPolicy)

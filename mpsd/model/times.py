@@ -49,6 +49,22 @@ def seconds(text: str | None) -> float | None:
         return None
 
 
+_APART_S = 30.0  # by which clocks differ that nobody keeps together
+
+
+def clocks_apart(theirs: float, ours: float) -> str:
+    """What is to be added to a refusal that may come of it: the clock of this machine, and how far
+    it is from theirs; empty where they agree. Seconds since 1970."""
+    apart_s = theirs - ours
+    if abs(apart_s) <= _APART_S:
+        return ""
+    way = "behind"
+    if apart_s < 0:
+        way = "ahead"
+    apart = f"this machine's says {stamp(ours)}, which is {lasting(abs(apart_s))} {way}"
+    return f"; {apart}: synchronize both with one time service, such as chrony"
+
+
 def http_seconds(text: str) -> float | None:
     """Since 1970, of a Date as HTTP writes it; None for what is none."""
     # takes as long to load as all else that `kubectl mps status` loads

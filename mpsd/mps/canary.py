@@ -5,6 +5,7 @@ grants wait."""
 import asyncio
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +29,7 @@ from mpsd.mps.rules.canary import (
     Trial,
 )
 from mpsd.mps.rules.control_protocol import ControlFailed
-from mpsd.platform import processes
+from mpsd.platform import clock, life, processes
 from mpsd.platform.logs import Logger
 from mpsd.platform.nvml import NvmlFailed
 
@@ -36,10 +37,16 @@ from mpsd.platform.nvml import NvmlFailed
 PROGRAM = (sys.executable, "-I", "-S", str(Path(__file__).with_name("cuda_canary.py")))
 
 
-async def run(program: Sequence[str], environment: Mapping[str, str], deadline_s: float) -> Outcome:
+async def run(
+    program: Sequence[str],
+    environment: Mapping[str, str],
+    deadline_s: float,
+    on_start: Callable[[int], None],
+) -> Outcome:
     """The outcome of one CUDA client, which is killed at its deadline or with this task."""
     try:
-        return canary.outcome_of(*await communicate(program, environment, deadline_s))
+        said = await communicate(program, environment, deadline_s, on_start=on_start)
+        return canary.outcome_of(*said)
     except TimeoutError:
         return Broken(f"did not end within {deadline_s:g} s")
     except OSError as error:
@@ -77,6 +84,7 @@ class OwnContexts(Generic[Made]):
         self._environment = environment
         self._on_end = on_end
         self._log = log
+        self.pids = deque[int](maxlen=64)  # of its last clients
 
     def cancel(self) -> None:
         """Its daemon is gone, or goes."""
@@ -98,12 +106,23 @@ class DomainCanary(OwnContexts[Canary | None]):
 
     _again_at = 0.0
     _left_alone = False
+    is_awaited = False  # whether it is due, or running, for a GPU was seen to be sick
     result: Canary | None = None
     servers: tuple[int, ...] = ()  # those that it left under denial
 
     @property
     def running(self) -> bool:
         return self._task is not None and not self._task.done()
+
+    @property
+    def has_passed(self) -> bool:
+        return self.result is not None and not self.result.problem
+
+    def forget(self) -> None:
+        """What it found counts no more, and it is due whatever the policy says."""
+        self.cancel()
+        self.result = None
+        self.is_awaited = True
 
     def obstacle(self, policy: Policy) -> str:
         """Why the domain cannot serve; NvmlFailed."""
@@ -133,7 +152,7 @@ class DomainCanary(OwnContexts[Canary | None]):
         """Whether it is to be run now, before anything else is set. NvmlFailed."""
         if self._left_alone:
             return False
-        if self._task is not None:
+        if self._task is not None or self.is_awaited:
             return True
         here = self._here()
         caps = self._tries_caps(policy)
@@ -158,6 +177,7 @@ class DomainCanary(OwnContexts[Canary | None]):
             self._left_alone = True
             return True
         self.result = result
+        self.is_awaited = False
         if result.problem:
             self._log.error("canary failed", driver=result.driver, reason=result.problem)
         elif result.warning:
@@ -170,7 +190,8 @@ class DomainCanary(OwnContexts[Canary | None]):
 
     async def run_again(self, pipe: ControlPipe, policy: Policy) -> None:
         """While it keeps the domain from serving: now and then, at once under another driver."""
-        if self._task or (time.monotonic() >= self._again_at and self.obstacle(policy)):
+        keeps = self.obstacle(policy) or not self.has_passed
+        if self._task or (time.monotonic() >= self._again_at and keeps):
             await self.run(pipe, policy)
 
     def cancel(self) -> None:
@@ -205,7 +226,7 @@ class DomainCanary(OwnContexts[Canary | None]):
         if not any(one.problem for one in findings):
             denied = await self._clients(pipe, (DENIAL,), deadline_s)
             denials = [canary.denial_problem(gpu, denied[gpu.uuid][DENIAL]) for gpu in gpus]
-        result = replace(canary.in_one(findings, denials, here, time.time()), memory_cap=cap)
+        result = replace(canary.in_one(findings, denials, here, clock.wall_s()), memory_cap=cap)
         if result.problem:  # else whoever settles the daemon sets what its next servers admit
             await self._limit(pipe, (None,), DENIAL)
         return result
@@ -236,7 +257,8 @@ class DomainCanary(OwnContexts[Canary | None]):
     ) -> Outcome:
         """entering: the prefix of its command."""
         environment = {**self._environment, **trial.environment(gpu.uuid, str(pipe.directory))}
-        return await run((*entering, *self._setup.program), environment, deadline_s)
+        program = (*entering, *self._setup.program)
+        return await run(program, environment, deadline_s, self.pids.append)
 
     async def _limit(self, pipe: ControlPipe, servers: Sequence[int | None], trial: Trial) -> None:
         """server None: the default for new servers."""
@@ -265,6 +287,7 @@ class FirstContext(OwnContexts[None]):
     once, with 719 or 46 (docs/mps-observed.md, section 15)."""
 
     is_awaited = False  # whether it is due, or being made
+    on_outcome: Callable[[str, str], None] = staticmethod(lambda _gpu, _failure: None)
 
     @property
     def is_begun(self) -> bool:
@@ -272,8 +295,7 @@ class FirstContext(OwnContexts[None]):
 
     def begin(self, pipe: ControlPipe, servers: Sequence[int], deadline_s: float) -> None:
         """Makes one on each GPU, by then, unless the servers have clients after all."""
-        self.is_awaited = True
-        self._task = asyncio.create_task(self._run(pipe, servers, deadline_s))
+        self._task = life.background(self._run(pipe, servers, deadline_s))
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -281,8 +303,6 @@ class FirstContext(OwnContexts[None]):
             self._task = None
             self.is_awaited = False
             self._on_end()
-        if not task.cancelled() and (error := task.exception()):
-            self._log.error("first context not made", reason=str(error), exc_info=error)
 
     def cancel(self) -> None:
         super().cancel()
@@ -307,9 +327,12 @@ class FirstContext(OwnContexts[None]):
         environment = {**self._environment, **limits}
         refused: list[str] = []
         for _try in range(_TRIES):
-            outcome = await run(self._setup.program, environment, deadline_s)
+            program = self._setup.program
+            outcome = await run(program, environment, deadline_s, self.pids.append)
             if isinstance(outcome, ProbeResult):
+                self.on_outcome(gpu.uuid, "")
                 self._log.info("first context made", gpu=gpu.label, refused=refused)
                 return
+            self.on_outcome(gpu.uuid, str(outcome))
             refused.append(str(outcome))
         self._log.warning("first context not made", gpu=gpu.label, reason="; ".join(refused))

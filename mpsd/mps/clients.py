@@ -12,7 +12,7 @@ from pathlib import Path
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import EndRecord, FaultHit
 from mpsd.mps.rules.faults import ClientDeath, recorded_command
-from mpsd.platform import processes, records
+from mpsd.platform import clock, processes, records
 from mpsd.platform.containers import PodProcesses, ProgramCgroups
 from mpsd.platform.event_loop import DeathWatch
 
@@ -38,11 +38,18 @@ class _Connected:
 
 
 class DomainClients:
-    """on_last_end: called with the end of the last known client. ends: the folder of mpsd's
-    ends."""
+    """on_last_end: called with the end of the last known client. on_unlisted_end: called where one
+    that had connected was gone before it was listed, and did not end well as far as is known. ends:
+    the folder of mpsd's ends."""
 
-    def __init__(self, on_last_end: Callable[[ClientDeath], None], ends: Path) -> None:
+    def __init__(
+        self,
+        on_last_end: Callable[[ClientDeath], None],
+        on_unlisted_end: Callable[[], None],
+        ends: Path,
+    ) -> None:
         self._on_last_end = on_last_end
+        self._on_unlisted_end = on_unlisted_end
         self._ends = ends
         self._pods, self._programs = PodProcesses(), ProgramCgroups()
         self._connected: dict[int, _Connected] = {}  # by pid, the oldest first
@@ -54,8 +61,11 @@ class DomainClients:
 
     def connected(self, pid: int) -> None:
         """By the log's word."""
+        is_gone = False
         try:
             is_new = self._hold(pid)
+            if not is_new:
+                is_gone = processes.identity_of(pid) is None
         except OSError as error:
             if not processes.is_shortage(error):
                 raise
@@ -63,6 +73,8 @@ class DomainClients:
         if is_new:
             self._list_pause_s = _FIRST_LIST_S
             self._ask_for_list(_FIRST_LIST_S)
+        if is_gone:
+            self._on_unlisted_end()
 
     def _ask_for_list(self, after_s: float) -> None:
         soonest = max(time.monotonic() + after_s, self._listed_at + _LISTS_APART_S)
@@ -115,7 +127,7 @@ class DomainClients:
         self._forget(pid)
         watch = DeathWatch(identity, lambda: self._ended(identity))
         who = FaultHit(identity, command, pod, grant=grant)
-        self._connected[pid] = _Connected(who, owner, processes.boot_time_s(), watch)
+        self._connected[pid] = _Connected(who, owner, clock.boot_s(), watch)
         unlisted = [pid for pid, one in self._connected.items() if not one.is_client]
         if len(unlisted) > _MOST_UNLISTED:
             self._forget(unlisted[0])
@@ -127,7 +139,7 @@ class DomainClients:
             return
         del self._connected[process.pid]
         status = one.watch.status
-        now_s = processes.boot_time_s()
+        now_s = clock.boot_s()
         signum = os.WTERMSIG(status or 0)
         how = self._how_ended(process, status)
         death = ClientDeath(one.who, one.owner, now_s, signum, how, is_well=status == 0)
@@ -135,6 +147,8 @@ class DomainClients:
             self._note(death)
         else:
             self._unlisted = [*_recent(self._unlisted, now_s), death]
+            if not death.is_well:
+                self._on_unlisted_end()
 
     def _how_ended(self, process: ProcessIdentity, status: int | None) -> str:
         with suppress(records.UnreadableRecord, OSError):

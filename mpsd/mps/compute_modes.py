@@ -21,7 +21,7 @@ from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules.control_protocol import ControlFailed
 from mpsd.platform import processes, records
 from mpsd.platform.logs import Logger
-from mpsd.platform.nvml import Nvml, NvmlFailed
+from mpsd.platform.nvml import EXCLUSIVE_PROCESS, Nvml, NvmlFailed
 from mpsd.platform.run_directory import DomainFolder
 
 
@@ -110,7 +110,7 @@ class ComputeModes:
         self._kept.change(compute_modes=found)
         self._asked = True
         for uuid in found:
-            set_mode(self._nvml, uuid, self._nvml.exclusive_process)
+            set_mode(self._nvml, uuid, EXCLUSIVE_PROCESS)
 
     def try_to_follow(self, policy: Policy) -> None:
         """For a daemon that serves already, and continues where the mode cannot be set."""

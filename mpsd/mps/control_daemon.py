@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,14 +37,19 @@ class DaemonSilent(ControlFailed):
 
 
 async def communicate(
-    argv: Sequence[str], environment: Mapping[str, str], deadline_s: float, said: str = ""
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    deadline_s: float,
+    said: str = "",
+    on_start: Callable[[int], None] = lambda _pid: None,
 ) -> tuple[int, str, str]:
     """The exit code of a program, its output and errors; it is killed at its deadline, or with the
-    caller. said: its input. TimeoutError, OSError."""
+    caller. said: its input. on_start: gets its pid. TimeoutError, OSError."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
         *argv, env=environment, stdin=pipe, stdout=pipe, stderr=pipe
     )
+    on_start(process.pid)
     processes.restore_file_limit(process.pid)
     try:
         async with asyncio.timeout(deadline_s):

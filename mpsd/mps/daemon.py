@@ -22,7 +22,7 @@ from mpsd.mps.control_daemon import ControlPipe, DaemonSilent
 from mpsd.mps.daemon_cgroup import CgroupRefused, DaemonCgroup
 from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules.control_protocol import Command, ControlFailed, LogEvent, LogLine, read_line
-from mpsd.platform import processes
+from mpsd.platform import clock, processes
 from mpsd.platform.event_loop import DeathWatch, until
 from mpsd.platform.logs import Logger
 from mpsd.platform.run_directory import DomainFolder
@@ -200,6 +200,10 @@ class DomainDaemon:
             return False
         return not control_daemon.serves(self.identity, self._gpus)
 
+    def is_own(self, pid: int) -> bool:
+        """Whether it is, or was of late, a client of mpsd's own."""
+        return pid in self.canary.pids or pid in self.first_context.pids
+
     @property
     def is_stopped(self) -> bool:
         """Whether a signal (SIGSTOP, SIGTSTP) has stopped it: it answers once it is continued."""
@@ -294,7 +298,7 @@ class DomainDaemon:
         where there is none, except in a drain. All but a proper answer counts as unanswered;
         OSError in a shortage."""
         pipe = self.pipe(deadline_s)
-        asked_s = processes.boot_time_s()
+        asked_s = clock.boot_s()
         clients = None
         try:
             if self.identity and self.is_stopped:  # it would not answer within any deadline

@@ -40,13 +40,14 @@ def asked(folder: DomainFolder) -> DrainRequest | None:
 
 class DomainDrain:
     """Whether a domain is to be drained. stopping: mpsd itself ends, which is not withdrawn.
-    leaving: why the domain ends alone, as its GPUs are of others; else empty."""
+    leaving: why the domain ends alone, as its GPUs are of others; else empty. trouble, sick: why
+    one of its GPUs can be given to no program now, or is sick; else empty."""
 
     def __init__(self, folder: DomainFolder) -> None:
         self._folder = folder
         self._request: DrainRequest | None = None
         self.stopping = False
-        self.leaving = ""
+        self.leaving = self.trouble = self.sick = ""
 
     def look(self) -> None:
         self._request = asked(self._folder)
@@ -57,12 +58,24 @@ class DomainDrain:
 
     @property
     def asked(self) -> bool:
-        return self.stopping or bool(self.leaving) or self._request is not None
+        return self.waits_for_grants or bool(self.sick)
+
+    @property
+    def waits_for_grants(self) -> bool:
+        """Whether it is for more than a sick GPU, which is tried once no program is on it."""
+        return self.stopping or bool(self.leaving or self.trouble) or self._request is not None
+
+    @property
+    def is_for_sickness(self) -> bool:
+        """Whether its daemon is needed again, to try the GPU."""
+        return bool(self.sick) and not (self.stopping or self.leaving or self.trouble)
 
     @property
     def reason(self) -> str:
         if self.leaving and not self.stopping:
             return self.leaving
+        if (self.trouble or self.sick) and not self.stopping:
+            return self.trouble or self.sick
         if self._request and not self.stopping:
             return self._request.reason
         return "mpsd is stopping, and waits for programs with a grant"

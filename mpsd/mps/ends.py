@@ -17,7 +17,7 @@ from mpsd.mps.node_gpus import Node
 from mpsd.mps.rules import ends as rules
 from mpsd.mps.rules.ends import EndView, Sample, Step
 from mpsd.mps.rules.faults import unhealed
-from mpsd.platform import processes, records
+from mpsd.platform import clock, life, processes, records
 from mpsd.platform.containers import ContainerProcesses, Whereabouts
 from mpsd.platform.event_loop import until
 from mpsd.platform.logs import Logger
@@ -122,7 +122,7 @@ class ClientEnds:
     def _begin(self, asked: EndAsked, pidfd: int) -> ClientEnd:
         process = asked.client.process
         drain_s = asked.drain_s if asked.client.on_mps else 0.0
-        now_s = processes.boot_time_s()
+        now_s = clock.boot_s()
         domains = self.domains()
         gpus = self._gpus_of(asked.client, domains)
         end = rules.begun(process, gpus, asked.reason, drain_s, now_s)
@@ -186,13 +186,8 @@ class ClientEnds:
     def _follow(self, begun: ClientEnd, pidfd: int) -> None:
         process = begun.record.process
         self._under_way[process] = begun
-        begun._task = asyncio.create_task(self._see_through(begun, pidfd))
-        begun._task.add_done_callback(lambda task: self._seen_through(process, task))
-
-    def _seen_through(self, process: ProcessIdentity, task: asyncio.Task[None]) -> None:
-        self._under_way.pop(process, None)
-        if not task.cancelled() and (error := task.exception()):
-            self.log.error("end failed", pid=process.pid, reason=str(error), exc_info=error)
+        begun._task = life.background(self._see_through(begun, pidfd))
+        begun._task.add_done_callback(lambda _task: self._under_way.pop(process, None))
 
     async def _see_through(self, begun: ClientEnd, pidfd: int) -> None:
         """To the SIGKILL. A cancelled one leaves record and stopped client for the next mpsd."""
@@ -204,7 +199,7 @@ class ClientEnds:
                 seen = self._look(begun.record, samples, self.domains())
                 stops = begun.record.stops
                 step, begun.record = rules.next_step(begun.record, seen)
-                left_s = begun.record.deadline_s - processes.boot_time_s()
+                left_s = begun.record.deadline_s - clock.boot_s()
                 pause_s = min(_LOOK_S, max(0.0, left_s))
                 if step is Step.STOP:
                     samples.clear()
@@ -231,7 +226,7 @@ class ClientEnds:
             self._sample(end, samples, domains)
             queue = rules.queue_of(samples, end.gpus)
         return EndView(
-            now_s=processes.boot_time_s(),
+            now_s=clock.boot_s(),
             is_alive=processes.is_alive(end.process),
             is_stopped=is_held,
             is_hit=_is_hit(end.process, domains),
@@ -247,7 +242,7 @@ class ClientEnds:
         """Adds what NVML says of the servers' use since the last look; unknown before the first."""
         for gpu in end.gpus:
             servers = {pid for one in domains if gpu in one.gpus for pid in one.servers}
-            known = samples.get(gpu) or ((time.time_ns() // 1000, None),)
+            known = samples.get(gpu) or ((int(clock.wall_s() * 1e6), None),)
             with contextlib.suppress(NvmlFailed):  # then the full time is waited for
                 known += self.node.nvml.use_samples(gpu, servers, known[-1][0])
             samples[gpu] = known[-rules.IDLE_SAMPLES :]

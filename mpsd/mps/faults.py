@@ -15,21 +15,22 @@ from mpsd.mps.daemon import DomainDaemon
 from mpsd.mps.rules import faults
 from mpsd.mps.rules.control_protocol import ControlFailed, LogEvent, LogLine
 from mpsd.mps.rules.faults import ClientDeath, FaultSigns
-from mpsd.platform import processes
+from mpsd.platform import clock, processes
 from mpsd.platform.logs import Logger
 
 _SOON_S = 0.05  # between two looks while somebody who was ended may still be there
 
 
 class DomainFaults:
-    """all, total: as in its record. one_gpu: of all clients. on_last_end, ends: of
-    DomainClients."""
+    """all, total: as in its record. one_gpu: of all clients. on_last_end, on_unlisted_end,
+    ends: of DomainClients."""
 
     def __init__(
         self,
         daemon: DomainDaemon,
         log: Logger,
         on_last_end: Callable[[ClientDeath], None],
+        on_unlisted_end: Callable[[], None],
         ends: Path,
         *,
         one_gpu: bool,
@@ -38,7 +39,7 @@ class DomainFaults:
         self._one_gpu = one_gpu
         self._log = log
         daemon.on_line = self._hear
-        self._clients = DomainClients(on_last_end, ends)
+        self._clients = DomainClients(on_last_end, on_unlisted_end, ends)
         self._servers: tuple[int, ...] = ()
         self._read = faults.Reading()
         # since when the log speaks of a fault that was not looked for yet
@@ -75,11 +76,12 @@ class DomainFaults:
 
     def _hear(self, line: LogLine) -> None:
         if line.event is LogEvent.CLIENT_CONNECTED and line.pid:
-            self._clients.connected(line.pid)
+            if not self._daemon.is_own(line.pid):
+                self._clients.connected(line.pid)
             return
         self._read = faults.read_on(self._read, line)
         if self._read.of_fault and self._heard_s is None:
-            self._heard_s = processes.boot_time_s()
+            self._heard_s = clock.boot_s()
 
     async def look(self, graces: Graces) -> None:
         """After each proper answer of the daemon: what faults there are, whom to end for them."""
@@ -91,16 +93,16 @@ class DomainFaults:
         if self._must_list(graces, in_fault=in_fault):
             listed = await self._listed(graces)
         self._note(listed, in_fault=in_fault)
-        if self._signs and processes.boot_time_s() >= self._signs.noticed_s + faults.LATE_S:
+        if self._signs and clock.boot_s() >= self._signs.noticed_s + faults.LATE_S:
             self._settle()
         if in_fault:
-            self._end(faults.to_end(self.all, listed, time.time(), graces))
+            self._end(faults.to_end(self.all, listed, clock.boot_s(), graces))
         elif open_faults := faults.unhealed(self.all):
             self._heal()
-            self._log.info("fault healed", after_s=round(time.time() - open_faults[0].at, 2))
+            self._log.info("fault healed", after_s=round(clock.boot_s() - open_faults[0].at_s, 2))
 
     def _heal(self) -> None:
-        self.all = faults.healed(self.all, time.time())
+        self.all = faults.healed(self.all, clock.wall_s())
 
     def _follow_servers(self) -> None:
         if self._servers and self._servers != self._daemon.servers:
@@ -113,13 +115,13 @@ class DomainFaults:
         if not self._asked or self._clients.list_due_s == 0 or self._read.of_fault:
             return True
         open_faults = faults.unhealed(self.all)
-        lingers = faults.to_end(open_faults, None, time.time(), graces)
+        lingers = faults.to_end(open_faults, None, clock.boot_s(), graces)
         return in_fault and bool(lingers or not open_faults)
 
     async def _listed(self, graces: Graces) -> dict[int, FaultHit | None]:
         """By pid, whom its servers list, None for who is gone since; nobody without an answer."""
         pipe = self._daemon.pipe(graces.command_s)
-        asked_s = processes.boot_time_s()
+        asked_s = clock.boot_s()
         try:
             pids = await pipe.clients(self._daemon.servers)
         except (ControlFailed, OSError) as error:
@@ -140,7 +142,7 @@ class DomainFaults:
             return
         if faults.unhealed(self.all) and (self._one_gpu or faults.are_hit(self.all, read.pids)):
             return
-        signs = FaultSigns(heard_s or processes.boot_time_s(), self._clear_s, read.pids)
+        signs = FaultSigns(heard_s or clock.boot_s(), self._clear_s, read.pids)
         if in_fault:
             known = {}
             gone = []
@@ -151,9 +153,7 @@ class DomainFaults:
                 elif not processes.is_ending(who.process):
                     known[pid] = who
             self._begin(replace(signs, listed=known), gone)
-        elif read.of_fault and self._has_vanished(
-            over := replace(signs, over_s=processes.boot_time_s())
-        ):
+        elif read.of_fault and self._has_vanished(over := replace(signs, over_s=clock.boot_s())):
             self._begin(over)
         else:
             self._clear_s = self._daemon.asked_s
@@ -170,7 +170,7 @@ class DomainFaults:
         deaths = faults.near(self._clients.deaths, signs, self.all)
         hit = faults.hit_by(signs, deaths, one_gpu=self._one_gpu)
         self._signs = signs
-        fault = Fault(time.time(), hit, tuple(unidentified), causes=None)
+        fault = Fault(clock.wall_s(), hit, tuple(unidentified), causes=None, at_s=clock.boot_s())
         self.all = faults.noted(self.all, fault)
         self.total += 1
         named = [f"{one.process}: {one.command}" for one in hit]
@@ -206,7 +206,7 @@ class DomainFaults:
                 continue
             if signalled:
                 self._ended_at = time.monotonic()
-                self.all = faults.ended(self.all, hit.process, time.time())
+                self.all = faults.ended(self.all, hit.process, clock.wall_s())
                 why = "a fault has ended its work, and its server admits no client until it is gone"
                 who = {"pid": hit.process.pid, "command": hit.command, "pod": hit.pod}
                 self._log.warning("client ended", **who, reason=why)
@@ -217,15 +217,15 @@ class DomainFaults:
 
     def why_stuck(self, graces: Graces) -> str:
         """Why only another daemon can help; empty where this one may heal yet."""
-        return faults.why_stuck(self.all, time.time(), graces)
+        return faults.why_stuck(self.all, clock.boot_s(), graces)
 
     def look_again_s(self, graces: Graces) -> float | None:
         """Seconds until the next look is worth it; None where nothing is waited for."""
         waits = [self._clients.list_due_s]
         if self._signs:
-            waits.append(max(0.0, self._signs.noticed_s + faults.LATE_S - processes.boot_time_s()))
+            waits.append(max(0.0, self._signs.noticed_s + faults.LATE_S - clock.boot_s()))
         if faults.unhealed(self.all):
-            due_s = faults.next_due_s(self.all, time.time(), graces)
+            due_s = faults.next_due_s(self.all, clock.boot_s(), graces)
             if time.monotonic() - self._ended_at < graces.command_s:
                 due_s = _SOON_S
             waits.append(due_s)

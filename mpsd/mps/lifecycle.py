@@ -18,7 +18,7 @@ from mpsd.mps.faults import DomainFaults
 from mpsd.mps.records import KeptRecord
 from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules.control_protocol import ControlFailed
-from mpsd.platform import processes, records
+from mpsd.platform import clock, processes, records
 from mpsd.platform.event_loop import until
 from mpsd.platform.logs import Logger
 from mpsd.platform.nvml import NvmlFailed
@@ -58,7 +58,7 @@ class DomainRestarts:
             self._faults.take_over(
                 old.faults, old.faults_total, same_daemon=adopted and identity == recorded
             )
-            kept = ("restarts_total", "started_at", "compute_modes", "served")
+            kept = ("restarts_total", "started_s", "compute_modes", "served", "health")
             fields = {name: getattr(old, name) for name in kept}
             self._kept.change(**fields, **self._faults.as_recorded)
             self._daemon.canary.result = old.canary
@@ -84,7 +84,7 @@ class DomainRestarts:
             self._kept.change(reason=reason)
             self._log.warning("not started", reason=reason)
             return False
-        self._kept.change(daemon=self._daemon.identity, started_at=time.time())
+        self._kept.change(daemon=self._daemon.identity, started_s=clock.boot_s())
         return True
 
     def count_end(self, policy: Restarts) -> str:
@@ -97,7 +97,7 @@ class DomainRestarts:
             self._kept.change(daemon=None)
             return ""
         restarts = record.restarts
-        if time.time() - record.started_at > policy.stable_after_s:
+        if clock.boot_s() - record.started_s > policy.stable_after_s:
             restarts = 0
         delay_s = restart_delay_s(restarts, policy)
         self._start_at = time.monotonic() + delay_s
@@ -110,7 +110,7 @@ class DomainRestarts:
 
     def kill_after(self, limit_s: float, why: str) -> None:
         """Ends a daemon that has been in this state too long; its death starts the next one."""
-        if time.time() - self._kept.now.since >= limit_s:
+        if clock.boot_s() - self._kept.since_s >= limit_s:
             self.kill(f"{why}: {self._daemon.trouble}")
 
     def kill(self, why: str) -> None:

@@ -14,7 +14,7 @@ from mpsd.model.domain import ENDED, Domain, DomainKind, Groups, State, domains,
 from mpsd.model.grants import Gpu
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord
 from mpsd.model.policy import Policy
-from mpsd.platform import processes, records
+from mpsd.platform import clock, processes, records
 from mpsd.platform.logs import Logger
 from mpsd.platform.processes import ProcessSet
 from mpsd.platform.run_directory import DomainFolder
@@ -95,12 +95,17 @@ class DomainRecords:
         self._files: dict[Path, RecordFile[DomainRecord]] = {}
         self._noticed: tuple[object, ...] = ()
         self._records: list[DomainRecord] = []
+        self._gpus: dict[Path, tuple[str, ...]] = {}  # by record, when it was read last
         self._daemons = ProcessSet()
 
-    @property
-    def unreadable(self) -> bool:
-        """Whether the last `read` left out an unreadable record, whose daemon nobody knows."""
-        return any(one.is_unreadable for one in self._files.values())
+    def doubtful(self, everywhere: Collection[str]) -> set[str]:
+        """The GPUs whose records the last `read` left out as unreadable, so that nobody knows their
+        daemons: as they were read before, else all of `everywhere`."""
+        found = set[str]()
+        for path, file in self._files.items():
+            if file.is_unreadable:
+                found.update(self._gpus.get(path, everywhere))
+        return found
 
     def changed(self) -> bool:
         """Whether a file has come, gone or changed, or a daemon died, since the last call."""
@@ -122,11 +127,12 @@ class DomainRecords:
         self._list()
         self._records = []
         pids = set()
-        for file in self._files.values():
+        for path, file in self._files.items():
             record = file.read()
             if record is None or record.version != RECORD_VERSION:
                 continue
             self._records.append(record)
+            self._gpus[path] = record.gpus
             if record.daemon:
                 pids.add(record.daemon.pid)
                 self._daemons.add(record.daemon)
@@ -187,18 +193,20 @@ class KeptRecord:
         self._log = log
         self._unwritten = ""  # why it is not on disk as it is now; empty where it is
         self._written: tuple[int, ...] = ()  # the file as it was written last
+        # when its state began, in seconds of CLOCK_BOOTTIME
+        self.since_s = clock.boot_s()
         self.now = DomainRecord(
             version=RECORD_VERSION,
             domain=domain.name,
             gpus=domain.gpus,
             state=State.DOWN,
-            since=time.time(),
+            since=clock.wall_s(),
             reason="",
             daemon=None,
             servers=(),
             restarts=0,
             restarts_total=0,
-            started_at=0.0,
+            started_s=0.0,
             compute_modes={},
             boot_id=processes.boot_id(),
             written_by=mpsd.__version__,
@@ -223,6 +231,8 @@ class KeptRecord:
         with suppress(OSError):  # then it is written anew
             if changed == self.now and not before and _stamp(self._path) == self._written:
                 return
+        if changed.state is not self.now.state:
+            self.since_s = clock.boot_s()
         self.now = changed
         self._unwritten = ""
         try:

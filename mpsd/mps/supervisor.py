@@ -6,7 +6,8 @@ import contextlib
 import time
 from collections.abc import Callable, Collection
 
-from mpsd.model.domain import SERVING, DaemonView, Domain, State, next_state
+from mpsd.model.domain import DRAINS, SERVING, DaemonView, Domain, State, because, next_state
+from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
 from mpsd.model.problem import program_of
@@ -15,13 +16,15 @@ from mpsd.mps.compute_modes import ComputeModes
 from mpsd.mps.daemon import DaemonPlace, DomainDaemon
 from mpsd.mps.drain import DomainDrain
 from mpsd.mps.faults import DomainFaults
+from mpsd.mps.health import DomainHealth
 from mpsd.mps.lifecycle import DomainRestarts, DomainSettling
 from mpsd.mps.records import KeptRecord
 from mpsd.mps.rules.faults import ClientDeath
-from mpsd.platform import processes, records
+from mpsd.mps.rules.health import HealthRules
+from mpsd.platform import clock, processes, records
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
-from mpsd.platform.nvml import Nvml, NvmlFailed
+from mpsd.platform.nvml import EXCLUSIVE_PROCESS, Nvml, NvmlFailed
 from mpsd.platform.run_directory import ENDS
 
 # Seconds between two probes that nothing asked for: a death or a line in the log does.
@@ -34,6 +37,7 @@ _PROBE_S = {
 }
 _STOPPING_PROBE_S = 0.2  # while mpsd itself ends, and waits for the last program
 _LOOK_S = 0.25
+_CONTEXT_S = 5.0  # between two contexts of mpsd's own because programs may get none
 _TRY_S = 5.0  # between two starts of a server while another process has the GPU exclusively
 _TROUBLED = {State.DOWN, State.WEDGED, State.FAULT, State.REFUSED}
 
@@ -42,7 +46,12 @@ class DomainSupervisor:
     """One domain, from the start or adoption of its daemon to its stop."""
 
     def __init__(
-        self, domain: Domain, place: DaemonPlace, nvml: Nvml, policy: Callable[[], Policy]
+        self,
+        domain: Domain,
+        place: DaemonPlace,
+        nvml: Nvml,
+        facts: GpuFacts,
+        policy: Callable[[], Policy],
     ) -> None:
         place.folder.make()
         self._place = place
@@ -59,12 +68,21 @@ class DomainSupervisor:
         one_gpu = len(domain.gpus) == 1
         end_records = place.folder.path.parent / ENDS
         self._faults = DomainFaults(
-            self._daemon, self._log, self._last_client_ended, end_records, one_gpu=one_gpu
+            self._daemon,
+            self._log,
+            self._last_client_ended,
+            self._try_context,
+            end_records,
+            one_gpu=one_gpu,
         )
         self._restarts = DomainRestarts(
             self._kept, self._daemon, self._faults, self._modes, self._log
         )
-        self._probe_at = self._try_at = 0.0
+        self._health = DomainHealth(
+            place.canary.gpus, nvml, lambda: HealthRules(facts, policy().health), self._log
+        )
+        self._daemon.first_context.on_outcome = self._health.context_ended
+        self._probe_at = self._try_at = self._context_at = 0.0
         self._taken_over = self._ends_foreign = False
         self._why = ""  # the reason of the state, restored once a passing trouble is over
 
@@ -86,6 +104,7 @@ class DomainSupervisor:
     async def _step(self) -> None:
         if not self._taken_over:
             self._restarts.take_over(self._policy())
+            self._health.take_over(self.record.health)
             self._taken_over = True
         seen = await self._look()
         state = next_state(self.record.state, seen)
@@ -94,6 +113,7 @@ class DomainSupervisor:
         if state is not self.record.state or ended_unseen:
             self._enter(state, seen)
         else:
+            self._follow_reason(state, seen)
             await self._act()
             await self._pause()
 
@@ -110,6 +130,15 @@ class DomainSupervisor:
         """Drains, and starts no daemon: its GPUs are of other domains. Empty: it serves again."""
         if reason != self._drain.leaving:
             self._drain.leaving = reason
+            self._probe_at = 0.0
+            self.wake()
+
+    def follow_trouble(self, why: str) -> None:
+        """Admits no programs while one of its GPUs is in trouble. Empty: it serves again."""
+        if why != self._drain.trouble:
+            self._drain.trouble = why
+            if not why and self._daemon.alive and not self._daemon.foreign:
+                self._modes.try_to_follow(self._policy())  # a reset GPU has forgotten its own
             self._probe_at = 0.0
             self.wake()
 
@@ -164,10 +193,10 @@ class DomainSupervisor:
         state = self.record.state
         daemon = self._daemon
         graces = self._policy().graces
+        self._look_at_health()
         obstacle = ""
         if state in {State.DOWN, State.STARTING, State.REFUSED}:
             obstacle = self._obstacle(self._policy())
-        self._kept.change(canary=daemon.canary.result)
         self._drain.look()
         if daemon.read_log():
             self._probe_at = 0.0
@@ -195,9 +224,21 @@ class DomainSupervisor:
             server=daemon.server,
             no_server=daemon.no_server,
             clients=daemon.clients,
-            granted=self._drain.asked and self._drain.granted,
+            granted=self._drain.waits_for_grants and self._drain.granted,
             drain_asked=self._drain.asked,
         )
+
+    def _look_at_health(self) -> None:
+        """A sick GPU is drained, and well again once a canary has passed that began after."""
+        canary = self._daemon.canary
+        if self._health.look():
+            canary.forget()
+        elif canary.has_passed and self._health.reason:
+            self._health.canary_passed()
+        if self._health.reason != self._drain.sick:
+            self._drain.sick = self._health.reason
+            self._probe_at = 0.0
+        self._kept.change(canary=canary.result, health=self._health.as_recorded)
 
     def _probe_pause_s(self) -> float:
         if self._daemon.unanswered:
@@ -213,14 +254,11 @@ class DomainSupervisor:
 
     def _obstacle(self, policy: Policy) -> str:
         """Why no daemon of ours can serve here, with the remedy; empty where one can."""
+        if self._drain.trouble:
+            return self._drain.trouble
         if not control_daemon.program_found(self._place.environment):
             return "nvidia-cuda-mps-control is not on PATH; install the driver's compute utilities"
         try:
-            for uuid in self.record.gpus:
-                if self._nvml.mig_enabled(uuid):
-                    remedy = "create one (nvidia-smi mig -cgi PROFILE -C), or switch MIG off"
-                    why = f"MIG is on for {uuid}, which has no instance yet"
-                    return f"{why}; {remedy} (nvidia-smi -mig 0)"
             if why := self._daemon.canary.why_no_caps(policy):
                 return why
             unreliable = self._daemon.canary.obstacle(policy)
@@ -231,13 +269,15 @@ class DomainSupervisor:
             return f"{whose} listens in {self._folder.pipe} for other GPUs; stop it (quit)"
         if not self._daemon.alive:
             return ""
+        if self._drain.sick and not self._daemon.adopted and not self._daemon.canary.is_awaited:
+            return because(self._drain.sick, unreliable)
         return unreliable
 
     def _usurper(self) -> str:
         """Why no server can start beside the process that has a GPU exclusively, or empty."""
         with contextlib.suppress(NvmlFailed):
             for uuid in self.record.gpus:
-                if self._nvml.compute_mode(uuid) != self._nvml.exclusive_process:
+                if self._nvml.compute_mode(uuid) != EXCLUSIVE_PROCESS:
                     continue
                 for pid in self._beside_mps(uuid):
                     # The program alone: the whole cluster reads it, and arguments may be secret.
@@ -273,11 +313,23 @@ class DomainSupervisor:
         self._probe_at = 0.0
         self._why = reason
         served = self.record.served or state is State.READY
-        self._kept.change(state=state, since=time.time(), reason=reason, served=served)
+        self._kept.change(state=state, since=clock.wall_s(), reason=reason, served=served)
         log = self._log.info
         if state in _TROUBLED:
             log = self._log.warning
         log("state", state=state.value, reason=reason)
+
+    def _follow_reason(self, state: State, seen: DaemonView) -> None:
+        """One thing may prevent it from serving after another."""
+        reason = self._why
+        if state is State.REFUSED:
+            reason = seen.obstacle
+        elif state in DRAINS and self._drain.asked:
+            reason = self._drain.reason
+        if reason != self._why:
+            self._why = reason
+            self._kept.change(reason=reason)
+            self._log.info("state", state=state.value, reason=reason)
 
     def _last_client_ended(self, death: ClientDeath) -> None:
         """Has mpsd make a context before others may, unless it ended well."""
@@ -288,15 +340,26 @@ class DomainSupervisor:
             self._hold_back()
         self.wake()
 
+    def _try_context(self) -> None:
+        """A program that connected is gone before it was listed, as one that gets no context: mpsd
+        makes one of its own, now and then, which holds nobody back."""
+        now = time.monotonic()
+        if self.record.state in SERVING and now >= self._context_at:
+            self._context_at = now + _CONTEXT_S
+            self._begin_context()
+
     def _hold_back(self) -> None:
         gate.remove(self._folder)
         if not self._daemon.first_context.is_begun:
-            graces = self._policy().graces
-            daemon = self._daemon
-            self._kept.change(held_until=time.time() + graces.start_s)
-            daemon.first_context.begin(
-                daemon.pipe(graces.command_s), daemon.servers, graces.start_s
-            )
+            self._kept.change(held_until_s=clock.boot_s() + self._policy().graces.start_s)
+        self._begin_context()
+
+    def _begin_context(self) -> None:
+        graces = self._policy().graces
+        daemon = self._daemon
+        if not daemon.first_context.is_begun:
+            pipe = daemon.pipe(graces.command_s)
+            daemon.first_context.begin(pipe, daemon.servers, graces.start_s)
 
     def _set_gate(self, state: State) -> None:
         """Before the record says so. While starting it stays: clients of an adopted daemon go on.
@@ -318,18 +381,23 @@ class DomainSupervisor:
             gate.remove(self._folder)
             if self._restarts.start(policy):
                 self.wake()
+        elif state is State.REFUSED and not self._daemon.alive:
+            self._restarts.count_end(policy.restarts)
         elif state is State.STARTING and not self._daemon.settled:
             await self._settle()
         elif state is State.REFUSED and self._daemon.alive and not self._daemon.foreign:
-            await self._settling.try_canary_again(policy)
+            if not self._drain.trouble:
+                await self._settling.try_canary_again(policy)
         elif state is State.WEDGED:
             self._restarts.kill_after(graces.wedged_limit_s, "it did not answer for too long")
+        elif state is State.DRAINED and self._drain.is_for_sickness:
+            self._restarts.kill("a canary on a new one is to show whether its GPU is well")
         elif why := self._faults.why_stuck(graces):
             self._restarts.kill(why)
         else:
             self._set_gate(state)
-        if self.record.held_until and not self._daemon.first_context.is_awaited:
-            self._kept.change(held_until=0.0)
+        if self.record.held_until_s and not self._daemon.first_context.is_awaited:
+            self._kept.change(held_until_s=0.0)
 
     async def _settle(self) -> None:
         policy = self._policy()

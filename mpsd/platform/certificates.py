@@ -19,7 +19,7 @@ from mpsd.platform.rules.certificates import Authority, Serving, Validity
 # what cert-manager makes
 _PrivateKey = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey
 
-_SKEW = timedelta(hours=1)  # for clocks that are behind ours
+_SKEW = timedelta(days=3)  # for clocks that are behind ours
 _LONGEST_COMMON_NAME = 64
 _OTHER_USES = ["content_commitment", "key_encipherment", "data_encipherment", "key_agreement"]
 _OTHER_USES += ["encipher_only", "decipher_only"]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import mpsd
 from mpsd.platform.console import ExitCode, Format, ending, extra_needed
-from mpsd.platform.imports import starting
+from mpsd.platform.imports import find_all, starting
 from mpsd.platform.settings import LIMITS_DIRECTORY, RUN_DIRECTORY, SIMULATE, Setting
 
 Command = Callable[..., None]
@@ -203,7 +203,8 @@ def run_command(program: str, command: Command, words: Sequence[str]) -> None:
 
 
 class Verb(NamedTuple):
-    """module: has a function of this name."""
+    """module: has a function of this name, and may have LATER: modules of other projects that a
+    process that lasts imports when it needs them, and that must be there before it begins."""
 
     name: str
     module: str
@@ -233,6 +234,7 @@ class Program:
         verb = self.verbs[name]
         with extra_needed(f"{self.name} {name}", verb.extra or self.extra), starting():
             module = import_module(verb.module)
+            find_all(getattr(module, "LATER", ()))
         command: Command = getattr(module, name)
         return command
 

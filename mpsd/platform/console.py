@@ -113,8 +113,8 @@ def extra_needed(command: str, extra: str) -> Iterator[None]:
         if error.name is None or error.name.startswith("mpsd"):
             raise
         remedy = f"pip install '.[{extra}]' in a checkout of mpsd"
-        complaints().print(f"{command} needs the module {error.name}: {remedy}")
-        sys.exit(ExitCode.MISUSE)
+        sys.stderr.write(f"{command} needs the module {error.name}: {remedy}\n")
+        sys.exit(ExitCode.NO)
 
 
 @contextmanager

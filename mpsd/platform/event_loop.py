@@ -6,27 +6,15 @@ import errno
 import gc
 import os
 import signal
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from mpsd.model.identity import ProcessIdentity
-from mpsd.platform import processes
+from mpsd.platform import life, processes
 from mpsd.platform.logs import Logger
-
-
-def run(main: Coroutine[Any, Any, int]) -> int:
-    """Children are awaited by pidfd, which costs no thread each."""
-    processes.raise_file_limit()
-    with asyncio.Runner() as runner:
-        if sys.version_info < (3, 12):
-            watcher = asyncio.PidfdChildWatcher()
-            watcher.attach_loop(runner.get_loop())
-            asyncio.set_child_watcher(watcher)
-        return runner.run(main)
 
 
 def expect_long_life() -> None:
@@ -41,17 +29,22 @@ class Stop(asyncio.Event):
     """Set by the first SIGINT or SIGTERM, whose name is then in `signal`."""
 
     signal = ""
+    hurried = False
 
 
 def until_signalled(again: Callable[[], None]) -> Stop:
-    """`again` is called at each signal after the first."""
+    """`again` is called at the second signal. The third ends the process at once."""
     stop = Stop()
 
     def signalled(signum: signal.Signals) -> None:
-        if stop.is_set():
-            return again()
-        stop.signal = signum.name
-        return stop.set()
+        if not stop.is_set():
+            stop.signal = signum.name
+            stop.set()
+        elif not stop.hurried:
+            stop.hurried = True
+            again()
+        else:
+            life.give_up(f"ended by a third {signum.name}")
 
     for signum in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(signum, signalled, signum)
@@ -62,6 +55,7 @@ async def until_one_ends(tasks: Collection[asyncio.Task[Any]]) -> None:
     """Waits for the first to end, and raises its error."""
     done, _going_on = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
+        life.notice(task)
         task.result()
 
 

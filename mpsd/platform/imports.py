@@ -4,8 +4,9 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 
 # 128 and SIGINT, as shells say of what Ctrl-C ended
 INTERRUPTED = 130
@@ -35,6 +36,13 @@ def starting() -> Iterator[None]:
             yield
     except KeyboardInterrupt:
         os._exit(INTERRUPTED)
+
+
+def find_all(modules: Iterable[str]) -> None:
+    """ModuleNotFoundError for one that is not installed. None is loaded."""
+    for name in modules:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 @contextmanager

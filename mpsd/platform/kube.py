@@ -16,6 +16,8 @@ from msgspec.json import encode
 
 from mpsd.model.fields import as_mapping
 from mpsd.model.mpsnode import API
+from mpsd.model.times import clocks_apart, http_seconds, stamp
+from mpsd.platform import clock
 
 Object = dict[str, Any]
 Fields = TypeVar("Fields")
@@ -153,23 +155,38 @@ class Access:
                 preload_content=not streaming,
             )
         except UNREACHED as error:
-            raise Unavailable(f"{ask}: the Kubernetes API does not answer: {error}") from None
+            why = f"{error}{_own_clock(error)}"
+            raise Unavailable(f"{ask}: the Kubernetes API does not answer: {why}") from None
+
+
+_OF_ANOTHER_TIME = ("certificate is not yet valid", "certificate has expired")  # OpenSSL's words
+
+
+def _own_clock(error: Exception) -> str:
+    """The time here, where a certificate is refused for it: that may be what is wrong."""
+    if any(words in str(error) for words in _OF_ANOTHER_TIME):
+        return f"; the clock of this machine says {stamp(clock.wall_s())}: see that it is right"
+    return ""
 
 
 def _read_answer(ask: Ask, response: urllib3.BaseHTTPResponse, kind: Any = object) -> Object:
     """The object in an answer, or what a refusal is called. kind: as for `decoded`."""
     if not 200 <= response.status < 300:
-        raise refusal(ask, response.status, decoded(response.data))
+        date = str(response.headers.get("Date", ""))
+        raise refusal(ask, response.status, decoded(response.data), date)
     answer = decoded(response.data, kind)
     if isinstance(answer, dict):
         return answer
     raise Unavailable(f"{ask}: the answer is not a JSON object")
 
 
-def refusal(ask: Ask, status: int, answer: object) -> KubeError:
-    """answer: the Status object, if one came."""
+def refusal(ask: Ask, status: int, answer: object, date: str = "") -> KubeError:
+    """answer: the Status object, if one came. date: the API server's clock, as HTTP writes it."""
     why = as_mapping(answer).get("message", "")
     if status == 401:
+        theirs = http_seconds(date)
+        if theirs is not None and (apart := clocks_apart(theirs, clock.wall_s())):
+            why += f"; its clock says {stamp(theirs)}{apart}"
         return Forbidden(f"the API server does not know mpsd's credentials: {why}")
     said = f"{ask}: {why or f'HTTP {status}'}"
     if status == 403 and why.startswith("admission webhook "):
@@ -235,10 +252,22 @@ class Kube:
         self._threads = ThreadPoolExecutor(_CALLS_AT_ONCE, "kube")
         self._eviction = _EVICTIONS[0]
         self.heard_at = time.monotonic()  # when anything came last, in a call or in a watch
+        # the Date of the last answer, and when it came, by CLOCK_BOOTTIME
+        self._date = ("", 0.0)
 
     @property
     def silent_s(self) -> float:
         return time.monotonic() - self.heard_at
+
+    @property
+    def now(self) -> float:
+        """Seconds since 1970 by the API server's clock, as of its last answer; by ours where that
+        says none."""
+        date, came_s = self._date
+        told = http_seconds(date)
+        if told is None:
+            return clock.wall_s()
+        return told + clock.boot_s() - came_s
 
     async def get(
         self, resource: Resource, name: str, namespace: str = "", deadline_s: float | None = None
@@ -394,6 +423,7 @@ class Kube:
                 raise Unavailable(f"{ask}: {error}") from None
             answer = await sent
         self.heard_at = time.monotonic()
+        self._date = (str(answer.headers.get("Date", "")), clock.boot_s())
         return answer
 
 

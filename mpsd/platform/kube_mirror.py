@@ -18,6 +18,7 @@ import msgspec
 import urllib3
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
+from mpsd.platform import clock, life
 from mpsd.platform.kube import (
     UNREACHED,
     Ask,
@@ -162,7 +163,8 @@ class _Watch:
             self._ask, self._kube.deadline_s, streaming=True
         )
         if answer.status != 200:
-            raise refusal(self._ask, answer.status, decoded(answer.data))
+            date = str(answer.headers.get("Date", ""))
+            raise refusal(self._ask, answer.status, decoded(answer.data), date)
         # None where the whole answer has come already
         if socket := getattr(answer.connection, "sock", None):
             socket.settimeout(self._silence_s)
@@ -248,8 +250,9 @@ class Mirror(Generic[T]):
         self.plural = selection.resource.plural
         self._log = logger(watched=self.plural)
         self.synced = False
-        self.out_of_sync_since: float | None = time.time()
-        # None while it is in sync
+        # seconds since 1970, for people; None while it is in sync
+        self.out_of_sync_since: float | None = clock.wall_s()
+        self._in_sync_at = time.monotonic()  # last
         self.trouble: KubeError | None = None
 
     def objects(self) -> tuple[T, ...]:
@@ -257,6 +260,13 @@ class Mirror(Generic[T]):
         if self._in_order is None:
             self._in_order = tuple(self._objects[name] for name in sorted(self._objects))
         return self._in_order
+
+    @property
+    def out_of_sync_s(self) -> float:
+        """For how long it has been out of sync; 0 while it is in sync."""
+        if self.out_of_sync_since is None:
+            return 0.0
+        return time.monotonic() - self._in_sync_at
 
     async def run(self) -> None:
         while True:
@@ -347,10 +357,12 @@ class Mirror(Generic[T]):
         self.trouble = why
         if self.out_of_sync_since is not None and attempt.attempt_number > 1:
             return
-        since = time.time()
-        if self._kube.silent_s >= _QUIET_S:
-            since -= self._kube.silent_s
-        self.out_of_sync_since = self.out_of_sync_since or since
+        if self.out_of_sync_since is None:
+            ago_s = self._kube.silent_s
+            if ago_s < _QUIET_S:
+                ago_s = 0.0
+            self.out_of_sync_since = clock.wall_s() - ago_s
+            self._in_sync_at = time.monotonic() - ago_s
         self._log.warning("out of sync", reason=str(why))
 
 
@@ -364,7 +376,7 @@ def _name(found: Any) -> tuple[str, str]:
 @asynccontextmanager
 async def following(*mirrors: Mirror[Any]) -> AsyncIterator[None]:
     """The mirrors run meanwhile."""
-    tasks = [asyncio.create_task(mirror.run()) for mirror in mirrors]
+    tasks = [life.background(mirror.run()) for mirror in mirrors]
     try:
         yield
     finally:

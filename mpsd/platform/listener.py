@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from mpsd.platform import life
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import Logger, logger
 from mpsd.platform.processes import is_shortage
@@ -169,7 +170,7 @@ class Listener:
                 return
             found.setblocking(False)
             if self._has_place(found, address):
-                task = loop.create_task(self._take(found))
+                task = life.background(self._take(found))
                 self._handshakes.add(task)
                 task.add_done_callback(self._handshakes.discard)
             else:

@@ -16,8 +16,10 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
+
+from mpsd.model.times import utc
+from mpsd.platform import clock
 
 # of a logger and a call, then `event`, `level` and `timestamp`
 Line = Mapping[str, object]
@@ -132,7 +134,7 @@ def _shown(value: str) -> str:
 
 
 def _now() -> str:
-    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    return utc(clock.wall_s()).isoformat().replace("+00:00", "Z")
 
 
 class LogQueue:

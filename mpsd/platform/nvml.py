@@ -5,13 +5,14 @@ import re
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
-from fractions import Fraction
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar, cast
 
-from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.grants import Gpu, MigInstance, is_instance
+from mpsd.model.gpu_health import GpuHealth
+from mpsd.model.grants import is_instance
+from mpsd.model.seen_gpus import SeenGpu, SeenInstance
+from mpsd.platform.nvml_health import NOT_SUPPORTED, HealthReader
 
 # Pid and bytes of each process; None where NVML knows the process and not its memory.
 Uses = tuple[tuple[int, int | None], ...]
@@ -19,84 +20,157 @@ Uses = tuple[tuple[int, int | None], ...]
 _PROFILE = re.compile(r"(?:[0-9]c\.)?[0-9]g\.[0-9]+gb[+.a-z-]*", re.ASCII)
 
 
+# nvmlReturn_t of nvml.h
+_NOT_FOUND = 6
+_FUNCTION_NOT_FOUND = 13
+_GPU_IS_LOST = 15
+_MISMATCH = 18  # NVML_ERROR_LIB_RM_VERSION_MISMATCH
+
+
 class NvmlFailed(Exception):
-    """The message names the call, and the remedy where one is known."""
+    """The message names the call, and the remedy where one is known. code: NVML's; None where it
+    has given none."""
+
+    def __init__(self, message: str, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether NVML itself says that the GPU is lost."""
+        return self.code == _GPU_IS_LOST
+
+
+EXCLUSIVE_PROCESS = 3  # NVML_COMPUTEMODE_EXCLUSIVE_PROCESS of nvml.h
+# seconds for an answer: to what is asked at each look of the watchdog, and to everything else
+LOOK_S = 0.1
+CALL_S = 1.0
+OPEN_S = 5.0  # with the first call, in which a driver without persistence mode starts a GPU
+
+
+class Readers(Protocol):
+    """As of `nvml_readers.GpuReaders`."""
+
+    @property
+    def spent_s(self) -> float: ...
+    def ask(self, uuid: str, method: str, *arguments: object, within_s: float) -> Any: ...
+    def ask_any(self, method: str, *arguments: object, within_s: float) -> Any: ...
+    def look_at(self, ordinal: int, *, first_within_s: float, within_s: float) -> SeenGpu: ...
+    def close(self) -> None: ...
+
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def _of_gpu(within_s: float) -> Callable[[Method], Method]:
+    """Its GPU's reader is asked instead, where there are readers."""
+
+    def by_reader(method: Method) -> Method:
+        @wraps(method)
+        def asked(nvml: "Nvml", uuid: str, *arguments: Any) -> Any:
+            if nvml.readers is None:
+                return method(nvml, uuid, *arguments)
+            return nvml.readers.ask(uuid, method.__name__, *arguments, within_s=within_s)
+
+        return cast("Method", asked)
+
+    return by_reader
+
+
+def _of_machine(within_s: float) -> Callable[[Method], Method]:
+    """Any reader that answers is asked instead."""
+
+    def by_reader(method: Method) -> Method:
+        @wraps(method)
+        def asked(nvml: "Nvml", *arguments: Any) -> Any:
+            if nvml.readers is None:
+                return method(nvml, *arguments)
+            return nvml.readers.ask_any(method.__name__, *arguments, within_s=within_s)
+
+        return cast("Method", asked)
+
+    return by_reader
+
+
+class NvmlLate(NvmlFailed):
+    """It has not answered in time; it may yet."""
 
 
 class Nvml:
-    """library: pynvml, or the simulator's object with its functions."""
+    """library: pynvml, or the simulator's object with its functions; None where readers call it."""
 
-    def __init__(self, library: Any, sysfs: Path = Path("/sys")) -> None:
+    def __init__(
+        self, library: Any, sysfs: Path = Path("/sys"), readers: Readers | None = None
+    ) -> None:
         self._library = library
+        self.readers = readers
         self._sysfs = sysfs
         self._handles: dict[str, Any] = {}
-        self._wholes: dict[int, str] = {}  # the UUID of each GPU, by ordinal
-        self.spent_s = 0.0  # of this process's processor time, in its calls so far
+        self._health = HealthReader(library, self._ask_or)
+        self._spent_s = 0.0
+
+    @property
+    def spent_s(self) -> float:
+        """Processor time in NVML's calls so far, or of the readers."""
+        return self._spent_s if self.readers is None else self.readers.spent_s
 
     def open(self) -> None:
+        if self.readers is not None:
+            self.count()  # a reader opens it with its first question
+            return
         try:
             self._ask("nvmlInit")
         except NvmlFailed as error:
             remedy = "no NVIDIA driver answers here; install one, or try mpsd up --simulate H200x2"
-            raise NvmlFailed(f"{error}; {remedy}") from None
+            if error.code == _MISMATCH:
+                remedy = (
+                    "the driver's library and its kernel module are of two versions; reboot, or"
+                    " reload the module"
+                )
+            raise NvmlFailed(f"{error}; {remedy}", error.code) from None
 
     def close(self) -> None:
-        self._ask("nvmlShutdown")
+        self._health.forget()
+        if self.readers is None:
+            self._ask("nvmlShutdown")
+        else:
+            self.readers.close()
 
+    @_of_machine(CALL_S)
     def driver(self) -> str:
         return _text(self._ask("nvmlSystemGetDriverVersion"))
 
+    @_of_machine(CALL_S)
     def cuda(self) -> str:
         """The newest CUDA that the driver takes, such as 13.0."""
         version = int(self._ask("nvmlSystemGetCudaDriverVersion_v2"))
         return f"{version // 1000}.{version % 1000 // 10}"
 
-    def gpus(self, facts: GpuFacts) -> tuple[Gpu, ...]:
-        """Every GPU, by ordinal; in place of one with MIG instances these. NvmlFailed, also for a
-        compute capability that the facts do not list."""
-        found: list[Gpu] = []
-        for ordinal in range(self.count()):
-            found += self._gpus_at(ordinal, facts)
-        return tuple(found)
+    def at(self, ordinal: int) -> SeenGpu:
+        """What NVML says of the GPU with this ordinal, asked for anew. NvmlFailed."""
+        if self.readers is None:
+            return self._at(ordinal)
+        return self.readers.look_at(ordinal, first_within_s=OPEN_S, within_s=CALL_S)
 
-    def _gpus_at(self, ordinal: int, facts: GpuFacts) -> Iterator[Gpu]:
-        uuid, name, number = self.found(ordinal)
-        handle = self._handles[uuid]
-        capability = facts.capability(number)
-        if capability is None:
-            raise NvmlFailed(
-                f"GPU {ordinal} ({name}) has compute capability {number}, which limits/gpus.yaml"
-                " does not list; add a row for it under capabilities"
-            )
+    def _at(self, ordinal: int) -> SeenGpu:
+        handle = self._ask("nvmlDeviceGetHandleByIndex", ordinal)
+        uuid, name = self._names(handle)
+        self._handles[uuid] = handle
+        major, minor = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
         pci_bus = self._pci_bus(handle)
-        bare = Gpu(uuid, ordinal, name, 0, 0, capability, pci_bus, self._numa_node(pci_bus))
-        found = [self._instance(bare, part) for part in self._instances(uuid)]
-        if not found:
-            sms = self._cores(uuid) // capability.cores_per_sm
-            yield replace(bare, memory_mib=self._memory_mib(handle), sms=sms)
-        yield from sorted(found, key=lambda gpu: (len(gpu.instance), gpu.instance))
-
-    def _cores(self, uuid: str) -> int:
-        """0 where MIG is on and NVML does not say: without instances such a GPU serves nothing."""
-        try:
-            return int(self._ask("nvmlDeviceGetNumGpuCores", self._handles[uuid]))
-        except NvmlFailed:
-            if self.mig_enabled(uuid):
-                return 0
-            raise
-
-    def uuids(self) -> tuple[str, ...]:
-        """Those of `gpus`, to be asked for before; others once a MIG layout has changed."""
-        found: list[str] = []
-        for ordinal in range(self.count()):
-            whole = self._wholes[ordinal]
-            found += self.instances(whole) or (whole,)
-        return tuple(found)
-
-    def instances(self, uuid: str) -> tuple[str, ...]:
-        """None where MIG is off."""
-        return tuple(
-            _text(self._ask("nvmlDeviceGetUUID", handle)) for handle in self._instances(uuid)
+        mig = self.mig_enabled(uuid)
+        return SeenGpu(
+            ordinal,
+            uuid,
+            name,
+            f"{major}.{minor}",
+            self._memory_mib(handle),
+            self._ask_or(None, NOT_SUPPORTED, "nvmlDeviceGetNumGpuCores", handle),
+            pci_bus,
+            self._numa_node(pci_bus),
+            mig,
+            self._ask("nvmlDeviceGetMaxMigDeviceCount", handle) if mig else 0,
+            tuple([self._instance(part) for part in self._instances(uuid)]),
         )
 
     def _instances(self, uuid: str) -> Iterator[Any]:
@@ -107,11 +181,11 @@ class Nvml:
         whole = self._handle(uuid)
         for index in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", whole)):
             function = "nvmlDeviceGetMigDeviceHandleByIndex"
-            handle = self._ask_or(None, "NotFound", function, whole, index)
+            handle = self._ask_or(None, _NOT_FOUND, function, whole, index)
             if handle is not None:
                 yield handle
 
-    def _instance(self, whole: Gpu, handle: Any) -> Gpu:
+    def _instance(self, handle: Any) -> SeenInstance:
         """Documented, not observed."""
         uuid, name = self._names(handle)
         shape = self._ask("nvmlDeviceGetAttributes_v2", handle)
@@ -123,20 +197,13 @@ class Nvml:
             profile = f"{own}c.{profile}"
         if found := _PROFILE.search(name):
             profile = found[0]
-        ids = (self._ask(f"nvmlDeviceGet{what}InstanceId", handle) for what in ("Gpu", "Compute"))
-        mig = MigInstance(whole.uuid, profile, *ids)
-        most = self._ask("nvmlDeviceGetMaxMigDeviceCount", self._handle(whole.uuid))
+        memory_mib = self._memory_mib(handle)
+        if memory_mib is not None:
+            size_mib = min(size_mib, memory_mib)
         self._handles[uuid] = handle
-        return replace(
-            whole,
-            uuid=uuid,
-            instance=mig.label,
-            name=f"{whole.name} MIG {profile}",
-            # the compute instances of one GPU instance share its memory: divided as its slices are
-            memory_mib=min(size_mib, self._memory_mib(handle)) * own // of_gpu,
-            sms=int(shape.multiprocessorCount),
-            capability=whole.capability.of_part(Fraction(own, max(own, most))),
-            mig=mig,
+        ids = [self._ask(f"nvmlDeviceGet{what}InstanceId", handle) for what in ("Gpu", "Compute")]
+        return SeenInstance(
+            uuid, profile, size_mib, int(shape.multiprocessorCount), own, of_gpu, *ids
         )
 
     def _pci_bus(self, handle: Any) -> str:
@@ -158,26 +225,25 @@ class Nvml:
     def _memory(self, handle: Any) -> Any:
         return self._ask("nvmlDeviceGetMemoryInfo", handle, version=self._library.nvmlMemory_v2)
 
-    def _memory_mib(self, handle: Any) -> int:
-        """Without what the driver reserves."""
-        memory = self._memory(handle)
+    def _memory_mib(self, handle: Any) -> int | None:
+        """Without what the driver reserves; None where NVML does not support telling it."""
+        try:
+            memory = self._memory(handle)
+        except NvmlFailed as error:
+            if error.code == NOT_SUPPORTED:
+                return None
+            raise
         return int(memory.total - memory.reserved) // 1024**2
 
     def _names(self, handle: Any) -> tuple[str, str]:
         uuid = self._ask("nvmlDeviceGetUUID", handle)
         return _text(uuid), _text(self._ask("nvmlDeviceGetName", handle))
 
+    @_of_machine(OPEN_S)
     def count(self) -> int:
         return int(self._ask("nvmlDeviceGetCount"))
 
-    def found(self, ordinal: int) -> tuple[str, str, str]:
-        """A GPU's UUID, name and compute capability such as 9.0. NvmlFailed."""
-        handle = self._ask("nvmlDeviceGetHandleByIndex", ordinal)
-        uuid, name = self._names(handle)
-        major, minor = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
-        self._handles[uuid], self._wholes[ordinal] = handle, uuid
-        return uuid, name, f"{major}.{minor}"
-
+    @_of_gpu(LOOK_S)
     def mps_pids(self, uuid: str) -> frozenset[int]:
         """The clients of MPS on this GPU; of a MIG instance its own alone, as with all lists of
         processes (nvml.h, nvmlDeviceGetMPSComputeRunningProcesses_v3; not observed).
@@ -185,19 +251,22 @@ class Nvml:
         To be asked before `uses`: then no client that starts or ends meanwhile was seen to look as
         if it ran beside MPS (driver 580.159.04, 1 100 looks at 18 clients).
         """
-        listed = self._ask("nvmlDeviceGetMPSComputeRunningProcesses", self._handles[uuid])
+        listed = self._ask("nvmlDeviceGetMPSComputeRunningProcesses", self._handle(uuid))
         return frozenset(use.pid for use in listed)
 
+    @_of_gpu(LOOK_S)
     def uses(self, uuid: str) -> Uses:
         """Every process that computes on this GPU: MPS clients and servers, and others."""
-        return _uses(self._ask("nvmlDeviceGetComputeRunningProcesses", self._handles[uuid]))
+        return _uses(self._ask("nvmlDeviceGetComputeRunningProcesses", self._handle(uuid)))
 
+    @_of_gpu(LOOK_S)
     def drawing(self, uuid: str) -> Uses:
         """Every process with a graphics context on this GPU. One that computes too is in both
         lists, with all that it uses in each."""
         function = "nvmlDeviceGetGraphicsRunningProcesses"
-        return _uses(self._ask_or((), "NotSupported", function, self._handles[uuid]))
+        return _uses(self._ask_or((), NOT_SUPPORTED, function, self._handle(uuid)))
 
+    @_of_gpu(LOOK_S)
     def used_mib(self, uuid: str) -> int:
         """By whomever; without what the driver reserves."""
         return int(self._memory(self._handle(uuid)).used) // 1024**2
@@ -205,11 +274,13 @@ class Nvml:
     def draws(self, uuid: str, pid: int) -> bool:
         return any(found == pid for found, _used in self.drawing(uuid))
 
+    @_of_gpu(LOOK_S)
     def busy_percent(self, uuid: str) -> int:
         """How much of the last 1/6 to 1 s a kernel ran on this GPU (nvmlUtilization_t). NvmlFailed
         for a MIG instance."""
-        return int(self._ask("nvmlDeviceGetUtilizationRates", self._handles[uuid]).gpu)
+        return int(self._ask("nvmlDeviceGetUtilizationRates", self._handle(uuid)).gpu)
 
+    @_of_gpu(LOOK_S)
     def sm_percents(self, uuid: str, since_us: int) -> Mapping[int, int | None]:
         """How much of the time each process computes on this GPU, by its newest sample after
         `since_us` (microseconds since 1970); the driver takes one every second or more often. What
@@ -223,6 +294,7 @@ class Nvml:
                 found[one.pid] = one.smUtil
         return found
 
+    @_of_gpu(LOOK_S)
     def use_samples(
         self, uuid: str, pids: Container[int], since_us: int
     ) -> tuple[tuple[int, int], ...]:
@@ -237,25 +309,36 @@ class Nvml:
     def _samples(self, uuid: str, since_us: int) -> list[Any]:
         function = "nvmlDeviceGetProcessUtilization"
         # NotFound: nobody has one
-        samples = self._ask_or((), "NotFound", function, self._handles[uuid], since_us)
+        samples = self._ask_or((), _NOT_FOUND, function, self._handle(uuid), since_us)
         fresh = (one for one in samples if one.timeStamp > since_us)
         return sorted(fresh, key=lambda one: one.timeStamp)
 
+    @_of_gpu(CALL_S)
     def mig_enabled(self, uuid: str) -> bool:
         """Whether its instances are GPUs in its place."""
         if is_instance(uuid):
             return False
         handle = self._handle(uuid)
-        current, _pending = self._ask_or((0, 0), "NotSupported", "nvmlDeviceGetMigMode", handle)
+        current, _pending = self._ask_or((0, 0), NOT_SUPPORTED, "nvmlDeviceGetMigMode", handle)
         return bool(current)
 
+    @_of_gpu(CALL_S)
     def compute_mode(self, uuid: str) -> int:
-        """0 is Default, 3 EXCLUSIVE_PROCESS. Of a MIG instance its parent's."""
+        """0 is Default. Of a MIG instance its parent's."""
+        return int(self._ask("nvmlDeviceGetComputeMode", self._whole(uuid)))
+
+    @_of_gpu(CALL_S)
+    def health(self, uuid: str) -> GpuHealth:
+        """Of a MIG instance its parent's. Xids since the last call for it. NvmlFailed."""
+        return self._health.read(uuid, self._whole(uuid))
+
+    def _whole(self, uuid: str) -> Any:
         handle = self._handle(uuid)
         if is_instance(uuid):
             handle = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
-        return int(self._ask("nvmlDeviceGetComputeMode", handle))
+        return handle
 
+    @_of_gpu(CALL_S)
     def set_compute_mode(self, uuid: str, mode: int) -> None:
         """Of a whole GPU. With MIG on it cannot be EXCLUSIVE_PROCESS (NVIDIA/DCGM#82)."""
         self._ask("nvmlDeviceSetComputeMode", self._handle(uuid), mode)
@@ -263,6 +346,7 @@ class Nvml:
     # -- memory limits of a cgroup
     # nvml.h of release 615: nvmlSetMemoryLimits_v1_t; documented, not observed.
 
+    @_of_gpu(CALL_S)
     def has_memory_limits(self, uuid: str, cgroup: Path) -> bool:
         """cgroup: any. NvmlFailed for a GPU that is lost."""
         if not hasattr(self._library, "nvmlDeviceGetMemoryLimits_v1"):
@@ -270,24 +354,26 @@ class Nvml:
         try:
             self._memory_limits(uuid, cgroup)
         except NvmlFailed as error:
-            if self._means(error, "GpuIsLost"):
+            if error.is_loss:
                 raise
-            return not self._means(error, "FunctionNotFound")
+            return error.code != _FUNCTION_NOT_FOUND
         return True
 
+    @_of_gpu(CALL_S)
     def memory_limit_mib(self, uuid: str, cgroup: Path) -> int | None:
         """The limit of all processes below this cgroup of v2; None without a limit or such a
         cgroup. NvmlFailed."""
         try:
             hard = int(self._memory_limits(uuid, cgroup).hardLimit)
         except NvmlFailed as error:
-            if self._means(error, "NotFound", "NotSupported"):
+            if error.code in {_NOT_FOUND, NOT_SUPPORTED}:
                 return None
             raise
         if hard == self._library.NVML_DEVICE_MEMORY_LIMIT_MAX:
             return None
         return hard // 1024**2
 
+    @_of_gpu(CALL_S)
     def limit_memory(self, uuid: str, cgroup: Path, memory_mib: int | None) -> None:
         """None takes it away. cgroup: its folder. NvmlFailed, also for a MIG instance."""
         limits = self._library.c_nvmlSetMemoryLimits_v1_t()
@@ -310,32 +396,24 @@ class Nvml:
             self._handles[uuid] = self._ask("nvmlDeviceGetHandleByUUID", uuid)
         return self._handles[uuid]
 
-    @property
-    def exclusive_process(self) -> int:
-        return int(self._library.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
-
     def _ask(self, function: str, *arguments: Any, **options: Any) -> Any:
         call: Callable[..., Any] = getattr(self._library, function)
         began = time.thread_time()
         try:
             return call(*arguments, **options)
         except self._library.NVMLError as error:
-            raise NvmlFailed(f"NVML: {function} failed: {error}") from error
+            raise NvmlFailed(f"NVML: {function} failed: {error}", error.value) from error
         finally:
-            self.spent_s += time.thread_time() - began
+            self._spent_s += time.thread_time() - began
 
-    def _ask_or(self, otherwise: Any, kind: str, function: str, *arguments: Any) -> Any:
-        """`otherwise` where it fails by this kind of error."""
+    def _ask_or(self, otherwise: Any, code: int, function: str, *arguments: Any) -> Any:
+        """`otherwise` where it fails by this code."""
         try:
             return self._ask(function, *arguments)
         except NvmlFailed as error:
-            if self._means(error, kind):
+            if error.code == code:
                 return otherwise
             raise
-
-    def _means(self, error: NvmlFailed, *kinds: str) -> bool:
-        kinds_of = tuple(getattr(self._library, f"NVMLError_{kind}") for kind in kinds)
-        return isinstance(error.__cause__, kinds_of)
 
 
 def _uses(listed: Any) -> Uses:

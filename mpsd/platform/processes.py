@@ -9,7 +9,6 @@ import select
 import signal
 import struct
 import sys
-import time
 import weakref
 from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
@@ -52,11 +51,6 @@ def restore_file_limit(pid: int) -> None:
 @cache
 def boot_id() -> str:
     return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-
-
-def boot_time_s() -> float:
-    """Seconds since the boot, those in which the machine slept included."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def identity_of(pid: int) -> ProcessIdentity | None:

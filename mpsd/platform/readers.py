@@ -6,7 +6,6 @@ Kubernetes and may get the path. A token goes to the API server and into no log,
 
 import asyncio
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -17,7 +16,7 @@ from time import monotonic
 from aiohttp import web
 
 from mpsd.model.times import DAY_S
-from mpsd.platform import certificates
+from mpsd.platform import certificates, clock, life
 from mpsd.platform.certificates import FolderCertificates, Pair, UnusableCertificate
 from mpsd.platform.kube import KubeError, Resource
 from mpsd.platform.kube_access import open_kube
@@ -107,7 +106,7 @@ class ReadersPort:
             if not all(one.is_loopback for one in self._addresses):
                 await self._show_certificate()
                 if self._folder:
-                    self._renewing = asyncio.create_task(self._renew())
+                    self._renewing = life.background(self._renew())
             for one in self._addresses:
                 await self._open(one)
         except CannotListen as error:
@@ -155,7 +154,7 @@ class ReadersPort:
             found = (await FolderCertificates(self._folder).look(0)).serving
         else:
             name = socket.gethostname()
-            now = time.time()
+            now = clock.wall_s()
             authority = certificates.new_authority(f"mpsd on {name}", now, _LIFE_S)
             found = certificates.issue(authority, [name, "localhost"], now, _LIFE_S)
         if found != self._shown:

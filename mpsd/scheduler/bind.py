@@ -7,7 +7,6 @@ one after it leaves a pod whose annotations say which GPUs it has.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from mpsd.kubelet.rules.gpu_choice import SharedPod, annotations_at_bind
 from mpsd.model.grants import GpuName
 from mpsd.model.policy import Policy
 from mpsd.model.times import stamp
+from mpsd.platform import clock
 from mpsd.platform.kube import (
     MPS_NODES,
     PODS,
@@ -267,7 +267,7 @@ class Binder:
             raise _NotReserved(failure.format(node=known.name, why=why_not(request, ledger)))
         rooms = {room.gpu.uuid: room for room in ledger.rooms}
         amounts = request.memory_mib, request.thread_percent or 0
-        reservation = Reservation(pod.name, found.gpus, *amounts, stamp(time.time()))
+        reservation = Reservation(pod.name, found.gpus, *amounts, stamp(clock.wall_s()))
         known.reservations.pending[uid] = reservation
         gpus = tuple(rooms[uuid].gpu for uuid in found.gpus)
         dev_mib = rooms[found.gpus[0]].memory_mib_total
@@ -318,7 +318,9 @@ class Binder:
             raise _NotBound(BindFailure.TOO_LATE.format(node=known.name))
         size = chosen.gpus, chosen.memory_mib, chosen.dev_mib
         try:
-            await self._post(args, annotations_at_bind(*size, chosen.policy, time.time_ns()))
+            await self._post(
+                args, annotations_at_bind(*size, chosen.policy, int(clock.wall_s() * 1e9))
+            )
         except _NotBound as error:
             if not isinstance(error, _BindUnknown):  # else the reservation ends by itself
                 await self._withdraw(args.pod_uid, known)

@@ -4,7 +4,6 @@ An answer to a write of this scheduler is not undone by an older message of a wa
 """
 
 import asyncio
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from sys import intern
@@ -42,6 +41,9 @@ class ReportedNode:
             other.node, reported_at=self.node.reported_at
         )
 
+    def is_of_one_report(self, other: "ReportedNode") -> bool:
+        return self.node.reported_at == other.node.reported_at
+
     def is_older_than(self, other: "ReportedNode") -> bool:
         """False where it is not known. Servers guarantee that versions count up since 1.35; they
         always did."""
@@ -53,7 +55,7 @@ class ReportedNode:
 def read_reported(thing: Object) -> ReportedNode:
     metadata = thing["metadata"]
     text = (metadata.get("annotations") or {}).get(rules.KEY, "")
-    node = read_mpsnode(thing, time.time())
+    node = read_mpsnode(thing, 0.0)
     # What changes while the capacity stays the same goes, so that busy programs cause no work here.
     # A UUID is reported of a GPU, of its domain and of each pod there, and the names of GPUs and
     # domains of every node: each is kept once.
@@ -114,6 +116,7 @@ class KnownNode:
         self.turn = asyncio.Lock()
         self.binds = 0
         self._shown_stale = False  # in its last capacity
+        self._heard_at = 0.0  # when it was first seen here that it has reported again
         self._answered_at = float("-inf")  # when an answer last took precedence over the watch
 
     @property
@@ -142,7 +145,9 @@ class KnownNode:
         before = self.reported
         self.reported = reported
         is_same = reported and before and reported.says_the_same(before)
-        if is_same and self._is_stale == self._shown_stale:
+        if reported and (before is None or not before.is_of_one_report(reported)):
+            self._heard_at = now
+        if is_same and self._is_stale(now) == self._shown_stale:
             return False
         text = reported.reservations if reported else ""
         self.reservations.update(rules.read_reservations(text), now)
@@ -150,11 +155,13 @@ class KnownNode:
         self.granted = frozenset(one.uid or PodName(one.namespace, one.name, "") for one in pods)
         return True
 
-    def ledger(self, policy: Policy, reservations: Iterable[Reservation]) -> NodeCapacity | None:
+    def ledger(
+        self, policy: Policy, reservations: Iterable[Reservation], now: float
+    ) -> NodeCapacity | None:
         """None where it has no MPSNode."""
         if self.reported is None:
             return None
-        self._shown_stale = self._is_stale
+        self._shown_stale = self._is_stale(now)
         node = structs.replace(self.reported.node, stale=self._shown_stale)
         return node_capacity(node, self.placement, self.pods.values(), reservations, policy)
 
@@ -162,17 +169,14 @@ class KnownNode:
         """When its capacity changes if nothing is heard until then; None for never."""
         ends_at = self.reservations.ends_at(states, now)
         times = [] if ends_at is None else [ends_at]
-        if self._age_s is not None and not self._is_stale:
-            times.append(now + STALE_S - self._age_s)
+        if self._has_reported and not self._is_stale(now):
+            times.append(self._heard_at + STALE_S)
         return min(times, default=None)
 
     @property
-    def _is_stale(self) -> bool:
-        return self._age_s is not None and self._age_s > STALE_S
+    def _has_reported(self) -> bool:
+        return self.reported is not None and self.reported.node.reported_at is not None
 
-    @property
-    def _age_s(self) -> float | None:
-        """Since the node reported, by its clock and ours; None where it has not."""
-        if self.reported is None or self.reported.node.reported_at is None:
-            return None
-        return time.time() - self.reported.node.reported_at
+    def _is_stale(self, now: float) -> bool:
+        """By this clock alone: the node's may be another."""
+        return self._has_reported and now - self._heard_at > STALE_S

@@ -20,6 +20,7 @@ from mpsd.model.identity import PodName
 from mpsd.model.pod import Pod
 from mpsd.model.policy import Policy
 from mpsd.model.times import lasting
+from mpsd.platform import life
 from mpsd.platform.kube import MPS_NODES, NODES, PODS, Kube, Object
 from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.limits_files import PinnedResources
@@ -166,7 +167,7 @@ class ClusterLedger:
         )
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
+        async with life.Tasks() as tasks:
             for mirror in self.mirrors:
                 tasks.create_task(mirror.run())
             tasks.create_task(self._settle_once_listed())
@@ -200,8 +201,7 @@ class ClusterLedger:
             what = " and ".join(unheard) or "nodes and pods"
             return f"the cluster's {what} have not been listed yet"
         for mirror in self.mirrors:
-            # below zero while it is in sync
-            age_s = time.time() - (mirror.out_of_sync_since or math.inf)
+            age_s = mirror.out_of_sync_s
             if age_s > self._out_of_sync_s:
                 why = mirror.trouble or "its watch broke"
                 return f"no news of the cluster's {mirror.plural} for {lasting(age_s)}: {why}"
@@ -225,7 +225,7 @@ class ClusterLedger:
     def without(self, known: KnownNode, uid: str) -> NodeCapacity | None:
         """Without the reservation for one pod. None where the node has no MPSNode."""
         others = (one for one in self.reservations(known) if one.pod.uid != uid)
-        return known.ledger(self._policy(), others)
+        return known.ledger(self._policy(), others, self.now())
 
     def reservations(self, known: KnownNode) -> tuple[Reservation, ...]:
         return tuple(known.reservations.counting(partial(self._state, known), self.now()))
@@ -300,7 +300,7 @@ class ClusterLedger:
         """Writes a node's row, and returns when it changes by itself."""
         if (known := self._nodes.get(name)) is None:
             return None
-        if ledger := known.ledger(self._policy(), self.reservations(known)):
+        if ledger := known.ledger(self._policy(), self.reservations(known), self.now()):
             self._table.put(ledger)
         else:
             self._table.drop(name)

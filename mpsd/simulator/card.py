@@ -78,6 +78,14 @@ _MODE_AT = 16
 _LOST_AT = 20
 _MIG_AT = 24
 _QUIRKS_AT = 28
+_UNCORRECTED_AT = 32
+_BRAKES_AT = 36
+_REMAP_PENDING_AT = 40
+_REMAP_FAILED_AT = 44
+_RECOVERY_AT = 48
+_XIDS_AT = 52  # how many there were, and the last ones as a ring
+_XID = struct.Struct("<H")
+_KEPT_XIDS = 4
 _FLAG = struct.Struct("<I")
 # start time in ticks, bytes, pid, kind, priority, busy SMs, MiB of managed memory
 _SLOT = struct.Struct("<QQIHHII")
@@ -100,12 +108,14 @@ Value = TypeVar("Value", bound=int)
 
 
 class Quirk(IntFlag):
-    """What a rehearsal has the GPU's driver do as 580.159.04 does not."""
+    """What a rehearsal has the GPU or its driver do as an H200 under 580.159.04 does not."""
 
     IGNORES_MEMORY_LIMITS = 1
     IGNORES_THREAD_PERCENT = 2
     DEAR_CONTEXTS = 4
     IGNORES_MEMORY_CAPS = 8
+    TELLS_NO_MEMORY = 16  # NVML: Not Supported, as of a GB10
+    HANGS = 32  # NVML's calls for it return once this is over
 
 
 class CardRefusal(Exception):
@@ -185,11 +195,16 @@ class CardView:
         self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._close_file = weakref.finalize(self, os.close, self._file)
         self._map = mmap.mmap(self._file, _SIZE)
-        memory_bytes, namespace, *_ = _HEADER.unpack_from(self._map, 0)
-        self.memory_bytes: int = memory_bytes
+        _memory_bytes, namespace, *_ = _HEADER.unpack_from(self._map, 0)
         # In a pid namespace of its own a process cannot look the others up, so it takes them to be
         # alive. Those who can, such as the MPS server, free what the dead held.
         self._sees_processes: bool = namespace == _pid_namespace()
+
+    @property
+    def memory_bytes(self) -> int:
+        """Less than the GPU's where a rehearsal has it give none."""
+        memory_bytes, *_ = _HEADER.unpack_from(self._map, 0)
+        return int(memory_bytes)
 
     def is_replaced(self, path: Path) -> bool:
         """Whether there is another file at this path by now; not, where that cannot be seen."""
@@ -207,6 +222,26 @@ class CardView:
     lost = _Flag(_LOST_AT, bool)  # whether a rehearsal has the GPU fall off the bus
     mig = _Flag(_MIG_AT, bool)  # whether MIG is on
     quirks = _Flag(_QUIRKS_AT, Quirk)
+    # its health, as NVML has it (simulator.nvml_health)
+    uncorrected = _Flag(_UNCORRECTED_AT, int)
+    brakes = _Flag(_BRAKES_AT, int)
+    remap_pending = _Flag(_REMAP_PENDING_AT, int)
+    remap_failed = _Flag(_REMAP_FAILED_AT, int)
+    recovery = _Flag(_RECOVERY_AT, int)
+    xids_total = _Flag(_XIDS_AT, int)
+
+    def post_xid(self, xid: int) -> None:
+        with self._locked(fcntl.LOCK_EX):
+            total = self.xids_total
+            _XID.pack_into(self._map, _xid_at(total), xid)
+            self.xids_total = total + 1
+
+    def xid_after(self, read: int) -> tuple[int, int] | None:
+        """The next Xid that is kept after so many, and how many there are with it."""
+        number = max(read, self.xids_total - _KEPT_XIDS)
+        if number >= self.xids_total:
+            return None
+        return number + 1, int(_XID.unpack_from(self._map, _xid_at(number))[0])
 
     def holdings(self) -> tuple[ProcessHolding, ...]:
         """What every living process holds, oldest slot first."""
@@ -419,6 +454,10 @@ def _clients(living: list[ProcessHolding]) -> int:
 
 def _at(slot: int) -> int:
     return _SLOTS_AT + slot * _SLOT.size
+
+
+def _xid_at(number: int) -> int:
+    return _XIDS_AT + 4 + number % _KEPT_XIDS * _XID.size
 
 
 def _queue_at(slot: int) -> int:

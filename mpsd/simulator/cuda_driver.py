@@ -50,6 +50,7 @@ from mpsd.simulator.mps.messages import Message
 # 580.159.04).
 OUTSIDE_MIB = 7
 FIRST_MIB = 5
+_PAGE_FAULT = 31  # the Xid of an illegal access (section 16)
 
 
 class CudaFailure(Exception):
@@ -204,6 +205,8 @@ class CudaProcess:
 
     def fault(self) -> int:
         """Touch an address that is not there; the result, once the driver has noticed."""
+        if self.context:
+            self.context.card.post_xid(_PAGE_FAULT)
         if not self._on_mps:
             self.error = ILLEGAL_ADDRESS
         elif self._connection and self.check() == SUCCESS:

@@ -6,16 +6,18 @@ simulator is imported only where they are not.
 """
 
 import os
+import sys
 from collections.abc import Mapping
-from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.problem import InvalidInput, Problem
 from mpsd.mps import canary as canary_client
-from mpsd.mps.node_gpus import Node, Tools
+from mpsd.mps.node_gpus import KNOWN_FILE, Node, NodeGpus, Tools
 from mpsd.platform.imports import lasting
 from mpsd.platform.nvml import Nvml
+from mpsd.platform.nvml_readers import GpuReaders
 from mpsd.platform.settings import Settings
 
 if TYPE_CHECKING:
@@ -36,12 +38,11 @@ def find_tools(settings: Settings) -> Tools:
     """Those of this machine, whatever its limits files say. OSError for simulated GPUs that are not
     there."""
     if not settings.simulate:
-        return Tools(Nvml(_pynvml()), clean_environment({}))
+        return Tools(Nvml(None, readers=GpuReaders()), clean_environment({}))
     from mpsd.simulator.node import open_node
-    from mpsd.simulator.nvml import SimulatedNvml
 
     simulated = open_node(settings.simulation)
-    return Tools(Nvml(SimulatedNvml(simulated.folder)), clean_environment(simulated.environment))
+    return Tools(_simulated_nvml(simulated.folder), clean_environment(simulated.environment))
 
 
 def find_node(settings: Settings, facts: GpuFacts) -> Node:
@@ -49,45 +50,47 @@ def find_node(settings: Settings, facts: GpuFacts) -> Node:
     that cannot be."""
     if settings.simulate:
         return _simulated_node(settings, facts)
-    nvml = Nvml(_pynvml())
+    nvml = Nvml(None, readers=GpuReaders())
     nvml.open()
+    watched = NodeGpus(nvml, facts, settings.run_directory / KNOWN_FILE)
     return Node(
         nvml=nvml,
-        gpus=nvml.gpus(facts),
+        gpus=watched.now.gpus,
         environment=clean_environment({}),
         canary=canary_client.PROGRAM,
         extra={},
         path_first="",
-        facts=facts,
+        watched=watched,
+        troubles=watched.now.troubles,
     )
 
 
-def _pynvml() -> ModuleType | Any:
-    import pynvml  # only where the GPUs are real
-
-    return pynvml
+def _simulated_nvml(folder: Path) -> Nvml:
+    program = (sys.executable, "-P", "-m", "mpsd.simulator.nvml", str(folder))
+    return Nvml(None, readers=GpuReaders(program))
 
 
 def _simulated_node(settings: Settings, facts: GpuFacts) -> Node:
     with lasting():
         from mpsd.simulator.gpus import DEVICE_NODES
-        from mpsd.simulator.nvml import SimulatedNvml
 
     simulated = _opened(settings, facts)
-    nvml = Nvml(SimulatedNvml(simulated.folder), simulated.folder / "sys")
+    nvml = _simulated_nvml(simulated.folder)
     nvml.open()
+    watched = NodeGpus(nvml, facts, settings.run_directory / KNOWN_FILE)
     extra = dict(simulated.environment)
     path = extra.pop("PATH", "")
     return Node(
         nvml=nvml,
-        gpus=nvml.gpus(facts),
+        gpus=watched.now.gpus,
         environment=clean_environment(extra | ({"PATH": path} if path else {})),
         canary=("sim-cuda",),
         extra=extra,
         path_first=path.split(":", 1)[0],
         shared=(str(simulated.folder),),
         device_lists=(DEVICE_NODES,),
-        facts=facts,
+        watched=watched,
+        troubles=watched.now.troubles,
     )
 
 

@@ -89,6 +89,12 @@ class SimulatedNode:
         self.card(ordinal).mig = bool(parts)
         return open_node(self.folder)
 
+    def regenerate(self, ordinal: int, compute_capability: str) -> "SimulatedNode":
+        """Has the GPU be of this compute capability for whoever opens NVML from now on."""
+        whole = replace(self.gpus[ordinal], compute_capability=compute_capability)
+        _write_gpus(self.folder, [*self.gpus[:ordinal], whole, *self.gpus[ordinal + 1 :]])
+        return open_node(self.folder)
+
 
 @dataclass(frozen=True, slots=True)
 class DividedCard(Card):

@@ -8,27 +8,30 @@ can tell the difference.
 
 import ctypes
 import os
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from mpsd.simulator import card
-from mpsd.simulator.card import CardView, ProcessHolding
+from mpsd.simulator.card import CardView, ProcessHolding, Quirk
 from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path, gpus_path, read_gpus
 from mpsd.simulator.memory_limits import UNLIMITED, MemoryLimits, cgroup_path
+from mpsd.simulator.nvml_health import SimulatedHealth
 
 # Of the MPS server's own memory this much is in no process list: 76 MiB gone, 66 listed (driver
 # 580.159.04).
 UNLISTED_SERVER_MIB = 10
+HANGS_S = 0.05  # between two looks whether a GPU hangs still
 KEPT_NS = 4_000_000_000  # how long after its last kernel a server has samples
 
 
 class NVMLError(Exception):
     """As pynvml's: `value` is NVML's return code, which has a class of its own."""
 
-    value: ClassVar[int]
-    _words: ClassVar[str]
+    value: ClassVar[int] = 999
+    _words: ClassVar[str] = "Unknown Error"
 
     def __str__(self) -> str:
         return self._words
@@ -43,8 +46,10 @@ NVMLError_InvalidArgument = _error(2, "Invalid Argument")
 NVMLError_NotSupported = _error(3, "Not Supported")
 NVMLError_NoPermission = _error(4, "Insufficient Permissions")
 NVMLError_NotFound = _error(6, "Not Found")
+NVMLError_Timeout = _error(10, "Timeout")
 NVMLError_FunctionNotFound = _error(13, "Function Not Found")
 NVMLError_GpuIsLost = _error(15, "GPU is lost")
+NVMLError_LibRmVersionMismatch = _error(18, "RM has detected an NVML/RM version mismatch.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +130,7 @@ class GetMemoryLimits(ctypes.Structure):
     _fields_ = [*SetMemoryLimits._fields_, ("currentUsed", ctypes.c_ulonglong)]
 
 
-class SimulatedNvml:
+class SimulatedNvml(SimulatedHealth):
     """The module `pynvml`, on the machine in `folder`."""
 
     nvmlMemory_v2 = 0x02000028
@@ -141,9 +146,11 @@ class SimulatedNvml:
     NVMLError_FunctionNotFound = NVMLError_FunctionNotFound
     NVMLError_GpuIsLost = NVMLError_GpuIsLost
     NVMLError_InvalidArgument = NVMLError_InvalidArgument
+    NVMLError_LibRmVersionMismatch = NVMLError_LibRmVersionMismatch
     NVMLError_NoPermission = NVMLError_NoPermission
     NVMLError_NotFound = NVMLError_NotFound
     NVMLError_NotSupported = NVMLError_NotSupported
+    NVMLError_Timeout = NVMLError_Timeout
     NVMLError_Uninitialized = NVMLError_Uninitialized
 
     def __init__(self, folder: Path) -> None:
@@ -155,6 +162,10 @@ class SimulatedNvml:
         self._instances: dict[str, tuple[SimulatedGpu, CardView]] = {}  # by UUID
 
     def nvmlInit(self) -> None:
+        """As after an upgrade of the driver without a reboot where a rehearsal has made the
+        machine's file `mismatch`."""
+        if (self._folder / "mismatch").exists():
+            raise NVMLError_LibRmVersionMismatch
         if not self._users:
             self._gpus = tuple(gpu for gpu in read_gpus(self._folder) if not gpu.parent)
             self._cards = [CardView(card_path(self._folder, gpu)) for gpu in self._gpus]
@@ -273,6 +284,8 @@ class SimulatedNvml:
 
     def nvmlDeviceGetMemoryInfo(self, handle: Handle, version: int | None = None) -> NvmlMemoryInfo:
         gpu = self._gpu(handle)
+        if Quirk.TELLS_NO_MEMORY in self._card(handle).quirks:
+            raise NVMLError_NotSupported
         reserved = gpu.reserved_mib * MIB
         free = self._card(handle).free_bytes()
         used = gpu.memory_mib * MIB - free
@@ -406,6 +419,8 @@ class SimulatedNvml:
         if self._cards[ordinal].is_replaced(path):
             self._cards[ordinal].close()
             self._cards[ordinal] = CardView(path)
+        while Quirk.HANGS in self._cards[ordinal].quirks:
+            time.sleep(HANGS_S)
         if self._cards[ordinal].lost:
             raise NVMLError_GpuIsLost
         return Handle(ordinal)
@@ -434,3 +449,10 @@ def _bounds(limits: SetMemoryLimits) -> tuple[int, int]:
 def _listed(holding: ProcessHolding) -> ProcessInfo:
     unlisted = UNLISTED_SERVER_MIB * MIB if holding.kind == card.MPS_SERVER else 0
     return ProcessInfo(holding.pid, holding.held_bytes - unlisted)
+
+
+if __name__ == "__main__":
+    from mpsd.platform.nvml import Nvml
+    from mpsd.platform.nvml_reader import serve
+
+    serve(lambda: Nvml(SimulatedNvml(Path(sys.argv[1])), Path(sys.argv[1]) / "sys"))

@@ -58,7 +58,7 @@ async def mpsnodes(kube: Kube, names: Sequence[str]) -> Sequence[Object]:
 
 
 async def look(kube: Kube, names: Sequence[str]) -> ClusterStatus:
-    return cluster_status(await mpsnodes(kube, names), time.time())
+    return cluster_status(await mpsnodes(kube, names), kube.now)
 
 
 async def _one(kube: Kube, name: str) -> Object | None:
@@ -158,7 +158,7 @@ async def _picture(
     gone = tuple(sorted(set(names) - {thing["metadata"]["name"] for thing in objects}))
     if gone and not begun:
         raise await _unknown(gone, kube)
-    status = cluster_status(objects, time.time())
+    status = cluster_status(objects, kube.now)
     if trouble:
         return Picture(status, str(trouble), mirror.out_of_sync_since, gone)
     return Picture(status, None, None, gone)

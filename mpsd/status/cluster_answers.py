@@ -5,7 +5,6 @@ kubectl does without.
 """
 
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from rich.console import RenderableType
 from mpsd.model.cluster_status import ClusterStatus, placed, troubles
 from mpsd.model.problem import InvalidInput
 from mpsd.model.times import lasting
+from mpsd.platform.clock import wall_s
 from mpsd.platform.console import ExitCode, StatusFormat, complaints, extra_needed, one_line
 from mpsd.platform.imports import lasting as lasting_imports
 from mpsd.platform.imports import unswept
@@ -195,7 +195,7 @@ def _picture_frame(picture: "Picture", output: StatusFormat) -> Frame:
     if picture.away is not None:
         words = "the API server has not answered"
         if picture.away_since is not None:
-            words += f" for {lasting(time.time() - picture.away_since)}"
+            words += f" for {lasting(wall_s() - picture.away_since)}"
         lines.append(f"{words} ({picture.away}); its last answer is shown")
     record = shown.record
     if isinstance(record, dict):

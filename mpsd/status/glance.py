@@ -11,15 +11,18 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from mpsd.platform import clock
+
 TYPE_CHECKING = False  # of typing, which takes as long to load as all that kubectl is asked with
 if TYPE_CHECKING:
-    from mpsd.model.cluster_status import ClusterStatus
+    from mpsd.model.cluster_status import ClusterNode, ClusterStatus
 
 _ALL = "/apis/mpsd.io/v1alpha1/mpsnodes"
 _DEADLINE_S = 15.0  # of the request, as in platform.kube
 _LONGEST_S = 180.0  # with a log-in, which kubectl may ask a person for
 _PATIENCE_S = 2.0  # then what kubectl says is shown: it may be asking for that log-in
 _PAUSE_S = 0.25
+_AHEAD_S = 60.0  # a report from so far in the future shows that clocks differ
 
 
 class Glance:
@@ -40,15 +43,18 @@ class Glance:
             self._asked = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     def status(self) -> "ClusterStatus | None":
-        """Waits for it. None too where a node that was asked for is not there."""
+        """Waits for it. None too where a node that was asked for is not there, and where the clock
+        here may be wrong: kubectl does not tell the API server's."""
         from mpsd.model.cluster_status import ClusterStatus
         from mpsd.model.mpsnode import cluster_status
 
         found = mpsnodes(self._answer() or b"")
-        now = time.time()
+        now = clock.wall_s()
         if found is None:
             return None
         nodes = cluster_status(found, now).nodes
+        if any(_is_doubtful(node, now) for node in nodes):
+            return None
         if self._names:
             nodes = tuple([node for node in nodes if node.name in self._names])
         return ClusterStatus(now, nodes) if self._names <= {node.name for node in nodes} else None
@@ -73,6 +79,11 @@ class Glance:
                 return None
             finally:
                 process.kill()
+
+
+def _is_doubtful(node: "ClusterNode", now: float) -> bool:
+    """Whether it reports or not depends on the clock here, which may be wrong."""
+    return node.stale or (node.reported_at or 0.0) > now + _AHEAD_S
 
 
 def mpsnodes(body: bytes) -> Sequence[object] | None:

@@ -1,7 +1,6 @@
 """What the agent serves of its node: `GET /metrics` for Prometheus, and `GET /v1/use` for `mpsd
 smi` and `mpsd top`."""
 
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
@@ -11,7 +10,7 @@ from mpsd.agent.sources import AgentSources
 from mpsd.model.metrics import Exporter, LogLoss, PluginCalls
 from mpsd.mps.control_daemon import command_times
 from mpsd.mps.records import read_of_this_boot
-from mpsd.platform import logs
+from mpsd.platform import clock, logs
 from mpsd.platform.listener import Handler, json_answer
 from mpsd.platform.nvml import NvmlFailed
 from mpsd.platform.records import UnreadableRecord
@@ -104,7 +103,7 @@ class UseApi:
 
     async def _use(self, _request: web.Request) -> web.Response:
         # the driver takes a sample every second at least
-        since_us = time.time_ns() // 1000 - 2_000_000
+        since_us = int(clock.wall_s() * 1e6) - 2_000_000
         node = self._sources.node
         busy = {}
         unknown = []

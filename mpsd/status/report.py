@@ -21,6 +21,7 @@ from mpsd.model.identity import PodName
 from mpsd.model.node_report import SeenViolations
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
+from mpsd.platform import clock
 from mpsd.platform.event_loop import until_one_ends
 from mpsd.platform.kube import (
     EVENTS,
@@ -77,7 +78,7 @@ class Reachability:
         if isinstance(error, Unavailable):
             self._away.add(duty)
             if self.away_since is None:
-                self.away_since = time.time()
+                self.away_since = clock.wall_s()
                 then = "the node is reported as it is on its return"
                 self._log.warning("API server away", reason=str(error), then=then)
         elif self._troubles.get(duty) != str(error):
@@ -87,7 +88,7 @@ class Reachability:
     def succeeded(self, duty: str) -> None:
         self._away.discard(duty)
         if self.away_since is not None and not self._away:
-            self._log.info("API server back", after_s=round(time.time() - self.away_since))
+            self._log.info("API server back", after_s=round(clock.wall_s() - self.away_since))
             self.away_since = None
         if self._troubles.pop(duty, None):
             self._log.info("reported again", what=duty)
@@ -127,21 +128,25 @@ class EventsDuty:
         self._log = logger(role="agent", part="report")
 
     def note(self, event: Event) -> None:
-        self._events.note(event, time.time() if event.at is None else event.at)
+        self._note(event)
         if self._events.dropped > self._dropped:
             self._dropped = self._events.dropped
             lost = "more happened than could be reported; see the log of the agent"
-            self._events.note(
-                Event(events.node_subject(self._node), Reason.EVENTS_DROPPED, lost), time.time()
-            )
+            self._note(Event(events.node_subject(self._node), Reason.EVENTS_DROPPED, lost))
         self.changed.set()
 
+    def _note(self, event: Event) -> None:
+        at = event.at
+        if at is None:
+            at = clock.wall_s()
+        self._events.note(event, time.monotonic(), at)
+
     def due_in_s(self) -> float | None:
-        due = self._events.next_due(now := time.time())
+        due = self._events.next_due(now := time.monotonic())
         return None if due is None else due - now
 
     async def write(self) -> None:
-        while writing := self._events.take(time.time()):
+        while writing := self._events.take(time.monotonic()):
             try:
                 await self._write(writing)
             except Unavailable:
@@ -168,7 +173,7 @@ class EventsDuty:
             except NotFound:  # the API server keeps events for an hour
                 self._events.gone(seen)
                 return
-        self._events.wrote(seen, time.time(), count)
+        self._events.wrote(seen, time.monotonic(), count)
 
     async def _count_on(self, seen: EventCount) -> int:
         """Adds our count to the one that is there; gives the sum. An empty patch reads."""
@@ -271,7 +276,7 @@ class NodeReporter:
         policy = self._policy()
         upgrade = self._node.driver_upgrade
         same = (policy, upgrade) == (self._policy_then, self._upgrade_then)
-        news = not same or before is None or replace(before, now=view.now) != view
+        news = not same or before is None or replace(before, now=view.now, now_s=view.now_s) != view
         if news:
             for event in node_events(before, view, self._node.name):
                 self._events.note(event)

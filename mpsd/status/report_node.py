@@ -25,6 +25,7 @@ from mpsd.model.node_report import SeenViolations
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
 from mpsd.model.times import stamp
+from mpsd.platform import clock
 from mpsd.platform.kube import MPS_NODES, NODES, Kube, NotFound, Object, PatchKind
 from mpsd.platform.logs import logger
 from mpsd.platform.rules.kubernetes_objects import (
@@ -114,7 +115,7 @@ class NodeConditionDuty(_NodeDuty):
         view = self._node.view
         assert view, "it is not due before the first view"
         now = condition, count, gpus = self._now(view)
-        patch = node_status_patch(condition, count, gpus, stamp(time.time()), self._count)
+        patch = node_status_patch(condition, count, gpus, stamp(clock.wall_s()), self._count)
         await self._kube.patch(
             NODES, self._node.name, patch, PatchKind.STRATEGIC, subresource="status"
         )
@@ -242,7 +243,7 @@ class MPSNodeDuty(_NodeDuty):
             raise
         # after the MPSNode, which has room by then for the pods that are tried again
         if self._written is None or rules.gave_back(status, self._written.status):
-            amount = {rules.GIVEN_BACK: str(int(time.time()))}
+            amount = {rules.GIVEN_BACK: str(int(clock.wall_s()))}
             room: Object = {"status": {"capacity": amount, "allocatable": amount}}
             await self._kube.patch(
                 NODES, self._node.name, room, PatchKind.MERGE, subresource="status"

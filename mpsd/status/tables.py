@@ -213,7 +213,8 @@ def _used(row: PlacedGrant) -> str | Text:
 
 def _ended(grant: GrantReport, what: str) -> str:
     if grant.ended:
-        return f"(ended, programs of it are left) {what}"
+        left = "are left" if grant.clients is not None else "may be left"
+        return f"(ended, programs of it {left}) {what}"
     return f"(no cgroup) {what}" if grant.cgroup == "" else what
 
 

@@ -21,6 +21,7 @@ from mpsd.model.node_report import GrantReport
 from mpsd.model.problem import printable
 from mpsd.model.times import lasting
 from mpsd.platform import terminal
+from mpsd.platform.clock import wall_s
 from mpsd.platform.console import ExitCode, complaints, one_line
 from mpsd.platform.imports import ended_by_signals
 from mpsd.platform.terminal import WIDEST, console, drawn, print_part
@@ -77,7 +78,7 @@ def _seen(look: Callable[[], Top], last: Top) -> Top:
     try:
         return look()
     except NoLook as away:
-        return replace(last, away=str(away), away_since=last.away_since or time.time())
+        return replace(last, away=str(away), away_since=last.away_since or wall_s())
 
 
 # -- what is shown
@@ -156,7 +157,7 @@ def _sentences(top: Top) -> Iterator[str]:
     if top.away:
         words = "nothing newer is known"
         if top.away_since is not None:
-            words += f" since {clock(top.away_since)} ({lasting(time.time() - top.away_since)})"
+            words += f" since {clock(top.away_since)} ({lasting(wall_s() - top.away_since)})"
         yield one_line(f"{words}: {top.away}; shown is what was seen last")
     yield from map(one_line, top.notes)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mpsd.grants.kept import ContainerGrant
-from mpsd.platform import processes
+from mpsd.platform import life, processes
 from mpsd.platform.logs import Logger
 
 # of the runtime
@@ -93,7 +93,7 @@ class OomScripts:
             "MPSD_OOM_USED_MIB": str(used_mib),
             "MPSD_OOM_GRANTED_MIB": str(granted_mib),
         }
-        task = asyncio.create_task(self._run(grant, variables))
+        task = life.background(self._run(grant, variables))
         self._running[grant.id] = task
         task.add_done_callback(lambda _task: self._running.pop(grant.id, None))
         await asyncio.wait({task}, timeout=_WAIT_S)

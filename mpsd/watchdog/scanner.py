@@ -17,13 +17,14 @@ from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import Client, DomainRecord
 from mpsd.platform import processes, run_directory
 from mpsd.platform.containers import Whereabouts
-from mpsd.platform.nvml import Nvml, NvmlFailed, Uses
+from mpsd.platform.nvml import Nvml, NvmlFailed, NvmlLate, Uses
 from mpsd.platform.processes import ProcessSet
 from mpsd.watchdog.rules.escapes import RESERVED_APART_S, reserved_kib
 
 _MIB = 1024 * 1024
 # how long the lists of processes on MPS, and of those that draw, count while no process comes
 _ON_MPS_S = 2.0
+UNREAD_S = 2.0  # for which the last scan of a GPU counts whose NVML is late
 # to read an environment that is empty, as it is during an exec, and what a context reserves
 _TRIES = 10
 _UVM = b"nvidia-uvm"
@@ -53,13 +54,12 @@ class Owners:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """clients: living processes on the GPUs that could be seen, but MPS servers. unknown: why some
-    could not; unseen: by UUID where. unexplained_mib: by GPU, in use of no known process for a
-    second."""
+    """clients: living processes on the GPUs that could be seen, but MPS servers. unseen: by UUID of
+    each other GPU, why its processes are not known. unexplained_mib: by GPU, in use of no known
+    process for a second."""
 
     clients: tuple[Client, ...]
-    unknown: tuple[str, ...]
-    unseen: frozenset[str] = frozenset()
+    unseen: Mapping[str, str] = field(default_factory=dict)
     unexplained_mib: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -193,10 +193,11 @@ class ManagedMemory:
 
 @dataclass(slots=True)
 class _GpuScan:
-    """The last scan of a GPU. managed: MiB by pid, and what is unexplained. uses: of all. pids: of
-    who computes."""
+    """The last scan of a GPU. seen_at: when NVML answered last, in monotonic seconds. managed: MiB
+    by pid, and what is unexplained. uses: of all. pids: of who computes."""
 
     memory: ManagedMemory
+    seen_at: float = -math.inf
     managed: tuple[Mapping[int, int], int] = ({}, 0)
     uses: Uses = ()
     computing: Uses = ()
@@ -210,7 +211,7 @@ class _GpuScan:
 
 class GpuProcessScanner:
     """mark: the variable with a grant's id, which children inherit; None where programs have none.
-    whereabouts: None where nobody is in a pod or container."""
+    whereabouts: None where nobody is in a pod or container. clock: monotonic seconds."""
 
     def __init__(
         self,
@@ -218,8 +219,10 @@ class GpuProcessScanner:
         gpus: Iterable[Gpu],
         mark: str | None,
         whereabouts: Whereabouts | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._nvml = nvml
+        self._clock = clock
         self._of: Iterable[Gpu] = ()
         self._gpus: dict[str, _GpuScan] = {}
         self._mark = mark
@@ -229,7 +232,7 @@ class GpuProcessScanner:
         self._living = ProcessSet()  # of those that are known
         # whether nothing about them is left to read, and each is held by a pidfd
         self._settled = True
-        self.last = Scan((), ())
+        self.last = Scan(())
         self.follow(gpus)
 
     def follow(self, gpus: Iterable[Gpu]) -> None:
@@ -248,7 +251,7 @@ class GpuProcessScanner:
         ended = self._living.ask()
         for pid in ended:
             self._known.pop(pid, None)
-        now = time.monotonic()
+        now = self._clock()
         sure = sure or owners.servers != self._owners.servers
         anew = bool(ended) or owners != self._owners or not self._settled
         if self._mark is not None and owners.pods.keys() - self._owners.pods.keys():
@@ -268,24 +271,30 @@ class GpuProcessScanner:
 
     def _seen(self) -> Scan:
         clients: list[Client] = []
-        failed = {}
+        unseen = {}
         unexplained_mib = {}
         for uuid, one in self._gpus.items():
             clients += one.clients.values()
             if one.failed:
-                failed[uuid] = one.failed
+                unseen[uuid] = one.failed
             if one.managed[1]:
                 unexplained_mib[uuid] = one.managed[1]
-        return Scan(tuple(clients), tuple(failed.values()), frozenset(failed), unexplained_mib)
+        return Scan(tuple(clients), unseen, unexplained_mib)
 
     def _scan_gpu(self, uuid: str, one: _GpuScan, now: float, *, sure: bool, anew: bool) -> bool:
         """Whether anything has changed."""
         try:
-            return self._look(uuid, one, now, sure=sure, anew=anew)
+            changed = self._look(uuid, one, now, sure=sure, anew=anew)
+            one.seen_at = now
+            return changed
         except (NvmlFailed, OSError) as error:
+            if isinstance(error, NvmlLate) and now - one.seen_at < UNREAD_S:
+                one.mps_asked_at = -math.inf  # what was half read is asked for again
+                self._settled = False
+                return False
             why = str(error)
             if isinstance(error, OSError) and error.errno:
-                why = f"{uuid}: {os.strerror(error.errno)}"
+                why = f"a process there cannot be read: {os.strerror(error.errno)}"
             self._gpus[uuid] = _GpuScan(one.memory, failed=why)
             return one.failed != why
 

@@ -15,6 +15,7 @@ import msgspec
 from mpsd.grants.kept import ContainerGrant
 from mpsd.grants.ledger import Ledger
 from mpsd.model.events import Reason
+from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_report import (
     GrantViolations,
@@ -30,6 +31,7 @@ from mpsd.model.violations import Violation, ViolationKind
 from mpsd.mps.ends import ClientEnds, EndAsked, NotEnded, NotKilled
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import DomainRecords
+from mpsd.platform import clock, life
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import logger
 from mpsd.platform.run_directory import ENDS
@@ -225,7 +227,7 @@ class Watchdog:
         self._unjudged = ""  # why nothing is judged; empty while everything is
         self._unjudged_since: float | None = None  # None once that was logged
         self._ending: set[asyncio.Task[None]] = set()
-        self._history = ViolationHistory(time.time())
+        self._history = ViolationHistory(clock.wall_s())
         self.cluster: ClusterReporter | None = None
         self.on_scan: Callable[[Scan], None] = lambda _scan: None  # called after each
 
@@ -261,6 +263,15 @@ class Watchdog:
         foreign = (client.process for client in scan.clients if client.grant is None)
         return self._own.among(foreign, self._records.read)
 
+    def grant_around(self, pid: int) -> Grant | None:
+        """Of the pod or container that this process is in; None where it has none."""
+        place = None
+        if self._ledger.whereabouts is not None:
+            place = self._ledger.whereabouts.owner_of(pid)
+        ledger = self._ledger.view
+        grant_id = ledger.by_place.get(place or "")
+        return next((held.grant for held in ledger.held if held.grant.id == grant_id), None)
+
     def violations(self) -> SeenViolations:
         return self._history.whole(self._node.nvml.spent_s, self._unjudged)
 
@@ -282,11 +293,9 @@ class Watchdog:
         self._history.keep(grants)
         gpus = {gpu.uuid for gpu in self._node.gpus}
         domains = {record.domain: record.gpus for record in records}
-        doubtful: set[str] = set()
+        doubtful = self._records.doubtful(gpus)  # their servers are not known
         for one in ledger.unreadable:
             doubtful.update(one.gpus(domains, gpus))
-        if self._records.unreadable:  # whose servers are not known
-            doubtful |= gpus
         judged = (scan, grants, ledger.ungranted, doubtful, policy)
         if judged == self._judged and self._before.is_settled:
             return False
@@ -301,7 +310,7 @@ class Watchdog:
             own=self.own(scan),
             ending=self.ends.under_way,
             pods_known=self._ledger.pods_known,
-            unseen=scan.unseen,
+            unseen=frozenset(scan.unseen),
             unexplained_mib=scan.unexplained_mib,
             doubtful=frozenset(doubtful),
         )
@@ -326,20 +335,19 @@ class Watchdog:
             self._unjudged_since = None
 
     def _respond(self, violation: Violation, view: WatchdogView) -> None:
-        entry = self._history.add(violation, time.time())
+        entry = self._history.add(violation, clock.wall_s())
         if violation.response.ends:
-            task = asyncio.create_task(self._end_process(entry, view))
+            task = life.background(self._end_process(entry, view))
             self._ending.add(task)
-            task.add_done_callback(self._ended)
+            task.add_done_callback(self._ending.discard)
         elif violation.response.reports:
             self._announce(violation)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._ending.discard(task)
-        if not task.cancelled() and (fault := task.exception()):
-            self._log.error("not ended", reason="a fault of mpsd's own", exc_info=fault)
-
     async def _end_process(self, entry: ViolationRecord, view: WatchdogView) -> None:
+        with self._shortages.survived("end a process"):
+            await self._try_to_end(entry, view)
+
+    async def _try_to_end(self, entry: ViolationRecord, view: WatchdogView) -> None:
         """Ends the process, announces it, and waits until its memory is back. One that cannot be
         ended is tried again while it is there, announced once, and again once it can be."""
         violation = entry.violation

@@ -21,10 +21,29 @@ from mpsd.agent.rules.decide import (
 )
 from mpsd.model.client_limits import DENY_MIB
 from mpsd.model.domain import State, after_is
-from mpsd.model.grants import Grant, promised_mib
+from mpsd.model.grants import Grant, evenly, promised_mib
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.node_view import Client, HeldGrant, NodeView, ServerLimit
-from tests.model.worlds import GPUS, NOW, POLICY, SPREAD, UUIDS, grant, record, view, waiting
+from mpsd.model.node_view import (
+    Client,
+    DomainView,
+    HeldGrant,
+    NodeView,
+    ServerLimit,
+    WaitingRequest,
+)
+from tests.model.worlds import (
+    GPUS,
+    LOST,
+    NOW_S,
+    POLICY,
+    SPREAD,
+    UUIDS,
+    blind,
+    grant,
+    record,
+    view,
+    waiting,
+)
 
 
 def limits_of(actions: tuple[Action, ...], domain: str) -> list[int]:
@@ -74,8 +93,49 @@ def test_a_grant_outlives_its_holder_while_a_client_of_it_lives() -> None:
     held = (HeldGrant(grant("a", 7), False),)
     assert not ends_one(view(grants=held, clients=(client_of("a"),)))
     assert ends_one(view(grants=held, clients=(client_of("b"),)))
-    assert not ends_one(view(grants=held, clients=None)), "NVML cannot say who is there"
+    assert not ends_one(blind(view(grants=held))), "NVML cannot say who is there"
     assert not ends_one(view(grants=(replace(held[0], others_alive=True),))), "of its cgroup"
+
+
+THIRD = replace(GPUS[0], uuid="GPU-22222222-2222-2222-2222-222222222222", ordinal=2)
+OF_THIRD = DomainView(replace(record(0), domain="gpu2", gpus=(THIRD.uuid,)), frozenset())
+
+
+def three(*held: HeldGrant, waits: tuple[WaitingRequest, ...] = ()) -> NodeView:
+    """A node of three GPUs."""
+    two = view(grants=held, waits=waits)
+    return replace(two, gpus=(*GPUS, THIRD), domains=(*two.domains, OF_THIRD))
+
+
+def on_third(one: Grant) -> Grant:
+    return replace(one, domain="gpu2", parts=evenly((THIRD.uuid,), one.memory_mib, 0))
+
+
+def test_grants_on_a_gpu_that_cannot_be_seen_are_kept_and_those_elsewhere_end() -> None:
+    first, second, third = grant("a", 7), grant("b", 7, gpu=1), on_third(grant("c", 7))
+    joined = replace(first, id="ab", parts=evenly(UUIDS, 7168, 0))
+    left = three(*[HeldGrant(one, False) for one in (first, second, third, joined)])
+
+    def ended(seen: NodeView) -> set[str]:
+        return {one.grant.id for one in decide(seen, POLICY) if isinstance(one, EndGrant)}
+
+    assert ended(blind(left, UUIDS[1])) == {"a", "c"}
+    assert ended(blind(left, THIRD.uuid)) == {"a", "b", "ab"}
+    assert ended(blind(left)) == set()
+    assert ended(left) == {"a", "b", "c", "ab"}
+
+
+def test_nothing_new_is_placed_on_a_gpu_that_cannot_be_seen_and_its_limits_stay() -> None:
+    kept = HeldGrant(on_third(grant("c", 7)), False)
+    waits = tuple([waiting(f"w{number}", 20) for number in range(3)])
+    half = blind(three(kept, waits=waits), THIRD.uuid)
+    assert {one.domain for one in admitted(half)} == {"gpu0", "gpu1"}
+    (found,) = refused(half)
+    assert not found.for_ever
+    assert (
+        f"gpu2 takes no new grant until it is known which processes use it: {LOST}" in found.reason
+    )
+    assert set(limits_of(decide(half, POLICY), "gpu2")) == {7168}
 
 
 FULL = (HeldGrant(grant("a", 23), True), HeldGrant(grant("b", 23, gpu=1), True))
@@ -88,20 +148,20 @@ def test_what_fits_no_single_gpu_is_refused_though_the_sum_would_do() -> None:
 
 
 def test_a_request_waits_until_its_deadline_and_is_refused_then() -> None:
-    waits = view(grants=FULL, waits=(waiting("c", 1, deadline=NOW + 1),))
+    waits = view(grants=FULL, waits=(waiting("c", 1, deadline_s=NOW_S + 1),))
     assert (refused(waits), admitted(waits)) == ([], [])
-    late = view(grants=FULL, waits=(waiting("c", 1, deadline=NOW),))
+    late = view(grants=FULL, waits=(waiting("c", 1, deadline_s=NOW_S),))
     assert [one.for_ever for one in refused(late)] == [False]
 
 
 def test_what_no_gpu_here_could_ever_hold_is_refused_at_once_even_when_it_would_wait() -> None:
-    (found,) = refused(view(waits=(waiting("c", 24, deadline=NOW + 60),)))
+    (found,) = refused(view(waits=(waiting("c", 24, deadline_s=NOW_S + 60),)))
     assert found.for_ever
 
 
 def test_nobody_overtakes_a_request_that_waits() -> None:
     held = (HeldGrant(grant("a", 20), True), HeldGrant(grant("b", 20, gpu=1), True))
-    waits = (waiting("large", 10, deadline=NOW + 60), waiting("small", 1))
+    waits = (waiting("large", 10, deadline_s=NOW_S + 60), waiting("small", 1))
     seen = view(grants=held, waits=waits)
     assert [(one.id, one.for_ever) for one in refused(seen)] == [("small", False)]
     assert admitted(seen) == []
@@ -261,7 +321,7 @@ def test_whoever_goes_on_waiting_has_a_reason_and_nobody_else(
         HeldGrant(grant(f"held{gpu}", 23 - free_gib, gpu), True) for gpu in (0, 1) if free_gib < 23
     )
     queue = tuple(
-        waiting(f"w{place}", wanted, deadline=NOW + 60) for place, wanted in enumerate(gib)
+        waiting(f"w{place}", wanted, deadline_s=NOW_S + 60) for place, wanted in enumerate(gib)
     )
     seen = view(grants=held, waits=queue)
     answered = {one.id for one in admitted(seen)}
@@ -270,16 +330,16 @@ def test_whoever_goes_on_waiting_has_a_reason_and_nobody_else(
 
 
 def test_who_is_gone_waits_for_nothing() -> None:
-    gone = replace(waiting("gone", 23, deadline=NOW + 60), holder_alive=False)
+    gone = replace(waiting("gone", 23, deadline_s=NOW_S + 60), holder_alive=False)
     held = (HeldGrant(grant("a", 20), True), HeldGrant(grant("b", 20, gpu=1), True))
     assert why_waiting(view(grants=held, waits=(gone,)), POLICY) == {}
 
 
 def test_a_request_waits_for_a_gpu_that_mpsd_tries_unless_it_fits_elsewhere() -> None:
-    tried = replace(record(0), held_until=NOW + 1)
+    tried = replace(record(0), held_until_s=NOW_S + 1)
     alone = view(waits=(waiting("a", 7),), records=(tried,))
     assert (admitted(alone), refused(alone)) == ([], [])
-    assert admitted(replace(alone, now=NOW + 1))
+    assert admitted(replace(alone, now_s=NOW_S + 1))
     assert admitted(replace(alone, domains=view().domains))
     (elsewhere,) = admitted(view(waits=(waiting("a", 7),), records=(tried, record(1))))
     assert elsewhere.gpus == (UUIDS[1],)

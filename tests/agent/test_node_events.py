@@ -9,6 +9,7 @@ import pytest
 from mpsd.agent.rules.node_events import OLD_FAULT_S, EventHistory, node_events
 from mpsd.model.domain import State
 from mpsd.model.events import Event, EventCount, Reason, is_reported_by, pod_subject
+from mpsd.model.gpu_health import GpuCondition, HealthCause
 from mpsd.model.grants import Request
 from mpsd.model.identity import HostContainer, PodName
 from mpsd.model.node_view import (
@@ -24,7 +25,7 @@ from mpsd.model.node_view import (
 )
 from mpsd.model.problem import MOST_NAMES
 from mpsd.model.times import stamp
-from tests.model.worlds import NOW, grant, identity
+from tests.model.worlds import NOW, NOW_S, blind, grant, identity
 from tests.status.pod_worlds import client, client_of_claim, held, held_claim, node, pod
 
 
@@ -118,10 +119,9 @@ def test_a_wedged_daemon_is_told_on_the_node_and_on_each_pod_that_may_lose_clien
 
 
 def test_where_nobody_knows_the_clients_every_pod_there_may_have_lost_some() -> None:
-    blind = replace(BUSY, clients=None)
-    pods = [
-        one for one in node_events(blind, like(blind, **DOWN), "node1") if one.subject.kind == "Pod"
-    ]
+    before = blind(BUSY)
+    events = node_events(before, like(before, **DOWN), "node1")
+    pods = [one for one in events if one.subject.kind == "Pod"]
     assert [one.subject.name for one in pods] == ["a", "idle"]
     assert all("any GPU processes of this pod" in one.message for one in pods)
 
@@ -134,6 +134,17 @@ def test_a_first_look_tells_of_troubles_alone_and_takes_nothing_for_lost() -> No
 # What is told of a fault: to the node and to every pod that was hit, once, by what is written down
 # of it.
 
+
+def test_a_gpu_that_becomes_sick_is_told_once_on_the_node_and_on_each_pod_there() -> None:
+    condition = GpuCondition(BUSY.gpus[0].uuid, HealthCause.XID, "Xid 79")
+    sick = like(BUSY, health=(condition,))
+    found = told(BUSY, sick)
+    assert found[0] == ("Node node1", Reason.SICK)
+    assert set(found[1:]) == {(f"Pod default/{name}", Reason.SICK) for name in ("a", "idle")}
+    assert told(sick, sick) == []
+    assert ("Node node1", Reason.SICK) in told(None, sick)
+
+
 PODS = (held("a", 2), held("b", 2), held("idle", 2), held("other", gpu=1))
 
 
@@ -142,7 +153,7 @@ def hit(pid: int, of: str | None = None, ended_at: float | None = None) -> Fault
 
 
 KILLED = FaultCause(identity(7), "train", pod("idle").uid, "killed by SIGKILL")
-FAULT = Fault(NOW, (hit(1, "a"), hit(2, "a"), hit(3, "b"), hit(4)))
+FAULT = Fault(NOW, (hit(1, "a"), hit(2, "a"), hit(3, "b"), hit(4)), at_s=NOW_S)
 
 
 def seen(*faults: Fault, now: float = NOW, state: State = State.FAULT) -> NodeView:
@@ -203,7 +214,7 @@ def test_what_kubernetes_says_of_a_cause_is_told_when_it_comes_and_once() -> Non
     assert events(said, said) == []
     # a new agent makes the very same events, which the API server has
     assert {*events(None, said)} == {*events(None, known), *found}
-    assert events(known, replace(said, now=NOW + OLD_FAULT_S + 1)) == []
+    assert events(known, replace(said, now_s=NOW_S + OLD_FAULT_S + 1)) == []
 
 
 def test_of_whom_the_record_knows_no_pod_the_look_before_may() -> None:
@@ -326,7 +337,7 @@ def test_a_refusal_is_forgotten_once_its_process_has_joined_the_queue() -> None:
     )
     for request in (asks, other):
         book.refused(request, "no single GPU has 7 GiB")
-    book.compare(node(), replace(node(), waiting=(replace(asks, id="again", deadline=60.0),)))
+    book.compare(node(), replace(node(), waiting=(replace(asks, id="again", deadline_s=60.0),)))
     assert [one.where for one in book.all()] == ["other"]
 
 

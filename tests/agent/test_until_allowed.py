@@ -5,7 +5,6 @@ Nobody runs cycles here, so whoever is answered has not waited for one.
 
 import asyncio
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,9 +17,9 @@ from mpsd.agent.agent import AgentRole
 from mpsd.kubelet.ledger import KubeletGrants
 from mpsd.model.domain import State
 from mpsd.model.node_view import DomainRecord, DomainView, HeldGrant, LedgerView, ServerLimit
-from mpsd.mps.node_gpus import Node
+from mpsd.mps.node_gpus import Node, NodeGpus
 from mpsd.mps.records import NodeDomains
-from mpsd.platform import processes, records
+from mpsd.platform import clock, processes, records
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.logs import logger
 from mpsd.platform.nvml import Nvml
@@ -48,7 +47,7 @@ class World:
         self.stack = ExitStack()
         self.stack.callback(nvml.close)
         self.runner = self.stack.enter_context(asyncio.Runner())
-        node = Node(nvml, nvml.gpus(limits.facts), {}, (), {}, "")
+        node = Node(nvml, NodeGpus(nvml, limits.facts).now.gpus, {}, (), {}, "")
         domains = NodeDomains(self._settings.run_directory, node.gpus, POLICY, logger())
         pods, nowhere = cast("Any", None), folder / "nowhere"
         self.ledger = KubeletGrants(nowhere, nowhere, pods, domains, lambda: POLICY, logger())
@@ -63,7 +62,7 @@ class World:
         self.write(self.record)
         # as of the last cycle
         self.agent.view = replace(view(), domains=(DomainView(self.record, frozenset()),))
-        self.confirm(_ADMITTED_GIB, time.time())
+        self.confirm(_ADMITTED_GIB, clock.boot_s())
 
     def hold(self, *held: HeldGrant, unknown: tuple[str, ...] = ()) -> None:
         self.ledger.view = LedgerView(held, unknown)
@@ -117,9 +116,9 @@ def test_beside_grants_that_end_or_are_not_known_a_cycle_is_waited_for(world: Wo
 
 
 def test_a_limit_that_is_lower_or_was_read_back_long_ago_is_waited_for(world: World) -> None:
-    world.confirm(_HELD_GIB - 1, time.time())
+    world.confirm(_HELD_GIB - 1, clock.boot_s())
     assert world.why_not()
-    world.confirm(_ADMITTED_GIB, time.time() - 1000)
+    world.confirm(_ADMITTED_GIB, clock.boot_s() - 1000)
     assert world.why_not()
 
 
@@ -136,7 +135,7 @@ def test_a_domain_that_has_changed_since_the_last_cycle_is_waited_for(
 
 
 def test_a_domain_that_mpsd_tries_first_is_waited_for(world: World) -> None:
-    tried = replace(world.record, held_until=time.time() + 60)
+    tried = replace(world.record, held_until_s=clock.boot_s() + 60)
     world.write(tried)
     world.agent.view = replace(view(), domains=(DomainView(tried, frozenset()),))
     assert world.why_not()

@@ -9,7 +9,7 @@ from mpsd.agent.rules.node_events import node_events
 from mpsd.model.domain import State
 from mpsd.model.node_view import HeldGrant, NodeView
 from tests.agent.test_node_events import BUSY, DEAR, DOWN, FAULT, KILLED, QUIET, hit, like, seen
-from tests.model.worlds import NOW, POLICY, grant, record, view, waiting
+from tests.model.worlds import NOW, NOW_S, POLICY, blind, grant, record, view, waiting
 from tests.status.pod_worlds import client
 
 _TWO = replace(BUSY, clients=(client("a", 1), client("a", 2)))
@@ -21,7 +21,7 @@ def changes() -> Iterator[tuple[NodeView, NodeView]]:
     yield from ((starting, like(BUSY, state=state, reason="because")) for state in State)
     yield starting, like(BUSY, canary=DEAR)
     yield _TWO, like(_TWO, **DOWN)
-    yield replace(BUSY, clients=None), like(BUSY, **DOWN)
+    yield blind(BUSY), like(BUSY, **DOWN)
     yield BUSY, like(BUSY, restarts_total=1)
     yield QUIET, seen(FAULT)
     yield QUIET, (caused := seen(replace(FAULT, causes=(KILLED,))))
@@ -37,7 +37,7 @@ def changes() -> Iterator[tuple[NodeView, NodeView]]:
 
 def refusals() -> Iterator[Refuse]:
     full = tuple(HeldGrant(grant(f"g{n}", 20, n), holder_alive=True) for n in (0, 1))
-    ahead = (waiting("large", 10, deadline=NOW + 60), waiting("small", 1))
+    ahead = (waiting("large", 10, deadline_s=NOW_S + 60), waiting("small", 1))
     tiny = replace(waiting("a", 1), request=replace(waiting("a", 1).request, memory_mib=100))
     down = record(0, State.DOWN, reason="because")
     for one in (

@@ -33,7 +33,7 @@ def idle(machine: OwnMpsd) -> Iterator[tuple[str, Row]]:
         time.sleep(_WINDOW_S)
         after, took_s = process.cpu_times(), time.monotonic() - began
         nvml.append((_nvml_s(machine) - nvml_s) / took_s)
-        own.append((after.user - before.user + after.system - before.system) / took_s - nvml[-1])
+        own.append((after.user - before.user + after.system - before.system) / took_s)
         spent_s = (
             after.children_user
             - before.children_user
@@ -50,7 +50,7 @@ def idle(machine: OwnMpsd) -> Iterator[tuple[str, Row]]:
             "of a core",
             None,
             None,
-            "the same, in simulated NVML: not in that row",
+            "its readers, with simulated NVML",
         ),
     )
     yield (

@@ -7,6 +7,7 @@ than the driver's, so what is spent in it is a row of its own.
 """
 
 import asyncio
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -22,13 +23,14 @@ from mpsd.model.client_limits import ClientLimit, environment
 from mpsd.model.domain import State
 from mpsd.model.grants import Gpu, Grant, evenly
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord
-from mpsd.mps.node_gpus import Node
+from mpsd.mps.node_gpus import Node, NodeGpus
 from mpsd.mps.records import DomainRecords
 from mpsd.platform import processes, records
 from mpsd.platform.event_loop import until
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.logs import be_silent, logger
 from mpsd.platform.nvml import Nvml
+from mpsd.platform.nvml_readers import GpuReaders
 from mpsd.platform.settings import GRANT, Settings, settings
 from mpsd.simulator.card import MPS_CLIENT, ContextClaim
 from mpsd.simulator.gpus import MIB
@@ -40,6 +42,7 @@ from tests.bench.rows import Row
 GPUS, CLIENTS_A_GPU, GRANTED_MIB = 8, 40, 3072
 CHANGING = 32  # clients that take or give back memory between two looks
 MANAGING_OF, MANAGED_MIB, MAPPINGS = CLIENTS_A_GPU, 256, 500
+LOOKS_TIMED = 500
 WINDOW_S = 12.0
 MOST_CORES, MOST_CORES_MANAGED = 0.03, 0.02
 LEAST_LOOKS = 4.0  # a second
@@ -94,7 +97,7 @@ class _World:
         nvml = Nvml(self._library)
         nvml.open()
         stack.callback(nvml.close)
-        self._node = Node(nvml, nvml.gpus(limits.facts), {}, (), {}, "")
+        self._node = Node(nvml, NodeGpus(nvml, limits.facts).now.gpus, {}, (), {}, "")
         for gpu in self._node.gpus:
             _write_record(self._settings, gpu)
         self._stack = stack
@@ -131,6 +134,7 @@ class _World:
             f"the same, {managed.looks:.1f} looks/s, one on each takes or gives back managed memory"
             " every 0.5 s"
         )
+        here_ms, read_ms = self._a_look_ms()
         slowest = min(still.looks, busy.looks, managed.looks)
         return {
             "watchdog_cpu": Row(
@@ -154,10 +158,30 @@ class _World:
             "watchdog_nvml_changing": Row(
                 busy.nvml, "of a core", None, still.nvml, "the same, in simulated NVML"
             ),
+            "watchdog_reader": Row(
+                read_ms,
+                "ms",
+                here_ms + 0.3,
+                here_ms,
+                "one GPU and look by its reader, and by simulated NVML in this process",
+            ),
             "watchdog_looks": Row(
                 LEAST_LOOKS / slowest, "", 1.0, None, "4 looks a second, of those that there were"
             ),
         }
+
+    def _a_look_ms(self) -> tuple[float, float]:
+        """One GPU and look in this process, and by its reader: medians of processor time."""
+        program = (sys.executable, "-P", "-m", "mpsd.simulator.nvml", str(self._machine.folder))
+        read = Nvml(None, readers=GpuReaders(program))
+        read.open()
+        self._stack.callback(read.close)
+        uuid = read.at(0).uuid
+        here, by_reader = [], []
+        for _turn in range(LOOKS_TIMED):
+            here.append(_spent_ms(self._node.nvml, uuid))
+            by_reader.append(_spent_ms(read, uuid))
+        return statistics.median(here), statistics.median(by_reader)
 
     def _start(self, command: list[str]) -> "subprocess.Popen[bytes]":
         """A process that ends with the world."""
@@ -183,6 +207,16 @@ class _World:
         )
 
 
+def _spent_ms(nvml: Nvml, uuid: str) -> float:
+    """Of processor time, in this process and its readers."""
+    began = time.process_time()
+    elsewhere_s = 0.0 if nvml.readers is None else -nvml.spent_s
+    nvml.uses(uuid)
+    nvml.used_mib(uuid)
+    elsewhere_s += 0.0 if nvml.readers is None else nvml.spent_s
+    return (time.process_time() - began + elsewhere_s) * 1000
+
+
 @dataclass(frozen=True, slots=True)
 class _Cost:
     """own, nvml: shares of a core. looks: a second."""
@@ -205,7 +239,7 @@ def _write_record(chosen: Settings, gpu: Gpu) -> None:
         servers=(),
         restarts=0,
         restarts_total=0,
-        started_at=0.0,
+        started_s=0.0,
         compute_modes={},
         boot_id=processes.boot_id(),
     )

@@ -30,7 +30,7 @@ import mpsd.cli
 from mpsd.admission.rules.review import AdmissionAnswer
 from mpsd.admission.settings import WebhookSettings, webhook_settings
 from mpsd.admission.webhook import WebhookRole
-from mpsd.platform import event_loop, logs
+from mpsd.platform import event_loop, life, logs
 from mpsd.platform.event_loop import until
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.limits_files import LimitsFiles
@@ -318,7 +318,7 @@ def main() -> None:
             "drain": "0s",
         }
         settings = webhook_settings(flags | {"address": "127.0.0.1"})
-        sys.exit(event_loop.run(_serve(settings)))
+        sys.exit(life.run("webhook", lambda: _serve(settings)))
     _generate(int(rest[0]), rest[1], rest[2], float(rest[3]))
 
 

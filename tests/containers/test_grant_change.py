@@ -17,7 +17,7 @@ from mpsd.model.problem import Problem
 from mpsd.watchdog.rules.escapes import ClientBounds, escapes
 from tests.containers.dialect_machine import A10_MIB
 from tests.grants.card_worlds import Node, cards, egpu
-from tests.model.worlds import POLICY, identity
+from tests.model.worlds import POLICY, blind, identity
 
 TWO = egpu((0, 10240, 25), (1, 20480, 50))
 FIXED = replace(POLICY, compute=Compute(3, 10, {"1": CardCompute(5, None)}))
@@ -127,10 +127,15 @@ def test_memory_whose_use_nobody_knows_is_lowered_only_by_force() -> None:
         one.rule
         for one in refusals(node, grant, GrantChangeRequest(memory_mib=8192, gpu=grant.gpus[0]))
     ] == ["use-unknown"]
-    blind = replace(node.view(), clients=None)
     lower = GrantChangeRequest(memory_mib=8192)
-    assert isinstance(changed(grant, lower, blind, node.policy), tuple)
-    assert isinstance(changed(grant, replace(lower, forced=True), blind, node.policy), Grant)
+    assert isinstance(changed(grant, lower, blind(node.view()), node.policy), tuple)
+    forced = replace(lower, forced=True)
+    assert isinstance(changed(grant, forced, blind(node.view()), node.policy), Grant)
+    node.clients = ()
+    first, second = [replace(lower, gpu=gpu) for gpu in grant.gpus]
+    half_blind = blind(node.view(), grant.gpus[1])
+    assert isinstance(changed(grant, first, half_blind, node.policy), Grant)
+    assert isinstance(changed(grant, second, half_blind, node.policy), tuple)
 
 
 def test_memory_that_holds_no_context_is_refused_even_by_force() -> None:

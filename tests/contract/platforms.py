@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mpsd.bench import cuda_client
+from mpsd.mps.node_gpus import NodeGpus
 from mpsd.platform.nvml import Nvml, NvmlFailed
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import SimulatedNvml
@@ -64,7 +65,7 @@ class Simulated:
         self.environment = _base_environment() | dict(node.environment)
         self.gpus = tuple(
             Gpu(gpu.uuid, gpu.name, gpu.memory_mib, gpu.sms, gpu.capability)
-            for gpu in Nvml(self.nvml).gpus(rows)
+            for gpu in NodeGpus(Nvml(self.nvml), rows).now.gpus
         )
 
     def close(self) -> None:
@@ -152,7 +153,7 @@ class Real:
     def _instances(self) -> tuple[Gpu, ...]:
         """As mpsd reads them from NVML: what CUDA sees of them is for the tests. NoInstances."""
         try:
-            found = [gpu for gpu in Nvml(self.nvml).gpus(facts()) if gpu.mig]
+            found = [gpu for gpu in NodeGpus(Nvml(self.nvml), facts()).now.gpus if gpu.mig]
         except NvmlFailed as error:
             raise NotReady(str(error)) from error
         if len(found) < GPUS:

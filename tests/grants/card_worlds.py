@@ -20,7 +20,7 @@ from mpsd.model.node_view import (
 )
 from mpsd.model.policy import Policy
 from tests.containers.dialect_machine import V100_MIB, VOLTA
-from tests.model.worlds import NOW, POLICY, identity, record
+from tests.model.worlds import NOW, NOW_S, POLICY, identity, record
 
 SERVER_MIB = VOLTA.server_mib  # what MPS takes of a card, which the report's does not
 
@@ -65,7 +65,8 @@ class Node:
     def view(self, *waiting: WaitingRequest, ended: frozenset[str] = frozenset()) -> NodeView:
         held = tuple(HeldGrant(grant, grant.id not in ended) for grant in self.grants)
         domains = tuple(DomainView(one, frozenset()) for one in self.records)
-        return NodeView(NOW, "580.159.04", self.gpus, domains, held, self.clients, waiting, ())
+        seen = domains, held, self.clients, waiting
+        return NodeView(NOW, NOW_S, "580.159.04", self.gpus, *seen, ())
 
     def ask(self, environment: dict[str, str]) -> Grant | Refuse:
         """What becomes of a container with this environment, in which nothing is wrong."""

@@ -30,12 +30,12 @@ from mpsd.model.node_report import (
     total,
 )
 from mpsd.model.node_view import Canary, Fault, FaultHit, NodeView
-from mpsd.model.times import stamp, utc
+from mpsd.model.times import DAY_S, HOUR_S, stamp, utc
 from mpsd.status.rules.mpsnode import mpsnode_status
 from mpsd.status.rules.node_report import node_report
 from mpsd.status.tables import POD_COLUMNS
+from tests.model.worlds import LOST, POLICY, UUIDS, blind, identity
 from tests.model.worlds import NOW as VIEW_NOW
-from tests.model.worlds import POLICY, identity
 from tests.mpsnodes import NOW, damaged, mpsnode
 from tests.status.pod_worlds import client, held, node, pod
 
@@ -60,7 +60,7 @@ VIEWS = {
         grants=(held("a"), held("b", 2, 1)), clients=(client("a", 1), client("b", 2, None, 1))
     ),
     "nothing": node(),
-    "clients unknown": node(clients=None, unknown=("NVML does not answer",)),
+    "clients unknown": blind(node()),
     "one fault after the other": node(grants=(held("a"),), faults=FAULTS, faults_total=2),
     "a daemon down": node(state=State.DOWN, daemon=None, reason="killed by signal 9"),
     "a canary that failed": node(
@@ -75,7 +75,7 @@ VIEWS = {
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 def test_the_cluster_shows_the_rows_that_the_node_shows(view: NodeView) -> None:
     there, here = read_mpsnode(told(view), VIEW_NOW), node_report(view, POLICY)
-    shown = [changed(gpu, sms=None, unexplained_mib=None) for gpu in here.gpus]
+    shown = [changed(gpu, sms=None, unexplained_mib=None, xids=()) for gpu in here.gpus]
     assert [changed(row, node="") for row in there.gpus] == [
         *served_gpus(changed(here, gpus=tuple(shown)))
     ]
@@ -110,6 +110,27 @@ def test_two_heartbeats_of_silence_are_said_and_are_not_ready() -> None:
     assert sentence == silence(late, last + STALE_S + 1)
 
 
+@pytest.mark.parametrize("ahead_s", [-2 * DAY_S, -HOUR_S, HOUR_S, 2 * DAY_S])
+def test_how_long_a_node_is_silent_does_not_depend_on_its_clock(ahead_s: float) -> None:
+    thing = mpsnode("gpu-a1")
+    thing["status"]["reportedAt"] = stamp(NOW + ahead_s)
+    by_others = {"time": stamp(NOW + 60), "fieldsV1": {"f:spec": {}}}
+    written = {"time": stamp(NOW), "fieldsV1": {"f:status": {}}}
+    thing["metadata"]["managedFields"] = [written, by_others]
+    in_time, late = (read_mpsnode(thing, NOW + STALE_S + late_s) for late_s in (0, 1))
+    assert (in_time.stale, late.stale) == (False, True)
+
+
+@pytest.mark.parametrize(
+    "managed", [None, 7, [None, {}], [{"time": 7, "fieldsV1": {"f:status": 1}}]]
+)
+def test_what_the_server_says_of_writes_may_be_anything(managed: object) -> None:
+    thing = mpsnode("gpu-a1")
+    reported_at = read_mpsnode(thing, NOW).reported_at
+    thing["metadata"]["managedFields"] = managed
+    assert read_mpsnode(thing, NOW).reported_at == reported_at
+
+
 def test_what_is_cordoned_is_said_by_label_and_marked_on_every_gpu_of_the_domain() -> None:
     drains = read("gpu-a2")
     assert drains.cordoned_labels == "gpu0"
@@ -129,9 +150,11 @@ def test_a_cordoned_gpu_that_is_not_there_is_said() -> None:
 
 def test_a_condition_that_no_domain_explains_is_said_with_its_reason_and_age() -> None:
     assert list(troubles(read("gpu-a2"), NOW)) == []  # DomainDown: the domain says it
-    blind = told(replace(VIEWS["clients unknown"], now=VIEW_NOW))
-    (sentence,) = troubles(read_mpsnode(blind, VIEW_NOW + 180), VIEW_NOW + 180)
-    assert sentence == "node1: MPSReady is Unknown for 3 min, NotSeen: NVML does not answer"
+    (sentence,) = troubles(read_mpsnode(told(blind(node(), UUIDS[1])), VIEW_NOW), VIEW_NOW)
+    assert sentence == f"node1: it is not known which processes use gpu1: {LOST}"
+    unseen = told(replace(node(), grants_known=False, unknown=("kubelet does not answer",)))
+    (sentence,) = troubles(read_mpsnode(unseen, VIEW_NOW + 180), VIEW_NOW + 180)
+    assert sentence == "node1: MPSReady is Unknown for 3 min, NotSeen: kubelet does not answer"
 
 
 def test_what_is_not_told_is_none_and_never_zero() -> None:

@@ -13,9 +13,10 @@ from mpsd.model.conditions import (
     node_status_patch,
 )
 from mpsd.model.domain import State
-from mpsd.model.node_view import DomainView
+from mpsd.model.gpu_health import GpuCondition, HealthCause
+from mpsd.model.node_view import DomainView, UnreadableGrant
 from tests.model.gpu_worlds import client
-from tests.model.worlds import record
+from tests.model.worlds import LOST, UUIDS, blind, record
 from tests.status.pod_worlds import held, node
 
 
@@ -33,6 +34,16 @@ def test_a_node_with_every_gpu_cordoned_takes_no_pods() -> None:
     assert mps_ready(replace(view, domains=(view.domains[0], other))).reason == "Cordoned"
 
 
+def test_a_gpu_that_drains_since_it_is_sick_is_not_said_to_be_cordoned() -> None:
+    view = node(state=State.READY)
+    sick = GpuCondition(view.gpus[1].uuid, HealthCause.XID, "Xid 79")
+    drains = record(1, State.DRAINING, reason="gpu1 is sick: Xid 79")
+    drains = replace(drains, health=(sick,))
+    found = mps_ready(replace(view, domains=(view.domains[0], DomainView(drains, frozenset()))))
+    assert (found.status, found.reason) == (Truth.FALSE, "GPUSick")
+    assert "Xid 79" in found.message
+
+
 def test_gpus_that_no_daemon_has_spoken_of_are_named() -> None:
     view = node()
     found = mps_ready(replace(view, domains=view.domains[:1]))
@@ -42,11 +53,30 @@ def test_gpus_that_no_daemon_has_spoken_of_are_named() -> None:
 
 
 def test_what_cannot_be_seen_makes_it_unknown_unless_it_is_known_to_be_worse() -> None:
-    found = mps_ready(node(unknown=("NVML does not answer",)))
-    assert (found.status, found.message) == (Truth.UNKNOWN, "NVML does not answer")
+    why = ("kubelet does not answer",)
+    found = mps_ready(node(grants_known=False, unknown=why))
+    assert (found.status, found.message) == (Truth.UNKNOWN, *why)
+    worse = mps_ready(node(grants_known=False, unknown=why, state=State.DOWN))
+    assert worse.status is Truth.FALSE
+
+
+def test_a_gpu_that_cannot_be_seen_is_named_and_the_node_serves_by_the_others() -> None:
+    found = mps_ready(blind(node(), UUIDS[1]))
+    assert (found.status, found.reason) == (Truth.TRUE, "SomeNotSeen")
     assert (
-        mps_ready(node(unknown=("NVML does not answer",), state=State.DOWN)).status is Truth.FALSE
+        found.message == f"1 of 2 domains serve; it is not known which processes use gpu1: {LOST}"
     )
+    for none_serves in (blind(node()), blind(node(state=State.DRAINING), UUIDS[1])):
+        found = mps_ready(none_serves)
+        assert (found.status, found.reason) == (Truth.UNKNOWN, "NotSeen")
+
+
+def test_a_gpu_of_a_grant_that_cannot_be_read_is_named_and_the_others_serve() -> None:
+    one = UnreadableGrant("a", "/run/mpsd/agent/grants/a.json", "not JSON", "gpu1")
+    found = mps_ready(replace(node(unknown=("gpu1 takes no new grant",)), unreadable=(one,)))
+    assert (found.status, found.reason) == (Truth.TRUE, "SomeNotSeen")
+    anywhere = replace(node(), unreadable=(replace(one, domain=None),))
+    assert mps_ready(anywhere).status is Truth.UNKNOWN
 
 
 def test_since_when_it_is_so_changes_with_the_status_alone() -> None:

@@ -9,6 +9,7 @@ from mpsd.model.domain import State, remedy
 from mpsd.model.mpsnode import read_mpsnode
 from mpsd.model.names import STALE_S
 from mpsd.model.node_view import NodeView
+from tests.model.worlds import UUIDS, blind
 from tests.mpsnodes import NOW, mpsnode
 from tests.status.pod_worlds import node
 
@@ -16,7 +17,9 @@ from tests.status.pod_worlds import node
 def _conditions() -> Iterator[NodeView]:
     view = node()
     yield from (node(state=state, reason="the reason") for state in State)
-    yield node(unknown=("NVML does not answer",))
+    yield node(unknown=("kubelet does not answer",), grants_known=False)
+    yield blind(node())
+    yield blind(node(), UUIDS[1])
     yield replace(view, domains=view.domains[:1])
     yield replace(view, domains=(), gpus=())
     drained = node(state=State.DRAINED)

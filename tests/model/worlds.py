@@ -96,6 +96,7 @@ GPUS = tuple(
     for ordinal, uuid in enumerate(UUIDS)
 )
 NOW = 1_000_000.0
+NOW_S = 86_400.0  # the same by CLOCK_BOOTTIME
 
 
 def identity(pid: int) -> ProcessIdentity:
@@ -115,10 +116,10 @@ def grant(name: str, gib: int, gpu: int = 0, reserved_percent: int = 0) -> Grant
 
 
 def waiting(
-    name: str, gib: int, percent: int | None = None, gpus: int = 1, deadline: float | None = None
+    name: str, gib: int, percent: int | None = None, gpus: int = 1, deadline_s: float | None = None
 ) -> WaitingRequest:
     return WaitingRequest(
-        name, Request(gib * 1024, percent, gpus), identity(7), True, "train", deadline
+        name, Request(gib * 1024, percent, gpus), identity(7), True, "train", deadline_s
     )
 
 
@@ -136,19 +137,29 @@ def record(
         servers=servers,
         restarts=0,
         restarts_total=0,
-        started_at=NOW,
+        started_s=NOW_S,
         compute_modes={},
     )
+
+
+LOST = "NVML: nvmlDeviceGetComputeRunningProcesses failed: GPU is lost"
+
+
+def blind(view: NodeView, *gpus: str) -> NodeView:
+    """Where the processes on these GPUs, or on all, are not known."""
+    unseen = dict.fromkeys(gpus or [gpu.uuid for gpu in view.gpus], LOST)
+    seen = tuple([client for client in view.clients if client.gpu not in unseen])
+    return replace(view, clients=seen, unseen=unseen)
 
 
 def view(
     *,
     grants: tuple[HeldGrant, ...] = (),
     waits: tuple[WaitingRequest, ...] = (),
-    clients: tuple[Client, ...] | None = (),
+    clients: tuple[Client, ...] = (),
     records: tuple[DomainRecord, ...] = (record(0), record(1)),
     limits: frozenset[ServerLimit] = frozenset(),
     now: float = NOW,
 ) -> NodeView:
     domains = tuple(DomainView(one, limits) for one in records)
-    return NodeView(now, "580.159.04", GPUS, domains, grants, clients, waits, ())
+    return NodeView(now, now - NOW + NOW_S, "580.159.04", GPUS, domains, grants, clients, waits, ())

@@ -24,7 +24,7 @@ from mpsd.model.node_view import (
     Queue,
 )
 from mpsd.mps.ends import ClientEnds, EndAsked, NotEnded
-from mpsd.mps.node_gpus import Node
+from mpsd.mps.node_gpus import Node, NodeGpus
 from mpsd.mps.rules.ends import begun
 from mpsd.platform import processes, records
 from mpsd.platform.containers import PodProcesses
@@ -58,7 +58,7 @@ class World:
         machine = create_node(folder / "simulation", cards_asked("A30", FACTS), FACTS.capabilities)
         self.nvml = Nvml(SimulatedNvml(machine.folder))
         self.nvml.open()
-        self.node = Node(self.nvml, self.nvml.gpus(FACTS), {}, (), {}, "")
+        self.node = Node(self.nvml, NodeGpus(self.nvml, FACTS).now.gpus, {}, (), {}, "")
         self.card: CardView = machine.card(0)
         self.folder, self.log = folder, logger(role="test")
         self.domains: tuple[DomainRecord, ...] = ()

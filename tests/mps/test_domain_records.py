@@ -80,7 +80,27 @@ def test_what_cannot_be_read_for_want_of_file_descriptors_is_read_again(tmp_path
     with no_more_files(), pytest.raises(OSError, match="Too many open files"):
         here.read()
     assert [one.state for one in here.read()] == [State.FAULT, State.READY]
-    assert not here.unreadable
+    assert not here.doubtful(["GPU-0"])
+
+
+def test_of_a_record_that_cannot_be_read_only_the_gpus_that_it_named_are_doubtful(
+    tmp_path: Path,
+) -> None:
+    here = DomainRecords(tmp_path, logger())
+    first, second = (
+        replace(record("gpu0"), gpus=("GPU-0",)),
+        replace(record("gpu1"), gpus=("GPU-1",)),
+    )
+    write(tmp_path, first)
+    path = write(tmp_path, second)
+    here.read()
+    assert here.doubtful(["GPU-0", "GPU-1"]) == set()
+    path.write_text("{")
+    anew = DomainRecords(tmp_path, logger())
+    for looking in (here, anew):
+        assert [one.domain for one in looking.read()] == ["gpu0"]
+    assert here.doubtful(["GPU-0", "GPU-1"]) == {"GPU-1"}
+    assert anew.doubtful(["GPU-0", "GPU-1"]) == {"GPU-0", "GPU-1"}, "nobody knows what it named"
 
 
 @contextmanager

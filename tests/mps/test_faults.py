@@ -37,7 +37,7 @@ from mpsd.mps.rules.faults import (
     suspects,
     to_end,
 )
-from tests.model.worlds import NOW, POLICY, identity
+from tests.model.worlds import NOW, NOW_S, POLICY, identity
 from tests.status.pod_worlds import node
 
 GRACES = POLICY.graces
@@ -57,7 +57,8 @@ def hit(pid: int, pod: str | None = None) -> FaultHit:
 
 
 def fault(*pods: str, at: float = NOW) -> Fault:
-    return Fault(at, tuple(hit(number + 10, pod) for number, pod in enumerate(pods)))
+    every = tuple(hit(number + 10, pod) for number, pod in enumerate(pods))
+    return Fault(at, every, at_s=at - NOW + NOW_S)
 
 
 def series(*faults_pods: Sequence[str]) -> tuple[Fault, ...]:
@@ -80,7 +81,8 @@ HITS = st.builds(
 FAULTS = st.lists(
     st.builds(
         Fault,
-        at=st.floats(NOW, NOW + 100),
+        at=st.just(NOW),
+        at_s=st.floats(NOW_S, NOW_S + 100),
         hit=st.lists(HITS, max_size=4).map(tuple),
         healed_at=st.sampled_from([None, NOW + 50]),
     ),
@@ -388,22 +390,22 @@ def test_a_record_keeps_a_program_with_its_script_and_no_argument(
 
 
 def test_nobody_is_ended_within_the_grace_and_those_who_linger_are_after_it() -> None:
-    one = Fault(NOW, (hit(1), hit(2)))
-    assert to_end([one], {1, 2}, NOW + GRACES.fault_grace_s - 0.01, GRACES) == ()
-    assert to_end([one], {1, 2}, NOW + GRACES.fault_grace_s, GRACES) == one.hit
+    one = Fault(NOW, (hit(1), hit(2)), at_s=NOW_S)
+    assert to_end([one], {1, 2}, NOW_S + GRACES.fault_grace_s - 0.01, GRACES) == ()
+    assert to_end([one], {1, 2}, NOW_S + GRACES.fault_grace_s, GRACES) == one.hit
 
 
-@given(FAULTS, st.frozensets(st.integers(1, 6)), st.floats(NOW, NOW + 200))
+@given(FAULTS, st.frozensets(st.integers(1, 6)), st.floats(NOW_S, NOW_S + 200))
 def test_only_those_are_ended_whom_an_open_fault_hit_and_the_server_still_names(
     known: list[Fault], listed: frozenset[int], now: float
 ) -> None:
     for chosen in to_end(known, listed, now, GRACES):
         assert chosen.process.pid in listed
-        assert any(chosen in one.hit and one.healed_at is None and one.at < now for one in known)
+        assert any(chosen in one.hit and one.healed_at is None and one.at_s < now for one in known)
     assert to_end(faults.healed(known, now), listed, now, GRACES) == ()
 
 
-@given(FAULTS, st.floats(NOW, NOW + 200))
+@given(FAULTS, st.floats(NOW_S, NOW_S + 200))
 def test_nobody_is_ended_twice(known: list[Fault], now: float) -> None:
     everyone = set(range(10))
     after: Sequence[Fault] = known
@@ -413,20 +415,20 @@ def test_nobody_is_ended_twice(known: list[Fault], now: float) -> None:
 
 
 def test_what_the_server_says_of_somebody_gone_is_nobodys_end() -> None:
-    assert to_end([Fault(NOW, (), unidentified=(1,))], {1}, NOW + 60, GRACES) == ()
+    assert to_end([Fault(NOW, (), unidentified=(1,), at_s=NOW_S)], {1}, NOW_S + 60, GRACES) == ()
 
 
 def test_a_fault_that_does_not_heal_is_said_after_the_grace_and_the_limit_of_a_wedged_daemon() -> (
     None
 ):
     limit_s = GRACES.fault_grace_s + GRACES.wedged_limit_s
-    assert faults.why_stuck([fault()], NOW + limit_s - 0.01, GRACES) == ""
-    assert faults.why_stuck([fault()], NOW + limit_s, GRACES)
-    assert faults.why_stuck(faults.healed([fault()], NOW), NOW + limit_s, GRACES) == ""
-    assert faults.why_stuck([], NOW, GRACES) == ""
+    assert faults.why_stuck([fault()], NOW_S + limit_s - 0.01, GRACES) == ""
+    assert faults.why_stuck([fault()], NOW_S + limit_s, GRACES)
+    assert faults.why_stuck(faults.healed([fault()], NOW), NOW_S + limit_s, GRACES) == ""
+    assert faults.why_stuck([], NOW_S, GRACES) == ""
 
 
-@given(FAULTS, st.floats(NOW, NOW + 200))
+@given(FAULTS, st.floats(NOW_S, NOW_S + 200))
 def test_the_next_look_is_not_later_than_the_next_grace_is_over(
     known: list[Fault], now: float
 ) -> None:

@@ -27,17 +27,21 @@ def workload(name: str, **rest: Any) -> Object:
     }
 
 
-def report(behind_s: float = 0.0, **status: Any) -> Object:
-    """What a node wrote, by a clock that is so far behind."""
+def report(behind_s: float = 0.0, ago_s: float = 0.0, **status: Any) -> Object:
+    """What a node wrote so long ago, by a clock that is so far behind."""
     thing = mpsnode(NODE, 24, 24)
-    written = {"time": stamp(NOW), "fieldsV1": {"f:status": {}}}
+    written = {"time": stamp(NOW - ago_s), "fieldsV1": {"f:status": {}}}
     condition = {
         "type": "MPSReady",
         "status": "True",
         "reason": "AllServe",
         "message": "2 of 2 domains serve",
     }
-    own = {"reportedAt": stamp(NOW - behind_s), "version": "0.1.0", "conditions": [condition]}
+    own = {
+        "reportedAt": stamp(NOW - ago_s - behind_s),
+        "version": "0.1.0",
+        "conditions": [condition],
+    }
     domains = [one | {"version": "0.1.0"} for one in thing["status"]["domains"]]
     return {
         **thing,
@@ -178,7 +182,7 @@ BREAKS: dict[str, list[Object]] = {
     "no-node-labelled": [{"nodes": [{"metadata": {"name": NODE}}]}],
     "node-not-ready": [
         {"mpsnodes": []},
-        {"mpsnodes": [report(3601)]},
+        {"mpsnodes": [report(ago_s=3601)]},
         {
             "mpsnodes": [
                 report(conditions=not_ready("NoGPUs", "the driver shows no GPU that MPS can share"))

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from mpsd.containers.engines.configuration import LAUNCHER, Engine
 from mpsd.containers.engines.launcher import Launched, launched, launcher
 from mpsd.model.domain import State
+from mpsd.model.gpu_health import GpuCondition, HealthCause
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_report import DomainReport, NodeReport
 from mpsd.model.node_view import Canary, DomainRecord
+from mpsd.model.seen_gpus import SeenGpu
 from mpsd.operations.doctor.node import is_full
 from mpsd.operations.doctor.rules.checks import (
     Check,
@@ -40,6 +42,7 @@ from mpsd.operations.doctor.rules.node_facts import (
 from mpsd.platform.limits_files import load_limits
 
 UUID = "GPU-00000000-0000-0000-0000-000000000000"
+A30 = SeenGpu(0, UUID, "NVIDIA A30", "8.0", 24062, 3584)
 DAEMON = ProcessIdentity(70, 7, "boot")
 CANARY = Canary("boot", "580.1", 0, "", 1, 1)
 RECORD = DomainRecord(
@@ -53,7 +56,7 @@ WELL = NodeFacts(
     gpu_facts=load_limits(None).facts,
     nvml="",
     driver="580.1",
-    gpus=(GpuSeen(0, UUID, "NVIDIA A30", "", "8.0", 3),),
+    gpus=(GpuSeen(0, UUID, "NVIDIA A30", "", A30, 3),),
     control_program=True,
     run_directory=RunDirectorySeen("/run/mpsd", 0, 0, ""),
     holder=60,
@@ -191,11 +194,13 @@ def test_found_come_first_then_the_worst_then_the_cause(
 def test_what_was_found_before_something_unknown_is_still_found() -> None:
     old, blind = (
         GpuSeen(at, f"GPU-{at}", "NVIDIA P4", "", seen, 0)
-        for at, seen in enumerate(("6.1", Unknown("hid")))
+        for at, seen in enumerate((replace(A30, compute_capability="6.1"), Unknown("hid")))
     )
     for order in permutations((old, blind)):
         diagnosis = diagnose(replace(WELL, gpus=order), NODE_CHECKS)
-        assert diagnosis.headline.startswith("gpu0 (NVIDIA P4) has compute capability 6.1")
+        assert diagnosis.headline.startswith(
+            f"gpu0 (NVIDIA A30, {UUID[:12]}) has compute capability 6.1"
+        )
         (found,) = (one for one in diagnosis.of(CheckVerdict.FOUND) if one.check.id == "capability")
         assert found.why == "hid"
 
@@ -230,8 +235,10 @@ BREAKS: dict[str, list[dict[str, Any]]] = {
     "gpu-lost": [{"gpus": ()}, {"gpus": (replace(GPU, lost="GPU is lost"),)}],
     "driver-old": [{"driver": "470.57"}],
     "capability": [
-        {"gpus": (replace(GPU, capability="6.1"),)},
-        {"gpus": (replace(GPU, capability="99.0"),)},
+        {"gpus": (replace(GPU, seen=replace(A30, compute_capability="6.1")),)},
+        {"gpus": (replace(GPU, seen=replace(A30, compute_capability="99.0")),)},
+        {"gpus": (replace(GPU, seen=replace(A30, memory_mib=None)),)},
+        {"gpus": (replace(GPU, seen=replace(A30, mig=True)),)},
     ],
     "no-control-program": [{"control_program": False}],
     "no-uvm": [{"uvm": False}],
@@ -255,6 +262,9 @@ BREAKS: dict[str, list[dict[str, Any]]] = {
         {"domains": domain(lives=False)},
         {"domains": domain(state=State.WEDGED, reason="no answer")},
         {"domains": domain(state=State.REFUSED, reason="the canary failed")},
+    ],
+    "gpu-sick": [
+        {"domains": domain(health=(GpuCondition(UUID, HealthCause.ECC, "2 more errors; reset"),))}
     ],
     "agent-silent": [{"agent": AgentSilent("mpsd does not answer; see its log")}],
     "agent-blind": [

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mpsd.model.times import DAY_S, HOUR_S, stamp
 from mpsd.platform.rules.certificates import (
     AGAIN_S,
     ANNOTATION,
@@ -19,6 +20,7 @@ from mpsd.platform.rules.certificates import (
     must_write,
     next_step,
     read_annotation,
+    why_invalid,
 )
 
 NAMES = frozenset({"webhook.mpsd.svc"})
@@ -253,3 +255,13 @@ def test_what_cannot_be_read_is_said_by_nobody(configuration: dict[str, object])
 def test_any_text_is_read_or_is_none(text: str) -> None:
     read = read_annotation({"metadata": {"annotations": {ANNOTATION: text}}})
     assert read is None or read.begins_at < read.ends_at
+
+
+@pytest.mark.parametrize("ahead_s", [-2 * DAY_S, -HOUR_S - 1, 31 * DAY_S])
+def test_who_may_not_accept_a_certificate_by_the_clock_is_said_with_both(ahead_s: float) -> None:
+    made = Validity(NOW - HOUR_S, NOW + 30 * DAY_S)
+    assert why_invalid(made, NOW, NOW) == ""
+    why = why_invalid(made, NOW + ahead_s, NOW)
+    assert stamp(NOW) in why
+    assert stamp(NOW + ahead_s) in why
+    assert why_invalid(made, NOW + ahead_s, NOW + ahead_s), "both are wrong, and agree"

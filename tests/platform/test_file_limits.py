@@ -31,7 +31,7 @@ def test_the_soft_limit_is_raised_to_the_hard_one_and_a_child_has_the_one_from_b
     program = f"""
 import asyncio, resource, sys
 from mpsd.mps.control_daemon import communicate
-from mpsd.platform import event_loop
+from mpsd.platform import life
 hard = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1], 4096)
 resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
 async def main():
@@ -41,7 +41,7 @@ async def main():
     code, output, errors = await communicate([sys.executable, "-c", wait], {{}}, 20)
     assert output.split() == ["256", str(hard)], (code, output, errors)
     return 0
-sys.exit(event_loop.run(main()))
+sys.exit(life.run("test", main))
 """
     done = captured([sys.executable, "-c", program], check=False)
     assert done.returncode == 0, done.stderr

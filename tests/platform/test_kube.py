@@ -1,12 +1,20 @@
 """The Kubernetes API over real TLS: what comes back, and what each failure is called."""
 
 import asyncio
+import socket
+import ssl
+import time
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any, TypedDict
 
 import pytest
+import yaml
 
+from mpsd.model.times import DAY_S, HOUR_S
+from mpsd.platform.certificates import issue, load_into, new_authority
 from mpsd.platform.kube import (
     Conflict,
     Forbidden,
@@ -18,6 +26,7 @@ from mpsd.platform.kube import (
     Unavailable,
 )
 from mpsd.platform.kube_access import open_kube
+from mpsd.platform.listener import tls_context
 from tests.whole.webhook.api_server import ApiServer, api_server
 from tests.world.asking import answers
 
@@ -176,6 +185,79 @@ def test_who_is_not_the_server_or_not_known_to_it_is_said(
         with pytest.raises(error, match=said):
             answers(file, lambda kube: kube.get(MAPS, "b", "a"))
         assert not other.asked
+
+
+each_way = pytest.mark.parametrize("ahead_s", [-2 * DAY_S, -HOUR_S, HOUR_S, 2 * DAY_S])
+
+
+@each_way
+def test_now_is_by_the_clock_of_the_server(
+    server: ApiServer, ask: Ask, ahead_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mpsd.platform.clock.wall_s", lambda: time.time() + ahead_s)
+    server.put(f"{AT}/b", named("b"))
+
+    async def questions(kube: Kube) -> None:
+        assert kube.now == pytest.approx(time.time() + ahead_s, abs=60), "nothing is known yet"
+        await kube.get(MAPS, "b", "a")
+        assert kube.now == pytest.approx(time.time(), abs=60)
+
+    ask(questions)
+
+
+@each_way
+def test_who_is_not_known_to_the_server_is_told_of_clocks_that_differ(
+    server: ApiServer, tmp_path: Path, ahead_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = server.kubeconfig(tmp_path)
+    file.write_text(file.read_text().replace("a-token", "no-token"))
+    with pytest.raises(Forbidden) as by_one_clock:
+        answers(file, lambda kube: kube.get(MAPS, "b", "a"))
+    assert "clock" not in str(by_one_clock.value)
+    monkeypatch.setattr("mpsd.platform.clock.wall_s", lambda: time.time() + ahead_s)
+    way = "ahead" if ahead_s > 0 else "behind"
+    with pytest.raises(Forbidden, match=f"which is .* {way}"):
+        answers(file, lambda kube: kube.get(MAPS, "b", "a"))
+
+
+@pytest.mark.parametrize("begins_s", [4 * DAY_S, -3 * DAY_S])
+def test_a_certificate_of_another_time_is_refused_with_the_clock_of_here(
+    server: ApiServer, tmp_path: Path, begins_s: float
+) -> None:
+    """As one is that was made by a clock that is off."""
+    authority = new_authority("an authority", time.time() - 4 * DAY_S, 30 * DAY_S)
+    pair = issue(authority, ["127.0.0.1", "localhost"], time.time() + begins_s, DAY_S)
+    context = tls_context()
+    load_into(context, pair)
+    with of_certificate(context) as port:
+        file = server.kubeconfig(tmp_path)
+        trusted = tmp_path / "authority.pem"
+        trusted.write_bytes(authority.certificate)
+        config = yaml.safe_load(file.read_text())
+        config["clusters"][0]["cluster"] = {
+            "server": f"https://127.0.0.1:{port}",
+            "certificate-authority": str(trusted),
+        }
+        file.write_text(yaml.safe_dump(config))
+        with pytest.raises(Unavailable, match="the clock of this machine says 20"):
+            answers(file, lambda kube: kube.get(MAPS, "b", "a"))
+
+
+@contextmanager
+def of_certificate(context: ssl.SSLContext) -> Iterator[int]:
+    """A server that shows it to one client, and no more."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def shake_hands() -> None:
+            with suppress(OSError):
+                peer, _address = server.accept()
+                with peer, suppress(OSError):
+                    context.wrap_socket(peer, server_side=True).close()
+
+        thread = Thread(target=shake_hands)
+        thread.start()
+        yield server.getsockname()[1]
+        thread.join()
 
 
 @pytest.mark.parametrize("text", [None, "", "{]", "a: 1"])

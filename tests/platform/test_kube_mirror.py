@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import urllib3
 
+from mpsd.model.times import DAY_S, HOUR_S
 from mpsd.platform import event_loop, kube_mirror
 from mpsd.platform.kube import (
     Access,
@@ -274,7 +275,7 @@ def test_what_is_quiet_is_kept_and_wakes_nobody(ask: Ask) -> None:
 
 
 def test_a_mirror_keeps_what_it_has_while_the_server_is_away_and_catches_up(
-    api: SimulatedApi, ask: Ask
+    api: SimulatedApi, ask: Ask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def questions(kube: Kube) -> None:
         await kube.create(MAPS, named("a", key="1"), "default")
@@ -286,6 +287,9 @@ def test_a_mirror_keeps_what_it_has_while_the_server_is_away_and_catches_up(
         await until(lambda: mirrored.mirror.out_of_sync_since is not None, "out of sync")
         assert mirrored.mirror.out_of_sync_since
         assert mirrored.mirror.out_of_sync_since >= before
+        for ahead_s in (-2 * DAY_S, 2 * DAY_S):
+            monkeypatch.setattr("mpsd.platform.clock.wall_s", lambda by=ahead_s: before + by)
+            assert 0 < mirrored.mirror.out_of_sync_s < HOUR_S
         assert mirrored.mirror.objects() == ({"key": "1"},)
         await asyncio.to_thread(api.start)
         await mirrored.in_sync()

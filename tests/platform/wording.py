@@ -8,6 +8,7 @@ from functools import partial
 from mpsd.model.problem import InvalidInput
 from mpsd.platform.kube import Ask, Resource, refusal
 from mpsd.platform.limits_files import read_gpu_facts, read_policy
+from mpsd.platform.rules.certificates import Validity, why_invalid
 from mpsd.platform.rules.readers import NO_TOKEN, NOT_KNOWN, OTHER_HOST, TOO_MANY, User, away
 from mpsd.platform.settings import listen_settings, settings
 from mpsd.platform.yaml_files import DEEPEST, parse_yaml, read_yaml
@@ -93,6 +94,8 @@ def others() -> Iterator[str]:
         (500, None),
     ):
         yield f"HTTP {status}: {refusal(ask, status, answer)}"
+    expired = Validity(0.0, 86_400.0)
+    yield f"certificate: {why_invalid(expired, 90_000.0, 0.0)}"
     for verdict in (
         NO_TOKEN,
         NOT_KNOWN,

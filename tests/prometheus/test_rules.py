@@ -12,6 +12,7 @@ from tests.prometheus.shipped import DOCS, NAMES, RECORDED, RULES
 ON = 'instance="node1", job="mpsd-agent"'
 RESTARTS = f'mpsd_domain_restarts_total{{{ON}, domain="gpu0"}}'
 FAULTS = f'mpsd_domain_faults_total{{{ON}, domain="gpu0"}}'
+SICK = f'mpsd_gpu_sick{{{ON}, gpu="gpu0", cause="xid"}}'
 VIOLATIONS = f'mpsd_violations_total{{{ON}, kind="memory_over_grant", action="kill"}}'
 DOWN = f'mpsd_domain_state{{{ON}, domain="gpu0", state="down"}}'
 STARTING = f'mpsd_domain_state{{{ON}, domain="gpu0", state="starting"}}'
@@ -57,6 +58,8 @@ def slow(histogram: str, bound_s: float) -> dict[str, str]:
 CASES = (
     ("MPSDDaemonCrashLoops", {RESTARTS: "0x9 1x19"}, "15m", False),
     ("MPSDDaemonCrashLoops", {RESTARTS: "0x4 1x4 2x4 3x4 4x4 5x4"}, "14m", True),
+    ("MPSDGPUSick", {SICK: "1x1 0x9"}, "2m", False),
+    ("MPSDGPUSick", {SICK: "0x1 1x9"}, "2m", True),
     ("MPSDFaultsRepeat", {FAULTS: "0x39 1x39 2x39"}, "58m", False),
     ("MPSDFaultsRepeat", {FAULTS: "0x29 1x29 2x29 3x29 4x9"}, "60m", True),
     ("MPSDViolations", {VIOLATIONS: "0x19 3x19 5x79"}, "59m", False),

@@ -1,7 +1,11 @@
 """What a scheduler believes of one node, where answers and watches tell different things."""
 
+import time
+
 import pytest
 
+from mpsd.model.names import STALE_S
+from mpsd.model.times import DAY_S, HOUR_S, stamp
 from mpsd.platform.kube import Object
 from mpsd.scheduler.known_node import KnownNode, read_reported
 from mpsd.scheduler.rules.reservations import KEY, PodState
@@ -11,13 +15,15 @@ from tests.whole.scheduler.world import told
 RESERVED = '{"a-uid":{"gpus":["GPU-node1-0"],"mib":7168,"percent":0,"pod":"default/a"}}'
 
 
-def mpsnode(version: str, reserved: str = "", used_mib: int = 0) -> Object:
+def mpsnode(version: str, reserved: str = "", used_mib: int = 0, at: float = 0.0) -> Object:
+    """at: when it has reported, by its own clock."""
     metadata = {
         "name": "node1",
         "resourceVersion": version,
         "annotations": {KEY: reserved} if reserved else {},
     }
-    return {"metadata": metadata, "status": told("node1", (23,), [], used_mib)}
+    status = told("node1", (23,), [], used_mib) | {"reportedAt": stamp(at)}
+    return {"metadata": metadata, "status": status}
 
 
 @pytest.fixture
@@ -62,17 +68,24 @@ def test_what_says_nothing_of_room_changes_the_version_alone(node: KnownNode) ->
     assert node.reported.version == "11"
 
 
-def test_a_node_that_falls_silent_takes_no_pods_after_a_while(node: KnownNode) -> None:
-    at = node.changes_at(lambda _reservation: PodState.BOUND, 0)
-    assert at == pytest.approx(600, abs=2)
-    thing = mpsnode("11")
-    thing["status"]["reportedAt"] = "2020-01-01T00:00:00Z"
-    node.take_watched(read_reported(thing), 1)
-    ledger = node.ledger(POLICY, ())
+def is_shut(node: KnownNode, now: float) -> bool:
+    ledger = node.ledger(POLICY, (), now)
     assert ledger
-    assert ledger.shut
-    assert node.changes_at(lambda _reservation: PodState.BOUND, 0) is None
-    assert node.take_watched(read_reported(mpsnode("12")), 2)
-    ledger = node.ledger(POLICY, ())
-    assert ledger
-    assert not ledger.shut
+    return bool(ledger.shut)
+
+
+@pytest.mark.parametrize("off_s", [-2 * DAY_S, -HOUR_S, 0, HOUR_S, 2 * DAY_S])
+def test_a_node_that_falls_silent_takes_no_pods_after_a_while_whatever_its_clock(
+    off_s: float,
+) -> None:
+    node = KnownNode("node1", 150)
+    at = time.time() + off_s
+    assert node.take_watched(read_reported(mpsnode("8", at=at)), 5)
+    assert node.changes_at(lambda _reservation: PodState.BOUND, 10) == 5 + STALE_S
+    assert not is_shut(node, 5 + STALE_S)
+    # others may write to its MPSNode
+    node.take_watched(read_reported(mpsnode("9", RESERVED, at=at)), 100)
+    assert is_shut(node, 6 + STALE_S)
+    assert node.changes_at(lambda _reservation: PodState.BOUND, 6 + STALE_S) is None
+    assert node.take_watched(read_reported(mpsnode("10", RESERVED, at=at + 1)), 7 + STALE_S)
+    assert not is_shut(node, 7 + STALE_S)

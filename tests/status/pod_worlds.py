@@ -6,7 +6,7 @@ from dataclasses import replace
 from mpsd.kubelet.dra.rules.claims import ClaimGrant
 from mpsd.model.identity import PodName, ProcessIdentity
 from mpsd.model.node_view import Client, DomainView, HeldGrant, NodeView
-from tests.model.worlds import NOW, UUIDS, grant, record, view
+from tests.model.worlds import NOW, NOW_S, UUIDS, grant, record, view
 
 
 def pod(name: str) -> PodName:
@@ -36,7 +36,7 @@ def client(name: str, pid: int, used_mib: int | None = 500, gpu: int = 0) -> Cli
 def node(
     *,
     grants: tuple[HeldGrant, ...] = (),
-    clients: tuple[Client, ...] | None = (),
+    clients: tuple[Client, ...] = (),
     now: float = NOW,
     unknown: tuple[str, ...] = (),
     grants_known: bool = True,
@@ -49,6 +49,7 @@ def node(
     return replace(
         usual,
         now=now,
+        now_s=now - NOW + NOW_S,
         domains=domains,
         grants=grants,
         clients=clients,

@@ -1,11 +1,13 @@
 """A glance holds the nodes that were asked for, all of them, or nothing."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from mpsd.model.times import DAY_S, HOUR_S, stamp
 from mpsd.status.glance import Glance, mpsnodes
 from tests.mpsnodes import NAMES, mpsnode
 
@@ -22,6 +24,10 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def listed(*things: Any) -> str:
+    """They have just reported."""
+    for thing in things:
+        if "status" in thing:
+            thing["status"]["reportedAt"] = stamp(time.time())
     return json.dumps({"kind": "MPSNodeList", "items": things})
 
 
@@ -60,3 +66,14 @@ def test_a_list_and_one_object_are_answers_and_nothing_else_is() -> None:
         b"[" * 100_000,
     ):
         assert mpsnodes(other) is None
+
+
+@pytest.mark.parametrize("off_s", [-2 * DAY_S, -HOUR_S, HOUR_S, 2 * DAY_S])
+def test_a_glance_by_a_clock_that_is_off_tells_nothing(
+    kubectl: Path, off_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubectl.write_text(listed(*map(mpsnode, NAMES)))
+    assert Glance((), None, None).status() is not None
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now + off_s)
+    assert Glance((), None, None).status() is None

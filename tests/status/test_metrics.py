@@ -51,7 +51,7 @@ from mpsd.platform.server_metrics import ServerMetrics
 from mpsd.scheduler.api import SchedulerMetrics
 from mpsd.status.rules.metrics import Sample, command_samples, plugin_samples, samples, text
 from mpsd.status.rules.node_report import node_report
-from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity, view
+from tests.model.worlds import NOW, POLICY, UUIDS, blind, grant, identity, view
 from tests.status.pod_worlds import held_claim, pod
 
 MIB = 1024**2
@@ -224,6 +224,25 @@ def of(grants: Mapping[Grant, bool], *clients: Client, **fields: object) -> Node
 
 def client(pid: int, mib: int | None, of_grant: str | None, *, on_mps: bool = True) -> Client:
     return Client(identity(pid), UUIDS[0], mib, on_mps, "train", of_grant)
+
+
+def test_a_gpu_that_cannot_be_seen_has_no_series_of_use_and_the_others_have() -> None:
+    held_there = HeldGrant(held("b", 7, pod="train-1", gpu=1), True)
+    held_here = HeldGrant(held("a", 7, pod="train-0"), True)
+    seen = view(grants=(held_here, held_there), clients=(client(1, 500, "a"),))
+    status = node_report(blind(seen, UUIDS[1]), POLICY)
+    for name in (
+        *("mpsd_gpu_used_bytes", "mpsd_gpu_unexplained_bytes", "mpsd_gpu_clients"),
+        *("mpsd_gpu_clients_outside_mps", "mpsd_gpu_clients_without_grant"),
+        *("mpsd_grant_used_bytes", "mpsd_grant_over_limit", "mpsd_grant_clients"),
+    ):
+        gpus = {one.labels["gpu"] for one in told(status) if one.name == name}
+        assert gpus == {"gpu0"}, name
+    assert by_name(status, "mpsd_gpu_granted_bytes") == {
+        ("gpu0", UUIDS[0]): 7 * 1024 * MIB,
+        ("gpu1", UUIDS[1]): 7 * 1024 * MIB,
+    }
+    assert by_name(status, "mpsd_unknown_things") == {(): 1}
 
 
 def test_a_pod_is_told_in_bytes_and_ratios_under_its_name() -> None:

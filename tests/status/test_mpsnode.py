@@ -38,7 +38,7 @@ from mpsd.status.rules.mpsnode import (
     write_due,
 )
 from mpsd.status.rules.node_report import node_report
-from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity
+from tests.model.worlds import NOW, POLICY, UUIDS, blind, grant, identity
 from tests.model.worlds import view as local_view
 from tests.status.pod_worlds import client, held, held_claim, node, pod
 
@@ -78,7 +78,8 @@ VIEWS = {
         grants=(held("a"), held("b", 2, 1)), clients=(client("a", 1), client("b", 2, None, 1))
     ),
     "nothing": node(),
-    "nobody knows": node(clients=None, grants_known=False, unknown=("NVML does not answer",)),
+    "nobody knows": blind(node(grants_known=False, unknown=("kubelet does not answer",))),
+    "one GPU is lost": blind(node(), UUIDS[0]),
     "a daemon down": node(state=State.DOWN, daemon=None, reason="killed by signal 9"),
     "no domains": replace(node(), domains=()),
     "no GPUs": replace(node(), domains=(), gpus=()),
@@ -201,7 +202,7 @@ def test_a_change_is_due_after_a_second_use_after_half_a_minute_and_nothing_afte
     one = node(grants=(held("a"),), clients=(client("a", 1, 500),))
     assert due_after(one, replace(one, grants=())) == CHANGE_S
     assert due_after(one, replace(one, clients=(client("a", 1, 500 + USE_STEP_MIB),))) == USE_S
-    assert due_after(one, replace(one, clients=None)) == USE_S
+    assert due_after(one, blind(one)) == CHANGE_S
     assert (
         due_after(one, replace(one, clients=(client("a", 1, 499 + USE_STEP_MIB),))) == HEARTBEAT_S
     )

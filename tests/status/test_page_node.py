@@ -28,7 +28,7 @@ from mpsd.status.page.rules.view import (
     level_of,
 )
 from mpsd.status.rules.node_report import node_report
-from tests.model.worlds import GPUS, NOW, POLICY, grant, identity, view, waiting
+from tests.model.worlds import GPUS, LOST, NOW, NOW_S, POLICY, blind, grant, identity, view, waiting
 from tests.page_worlds import GIB, LISTS, crowd, domain, granted, node, page_of
 from tests.status.cluster_worlds import cluster_node, held
 from tests.status.pod_worlds import held_claim, pod
@@ -55,10 +55,7 @@ def test_a_slice_says_who_has_it_what_was_given_and_what_is_used() -> None:
 
 
 def test_what_is_not_known_is_none_and_said() -> None:
-    blind = replace(
-        node(GPUS, [granted(GPUS[0], "train", GIB)]), clients=None, unknown=("NVML: no answer",)
-    )
-    page = page_of(blind)
+    page = page_of(blind(node(GPUS, [granted(GPUS[0], "train", GIB)]), GPUS[0].uuid))
     (one,) = page.gpus[0].slices or ()
     assert (page.gpus[0].used_mib, page.gpus[0].clients, one.used_mib, one.clients) == (
         None,
@@ -67,7 +64,8 @@ def test_what_is_not_known_is_none_and_said() -> None:
         None,
     )
     assert kinds(page) == [(NoteKind.UNKNOWN, Level.BAD, "")]
-    assert page.notes[0].text == "NVML: no answer"
+    assert page.notes[0].text == f"which processes use gpu0: {LOST}"
+    assert (page.gpus[1].used_mib, page.gpus[1].clients) == (0, 0)
 
 
 def test_grants_that_are_not_all_known_are_not_shown_as_none() -> None:
@@ -157,14 +155,17 @@ def full(*queue: WaitingRequest) -> PageView:
 
 
 def test_who_waits_is_told_why_in_the_words_of_a_refusal() -> None:
-    (one,) = full(waiting("late", 7, deadline=NOW + 60)).waiting
+    (one,) = full(waiting("late", 7, deadline_s=NOW_S + 60)).waiting
     assert (one.memory_mib, one.place, one.level) == (7 * GIB, 1, Level.WARN)
     assert one.text == "no single GPU has 7 GiB: gpu0 has 3 of the needed 7 GiB free, gpu1 3"
 
 
 def test_of_a_thousand_that_wait_the_first_are_listed_and_the_others_counted() -> None:
     page = full(
-        *(waiting(f"request{number}", 23, deadline=NOW + 60) for number in range(MOST_WAITING + 3))
+        *(
+            waiting(f"request{number}", 23, deadline_s=NOW_S + 60)
+            for number in range(MOST_WAITING + 3)
+        )
     )
     assert len(page.waiting) == MOST_WAITING
     assert page.head.waiting_more == 3
@@ -218,7 +219,7 @@ def two_nodes() -> PageView:
     [
         two_nodes(),
         page_of(crowd(2, 3)),
-        page_of(replace(crowd(2, 3), clients=None)),
+        page_of(blind(crowd(2, 3))),
         page_of(replace(crowd(2, 3), domains=(), unknown=("a", "b"))),
     ],
 )

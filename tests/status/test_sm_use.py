@@ -16,7 +16,7 @@ def client(pid: int, of: str | None, *, on_mps: bool = True, gpu: int = 0) -> Cl
 
 
 def said(
-    clients: tuple[Client, ...] | None, samples: dict[int, int | None] | None, of: str = "a"
+    clients: tuple[Client, ...], samples: dict[int, int | None] | None, of: str = "a"
 ) -> int | None:
     return sm_percent(of, UUIDS[0], view(clients=clients), samples)
 
@@ -38,12 +38,11 @@ BESIDE = client(2, "b", on_mps=False)
         # NVML says nothing, or nothing that can be
         ((A,), None, None, None),
         ((A,), {SERVER: None}, None, None),
-        (None, {}, None, None),
         ((), {}, None, None),
     ],
 )
 def test_who_computes_is_said_as_far_as_nvml_tells(
-    clients: tuple[Client, ...] | None,
+    clients: tuple[Client, ...],
     samples: dict[int, int | None] | None,
     of_a: int | None,
     of_b: int | None,

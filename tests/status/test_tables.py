@@ -13,7 +13,7 @@ from mpsd.model.node_view import Client, Fault, HeldGrant, NodeView
 from mpsd.status.machine import show
 from mpsd.status.rules.node_report import node_report
 from mpsd.status.tables import POD_COLUMNS, clock, table
-from tests.model.worlds import NOW, POLICY, UUIDS, grant, identity
+from tests.model.worlds import NOW, POLICY, UUIDS, blind, grant, identity
 from tests.status.pod_worlds import client, held, held_claim, node, pod
 
 
@@ -58,8 +58,9 @@ def test_a_program_that_has_no_cgroup_of_its_own_says_so() -> None:
 
 
 def test_what_outlives_its_holder_says_so() -> None:
-    left = shown(node(grants=(replace(held("a"), holder_alive=False),)))
-    assert "(ended, programs of it are left) default/a" in left
+    over = node(grants=(replace(held("a"), holder_alive=False),))
+    assert "(ended, programs of it are left) default/a" in shown(over)
+    assert "(ended, programs of it may be left) default/a" in shown(blind(over))
 
 
 def test_a_fault_of_the_day_before_is_not_shown() -> None:

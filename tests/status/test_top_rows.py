@@ -14,7 +14,7 @@ from mpsd.status.rules.node_report import node_report
 from mpsd.status.rules.top import NO_SM_USE, Sort, Top, TopUser, cluster_top, node_top
 from mpsd.status.rules.use import Busy, use_report
 from mpsd.status.top_show import View, lines
-from tests.model.worlds import POLICY, UUIDS, grant, identity, view
+from tests.model.worlds import POLICY, UUIDS, blind, grant, identity, view
 from tests.mpsnodes import NAMES, NOW, mpsnode
 from tests.status.pod_worlds import held, held_claim, node, pod
 
@@ -78,8 +78,8 @@ def test_of_every_machine_what_is_not_known_is_none(used_mib: int | None, busy: 
 
 
 def test_where_the_clients_are_not_known_nobody_has_none() -> None:
-    world = view(grants=(HeldGrant(grant("a", 4), True),), clients=None)
-    top = node_top(node_report(world, POLICY))
+    world = view(grants=(HeldGrant(grant("a", 4), True),))
+    top = node_top(node_report(blind(world), POLICY))
     assert [(one.used_mib, one.clients) for one in top.users] == [(None, None)]
     assert top.gpus[0].clients is None
 

@@ -2,12 +2,13 @@
 
 from dataclasses import replace
 
-from mpsd.model.grants import GpuShare
+from mpsd.model.grants import GpuShare, evenly
 from mpsd.model.identity import HostContainer
 from mpsd.model.node_view import Client, HeldGrant
 from mpsd.model.policy import CardCompute, Compute
+from mpsd.status.rules.top import node_top
 from mpsd.status.rules.use import Busy, use_report
-from tests.model.worlds import GPUS, POLICY, UUIDS, grant, identity, view
+from tests.model.worlds import GPUS, LOST, POLICY, UUIDS, blind, grant, identity, view
 
 
 def client(pid: int, of: str, used_mib: int | None = 100, gpu: int = 0) -> Client:
@@ -21,6 +22,25 @@ def test_where_nvml_says_nothing_of_a_gpu_nobody_there_is_idle_and_the_reason_is
     )
     assert told.grants[0].cards[0].sm_percent is None
     assert told.unknown == ("how busy gpu0 is: NVML: lost",)
+
+
+def test_what_uses_a_gpu_that_cannot_be_seen_is_unknown_of_that_gpu_alone() -> None:
+    of_two = replace(grant("ab", 4), parts=evenly(UUIDS, 4096, 0))
+    held = tuple([HeldGrant(one, True) for one in (grant("a", 4), grant("b", 4, 1), of_two)])
+    clients = (client(1, "a"), client(2, "b", gpu=1), client(3, "ab"), client(3, "ab", gpu=1))
+    told = use_report(blind(view(grants=held, clients=clients), UUIDS[1]), POLICY, {})
+    first, second = told.gpus
+    assert (first.used_mib, first.clients, first.unexplained_mib, first.unseen) == (200, 2, 0, "")
+    assert (second.used_mib, second.clients, second.unexplained_mib) == (None, None, None)
+    assert second.unseen == LOST
+    assert {one.gpu for one in told.clients or ()} == {UUIDS[0]}
+    assert told.unknown == (f"which processes use gpu1: {LOST}",)
+    uses = {one.id: (one.used_mib, one.clients) for one in told.grants or ()}
+    assert uses == {"a": (100, 1), "b": (None, None), "ab": (None, None)}
+    assert [card.used_mib for one in told.grants or () for card in one.cards] == [
+        *(100, None, 100, None)
+    ]
+    assert [one.clients for one in node_top(told).users] == [1, None, 1, None]
 
 
 def test_how_busy_a_gpu_is_is_told_whoever_computes_there() -> None:

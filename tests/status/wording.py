@@ -235,7 +235,7 @@ def nodes() -> Iterator[NodeView]:
     foreign = replace(client("x", 7), grant=None, on_mps=True)
     yield node(
         clients=(foreign, replace(foreign, on_mps=False, used_mib=None)),
-        unknown=("NVML does not answer",),
+        unknown=("kubelet does not answer",),
     )
     yield replace(
         node(grants=(HeldGrant(grant("local", 3), holder_alive=True),)), waiting=(waiting("w", 3),)

@@ -28,7 +28,7 @@ from mpsd.model.grants import Gpu, Grant, evenly
 from mpsd.model.node_report import ViolationsReport
 from mpsd.model.node_view import DomainView, LedgerView
 from mpsd.model.policy import Response
-from mpsd.mps.node_gpus import Node
+from mpsd.mps.node_gpus import Node, NodeGpus
 from mpsd.mps.records import DomainRecords, NodeDomains
 from mpsd.platform import processes, records
 from mpsd.platform.event_loop import until
@@ -102,7 +102,7 @@ class World:
         nvml = Nvml(SimulatedNvml(simulated.folder))
         nvml.open()
         stack.callback(nvml.close)
-        self.node = Node(nvml, nvml.gpus(limits.facts), {}, (), {}, "")
+        self.node = Node(nvml, NodeGpus(nvml, limits.facts).now.gpus, {}, (), {}, "")
         self.settings.grants.mkdir(parents=True)
         self.held: list[ProgramGrant] = []
         for gpu in self.node.gpus:

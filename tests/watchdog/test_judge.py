@@ -106,6 +106,14 @@ def test_a_gpu_without_an_answer_of_nvml_makes_nobody_a_culprit() -> None:
     assert (found.kind, found.client.pid) == (ViolationKind.MEMORY_OVER_GRANT, 2)
 
 
+def test_who_is_over_on_a_gpu_is_ended_while_another_of_its_grant_cannot_be_seen() -> None:
+    two = pod_grant("two", 1024, 0, 1)
+    watch = Watch()
+    watch.look((two,), client(1, two, 700), client(1, two, 100, gpu=1))
+    unseen = frozenset({UUIDS[1]})
+    assert ended(watch.look((two,), client(1, two, 1100), unseen=unseen)) == {1}
+
+
 def test_what_is_within_the_tolerance_is_not_over() -> None:
     assert ended(Watch().look((A,), client(1, A, 1024 + 32))) == set()
     assert ended(Watch().look((A,), client(1, A, 1024 + 33))) == {1}

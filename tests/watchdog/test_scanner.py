@@ -4,18 +4,19 @@ import os
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Generic, Self, TypeVar
 
 import pytest
 
 from mpsd.model.grants import Gpu
+from mpsd.mps.node_gpus import NodeGpus
 from mpsd.platform import processes
 from mpsd.platform.containers import ContainerProcesses, PodProcesses
 from mpsd.platform.limits_files import load_limits
-from mpsd.platform.nvml import Nvml
+from mpsd.platform.nvml import Nvml, NvmlFailed, NvmlLate
 from mpsd.simulator.card import (
     GRAPHICS,
     MPS_CLIENT,
@@ -29,7 +30,7 @@ from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import Handle, ProcessInfo, SimulatedNvml
 from mpsd.watchdog.rules.escapes import RESERVED_APART_S
-from mpsd.watchdog.scanner import GpuProcessScanner, Owners, Scan
+from mpsd.watchdog.scanner import UNREAD_S, GpuProcessScanner, Owners, Scan
 from tests.platform.pod_cgroup import PodCgroupHere, needs_cgroups, pod_cgroup
 from tests.whole.machine.machine import eventually
 
@@ -117,7 +118,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     library, card = CountingNvml(node.folder), node.card(0)
     nvml = Nvml(library)
     nvml.open()
-    (gpu,) = nvml.gpus(facts)
+    (gpu,) = NodeGpus(nvml, facts).now.gpus
     made = World(nvml, library, gpu, card)
     yield made
     for process in made.processes:
@@ -274,19 +275,29 @@ def test_an_environment_that_stays_empty_is_one_that_nobody_can_read(world: Worl
     assert world.look() is before[-1], "in the end it is not read again"
 
 
-class Several:
+Library = TypeVar("Library", bound=SimulatedNvml)
+
+
+class Several(Generic[Library]):
     """A node of several GPUs, on each of which this very process has a context once it was put
     there."""
 
-    def __init__(self, folder: Path, cards: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        cards: str,
+        library: Callable[[Path], Library],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         facts = load_limits(None).facts
         node = create_node(folder, cards_asked(cards, facts), facts.capabilities)
-        self._nvml = Nvml(SimulatedNvml(node.folder))
+        self.library = library(node.folder)
+        self._nvml = Nvml(self.library)
         self._nvml.open()
-        self.gpus = self._nvml.gpus(facts)
+        self.gpus = NodeGpus(self._nvml, facts).now.gpus
         shown = {gpu.uuid for gpu in self.gpus}
         self.cards = [node.card(n) for n, gpu in enumerate(node.gpus) if gpu.uuid in shown]
-        self.scanner = GpuProcessScanner(self._nvml, self.gpus, MARK)
+        self.scanner = GpuProcessScanner(self._nvml, self.gpus, MARK, clock=clock)
 
     def __enter__(self) -> Self:
         return self
@@ -306,29 +317,88 @@ class Several:
 
 
 def test_an_instance_that_is_gone_hides_no_process_of_another(tmp_path: Path) -> None:
-    with Several(tmp_path / "node", "A100:1g.10gb×2") as here:
+    with Several(tmp_path / "node", "A100:1g.10gb×2", SimulatedNvml) as here:
         here.put_on(*here.cards)
         assert here.seen == 2
         second = here.gpus[1]
         here.scanner.follow((second,))
         seen = here.scanner.scan(Owners())
         assert [client.gpu for client in seen.clients] == [second.uuid]
-        assert seen.unknown == ()
+        assert seen.unseen == {}
         here.scanner.follow(here.gpus)
         assert here.seen == 2
 
 
 def test_a_gpu_that_is_lost_hides_no_process_of_another(tmp_path: Path) -> None:
-    with Several(tmp_path / "node", "A30x2") as here:
+    with Several(tmp_path / "node", "A30x2", SimulatedNvml) as here:
         here.put_on(*here.cards)
         assert here.seen == 2
         here.cards[0].lost = True
         seen = here.scanner.scan(Owners())
         assert [client.gpu for client in seen.clients] == [here.gpus[1].uuid]
-        assert "GPU is lost" in seen.unknown[0]
-        assert seen.unseen == {here.gpus[0].uuid}
+        assert [*seen.unseen] == [here.gpus[0].uuid]
+        assert "GPU is lost" in seen.unseen[here.gpus[0].uuid]
         here.cards[0].lost = False
-        assert (here.seen, here.scanner.scan(Owners()).unknown) == (2, ())
+        assert (here.seen, here.scanner.scan(Owners()).unseen) == (2, {})
+
+
+class LateNvml(SimulatedNvml):
+    """Simulated NVML whose calls of these names fail for the first GPU."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.failing: dict[str, Exception] = {}
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: Handle) -> list[ProcessInfo]:  # noqa: N802
+        self._fail("all", handle)
+        return super().nvmlDeviceGetComputeRunningProcesses(handle)
+
+    def nvmlDeviceGetMPSComputeRunningProcesses(self, handle: Handle) -> list[ProcessInfo]:  # noqa: N802
+        self._fail("mps", handle)
+        return super().nvmlDeviceGetMPSComputeRunningProcesses(handle)
+
+    def _fail(self, function: str, handle: Handle) -> None:
+        if handle.ordinal == 0 and function in self.failing:
+            raise self.failing[function]
+
+
+LATE = NvmlLate("it has not answered in 1 s")
+
+
+def test_a_gpu_whose_nvml_is_late_keeps_its_last_scan_for_a_while_and_is_unseen_then(
+    tmp_path: Path,
+) -> None:
+    now = 100.0
+    with Several(tmp_path / "node", "A30x2", LateNvml, lambda: now) as here:
+        first = here.gpus[0].uuid
+        here.put_on(here.cards[0])
+        slot = here.cards[1].claim(ContextClaim(os.getpid(), MPS_CLIENT, 100 * MIB))
+        assert here.seen == 2
+        here.library.failing["all"] = LATE
+        now += UNREAD_S - 0.001
+        assert (here.seen, here.scanner.last.unseen) == (2, {})
+        here.cards[1].release(slot, os.getpid())
+        assert [client.gpu for client in here.scanner.scan(Owners()).clients] == [first]
+        now += 0.001
+        seen = here.scanner.scan(Owners())
+        assert (seen.clients, seen.unseen) == ((), {first: str(LATE)})
+        here.library.failing.clear()
+        assert (here.seen, here.scanner.last.unseen) == (1, {})
+        here.library.failing["all"] = NvmlFailed("NVML: GPU is lost")
+        assert [*here.scanner.scan(Owners()).unseen] == [first], "it is so at once"
+        here.library.failing["all"] = LATE
+        assert [*here.scanner.scan(Owners()).unseen] == [first], "and stays so"
+
+
+def test_who_comes_while_nvml_is_late_is_seen_as_soon_as_it_answers(tmp_path: Path) -> None:
+    now = 100.0
+    with Several(tmp_path / "node", "A30", LateNvml, lambda: now) as here:
+        assert here.seen == 0
+        here.put_on(*here.cards)
+        here.library.failing["mps"] = LATE
+        assert here.seen == 0
+        here.library.failing.clear()
+        assert here.seen == 1
 
 
 def test_memory_taken_through_a_graphics_interface_counts_and_that_of_who_computes_too_counts_once(
@@ -434,7 +504,7 @@ def test_of_a_process_on_two_gpus_nobody_can_say_whose_reservation_it_is(
 ) -> None:
     monkeypatch.setattr("mpsd.watchdog.scanner.RESERVED_APART_S", apart_s)
     owners = Owners(grants=frozenset({"a"}), holders={os.getpid(): "a"}, capped=frozenset({"a"}))
-    with Several(tmp_path / "node", "H200x2") as here:
+    with Several(tmp_path / "node", "H200x2", SimulatedNvml) as here:
         held = AddressRange(6 * MIB, tmp_path / "node" / "nvidia0")
         try:
             for card, expected in zip(here.cards, ([6144], [0, 0]), strict=True):

@@ -88,13 +88,13 @@ def stages(actions: Iterable[Action]) -> Iterator[Mapping[str, Sequence[Action]]
 
 def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
     """What to do now, in order. A grant lasts as long as its holder, a process in its cgroup or one
-    of its clients, and while NVML cannot say whether it has any."""
-    used = {client.grant for client in view.clients or ()}
+    of its clients, and while it is not known whether a GPU of it has any."""
+    used = {client.grant for client in view.clients}
     ended: list[EndGrant] = []
     grants: list[Grant] = []
     for held in view.grants:
         lives = held.holder_alive or held.others_alive
-        if lives or view.clients is None or held.grant.id in used:
+        if lives or held.grant.id in used or not view.sees(held.grant.gpus):
             grants.append(held.grant)
         else:
             ended.append(EndGrant(held.grant))
@@ -152,9 +152,9 @@ def _answer(
     whole_node = _place(waiting, _all_rooms(view, (), policy), policy, closed)
     if isinstance(whole_node, InsufficientResources) and not whole_node.ever and not without_domain:
         return Refuse(waiting.id, whole_node.reason, for_ever=True)
-    if any(is_tried(domain, view.now) for domain in view.domains):
+    if any(is_tried(domain, view.now_s) for domain in view.domains):
         return None  # it takes new programs again in a moment
-    if waiting.deadline is not None and view.now < waiting.deadline:
+    if waiting.deadline_s is not None and view.now_s < waiting.deadline_s:
         return None
     reasons = ["1 request is already queued"]
     if isinstance(placed, InsufficientResources):
@@ -162,9 +162,11 @@ def _answer(
     elif queued > 1:
         reasons = [f"{queued} requests are already queued"]
     if not isinstance(waiting.request, CardsRequest):  # who names GPUs asks for no others
-        reasons += [why_closed(domain) for domain in view.domains if not is_open(domain, view.now)]
+        reasons += [
+            why_closed(domain) for domain in view.domains if not is_open(domain, view.now_s)
+        ]
         reasons += [no_daemon(gpu.label) for gpu in without_domain]
-        reasons += dict.fromkeys(view.ungrantable.values())
+        reasons += dict.fromkeys(_closed_to_grants(view).values())
     return Refuse(waiting.id, "; ".join(reasons), for_ever=False)
 
 
@@ -174,7 +176,7 @@ def why_waiting(view: NodeView, policy: Policy) -> Mapping[str, str]:
     reasons: dict[str, str] = {}
     for waiting in view.waiting:
         if waiting.holder_alive:
-            at_once = replace(waiting, deadline=None)
+            at_once = replace(waiting, deadline_s=None)
             answer = _answer(at_once, open_rooms, view, len(reasons), policy)
             if isinstance(answer, Refuse):
                 reasons[waiting.id] = answer.reason
@@ -218,26 +220,36 @@ def _why_unusable(grant: Grant, view: NodeView) -> str:
 
 def _closed_gpus(view: NodeView) -> Mapping[str, str]:
     """By UUID, why it takes no programs."""
-    closed = dict(view.ungrantable)
+    closed = _closed_to_grants(view)
     for gpu in _without_domain(view):
         closed[gpu.uuid] = no_daemon(gpu.label)
     label = {gpu.uuid: gpu.label for gpu in view.gpus}
     for domain in view.domains:
-        if not is_open(domain, view.now):
+        if not is_open(domain, view.now_s):
             for uuid in domain.record.gpus:
                 named = label.get(uuid, uuid)
                 closed[uuid] = f"{named} accepts no programs now: {why_closed(domain)}"
     return closed
 
 
-def is_open(domain: DomainView, now: float) -> bool:
-    """Whether it takes new programs. now: seconds since 1970."""
-    return domain.state in SERVING and not is_tried(domain, now)
+def _closed_to_grants(view: NodeView) -> dict[str, str]:
+    """By UUID, why a GPU takes no new grant, whatever its domain does."""
+    closed = dict(view.ungrantable)
+    for gpu in view.gpus:
+        if why := view.unseen.get(gpu.uuid):
+            what = f"{gpu.label} takes no new grant until it is known which processes use it"
+            closed.setdefault(gpu.uuid, f"{what}: {why}")
+    return closed
 
 
-def is_tried(domain: DomainView, now: float) -> bool:
-    """Whether mpsd makes its own context there first. now: seconds since 1970."""
-    return domain.state in SERVING and now < domain.record.held_until
+def is_open(domain: DomainView, now_s: float) -> bool:
+    """Whether it takes new programs. now_s: of CLOCK_BOOTTIME."""
+    return domain.state in SERVING and not is_tried(domain, now_s)
+
+
+def is_tried(domain: DomainView, now_s: float) -> bool:
+    """Whether mpsd makes its own context there first. now_s: of CLOCK_BOOTTIME."""
+    return domain.state in SERVING and now_s < domain.record.held_until_s
 
 
 def why_closed(domain: DomainView) -> str:
@@ -285,12 +297,12 @@ def _all_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple
 
 
 def _open_rooms(view: NodeView, grants: Iterable[Grant], policy: Policy) -> tuple[GpuCapacity, ...]:
-    """The rooms of domains that serve, but for GPUs that a grant may be on which cannot be read."""
-    serving = {domain.name for domain in view.domains if is_open(domain, view.now)}
-    ungrantable = view.ungrantable
+    """The rooms of domains that serve, but for GPUs of which not all is known."""
+    serving = {domain.name for domain in view.domains if is_open(domain, view.now_s)}
+    closed = _closed_to_grants(view)
     rooms_now = _all_rooms(view, grants, policy)
     return tuple(
-        room for room in rooms_now if room.domain in serving and room.gpu.uuid not in ungrantable
+        room for room in rooms_now if room.domain in serving and room.gpu.uuid not in closed
     )
 
 

@@ -42,7 +42,40 @@ def node_events(before: NodeView | None, now: NodeView, node: str) -> tuple[Even
         earlier = before.domain(domain.name) if before else None
         found += _FaultEvents(domain.name, names, subject).between(before, earlier, now, domain)
         found += _domain_events(before, earlier, domain, subject)
+        found += _sick(earlier, now, domain, subject)
+    found += _unavailable(before, now, subject)
     return tuple(found)
+
+
+def _unavailable(before: NodeView | None, now: NodeView, node: Subject) -> Iterator[Event]:
+    """On the node, and on each pod with a grant on a GPU that is in trouble since the last view."""
+    known = before.troubles if before else {}
+    new = {uuid: why for uuid, why in now.troubles.items() if known.get(uuid) != why}
+    for why in dict.fromkeys(new.values()):
+        yield Event(node, Reason.UNAVAILABLE, f"takes no new pods: {why}")
+        gpus = {uuid for uuid in new if new[uuid] == why}
+        holding = [held.grant for held in now.grants if not gpus.isdisjoint(held.grant.gpus)]
+        for pod in {pod for grant in holding for pod in grant.pods}:
+            text = f"a GPU of this pod takes no new programs: {why}; its grant is kept"
+            yield Event(pod_subject(pod), Reason.UNAVAILABLE, text)
+
+
+def _sick(
+    earlier: DomainView | None, now: NodeView, domain: DomainView, node: Subject
+) -> Iterator[Event]:
+    """On the node, and on each pod with a grant on a GPU that has become sick."""
+    known = set()
+    if earlier:
+        known = {(one.gpu, one.reason) for one in earlier.record.health}
+    labels = {gpu.uuid: gpu.label for gpu in now.gpus}
+    for one in domain.record.health:
+        if one.cause is None or (one.gpu, one.reason) in known:
+            continue
+        text = f"{labels.get(one.gpu, one.gpu)} is sick and takes no new pods: {one.reason}"
+        yield Event(node, Reason.SICK, text)
+        holding = [held.grant for held in now.grants if one.gpu in held.grant.gpus]
+        for pod in {pod for grant in holding for pod in grant.pods}:
+            yield Event(pod_subject(pod), Reason.SICK, f"{text}; the processes there continue")
 
 
 # -- faults
@@ -65,11 +98,12 @@ class _FaultEvents:
         clients: dict[int, str | None] = {}
         reasons: Reasons = {}
         if before and domain.record.faults:
-            clients = {client.pid: client.pod for client in before.clients or ()}
+            clients = {client.pid: client.pod for client in before.clients}
             reasons = before.reasons
         every = _settled(domain)
         for number, fault in enumerate(every, 1):
-            if earlier is None and fault.healed_at is not None and now.now - fault.at > OLD_FAULT_S:
+            is_old = now.now_s - fault.at_s > OLD_FAULT_S
+            if earlier is None and fault.healed_at is not None and is_old:
                 continue
             same = known.get(fault.at)
             if same is None:
@@ -78,7 +112,7 @@ class _FaultEvents:
                 yield self._on_node(faults, hit)
                 yield from self._on_pods(faults, hit)
             yield from self._of_killed(same, fault)
-            if now.now - fault.at <= OLD_FAULT_S:
+            if not is_old:
                 yield from self._of_reasons(fault, reasons, now.reasons)
 
     def _on_node(self, faults: Sequence[Fault], hit: _Hit) -> Event:
@@ -179,7 +213,7 @@ def _domain_events(
     at_risk: list[_Loser] = []
     # a fault has events of its own
     has_changed = domain.state in {State.DOWN, State.WEDGED, State.REFUSED}
-    if domain.state is State.DOWN and not domain.record.started_at:
+    if domain.state is State.DOWN and not domain.record.started_s:
         has_changed = False  # its first daemon is about to be started
     if before and earlier:
         has_changed = domain.state is not earlier.state
@@ -268,7 +302,7 @@ def _at_risk(before: NodeView, domain: DomainView) -> Iterator[_Loser]:
 
 def _processes_of(grant: Grant, before: NodeView, pod: PodName | None) -> int | None:
     """How many are on MPS under the grant, of this pod if any; None where not known."""
-    if before.clients is None:
+    if not before.sees(grant.gpus):
         return None
     found = set()
     for one in before.clients:

@@ -179,7 +179,7 @@ class _ChangeContext:
 
 def _used_mib(grant: Grant, gpu: str, view: NodeView) -> int | None:
     """None where NVML does not report all of it."""
-    if view.clients is None:
+    if not view.sees([gpu]):
         return None
     own = [one.used_mib for one in view.clients if (one.grant, one.gpu) == (grant.id, gpu)]
     return None if None in own else sum(mib or 0 for mib in own)

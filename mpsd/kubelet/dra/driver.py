@@ -24,7 +24,7 @@ from mpsd.model.cuda_limit_parser import CLIENT_PRIORITY
 from mpsd.model.grants import Gpu
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, shortened
-from mpsd.platform import processes, records
+from mpsd.platform import clock, processes, records
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.kube import RESOURCE_CLAIMS, Kube, KubeError, NotFound
 from mpsd.platform.logs import logger
@@ -203,7 +203,7 @@ class ClaimDriver:
         self, namespace: str, name: str, uid: str, started: int | None = None
     ) -> PreparedClaim:
         thing = await self._kube.get(RESOURCE_CLAIMS, name, namespace)
-        return rules.read_claim(thing, uid, self._node, self._policy(), time.time(), started)
+        return rules.read_claim(thing, uid, self._node, self._policy(), clock.wall_s(), started)
 
     async def _with_priority(self, claim: PreparedClaim) -> PreparedClaim:
         """Once its pods are known."""

@@ -28,6 +28,7 @@ from mpsd.kubelet.dra.rules.slices import (
 from mpsd.kubelet.ledger import KubeletGrants
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
+from mpsd.platform import life
 from mpsd.platform.kube import NODES, RESOURCE_SLICES, Conflict, Kube, KubeError, Object
 from mpsd.platform.kube_mirror import Mirror, Selection
 from mpsd.platform.logs import logger
@@ -88,7 +89,7 @@ class SlicePublisher:
     async def run(self) -> None:
         self.trouble = _UNWRITTEN
         self._news.set()
-        watching = asyncio.create_task(self._mirror.run())
+        watching = life.background(self._mirror.run())
         try:
             while True:
                 await self._news.wait()
@@ -183,7 +184,7 @@ class NodeClaims:
 
     async def serve(self) -> None:
         """Serves the driver until it is cancelled."""
-        async with asyncio.TaskGroup() as tasks:
+        async with life.Tasks() as tasks:
             tasks.create_task(self._server.run())
             tasks.create_task(self._slices.run())
 

@@ -6,7 +6,6 @@ pluginregistration/v1.
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from mpsd.kubelet.dra.driver import ClaimDriver
 from mpsd.kubelet.dra.rules import cdi
 from mpsd.kubelet.plugin_server import SocketServer, StartDeferred, reason_of
 from mpsd.model.problem import InvalidInput
+from mpsd.platform import clock
 from mpsd.platform.event_loop import Watchable
 from mpsd.platform.kube import KubeError
 from mpsd.platform.logs import logger
@@ -155,6 +155,6 @@ def _health(one: DeviceHealth) -> health_wire.DeviceHealth:
     return health_wire.DeviceHealth(
         device=health_wire.DeviceIdentifier(pool_name=one.pool, device_name=one.device),
         health=health_wire.UNHEALTHY if one.trouble else health_wire.HEALTHY,
-        last_updated_time=int(time.time()),
+        last_updated_time=int(clock.wall_s()),
         message=one.trouble,
     )

@@ -52,9 +52,9 @@ class ContainerDevices:
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
     """What was answered to one Allocate. pod: the container, None where it was not known.
-    thread_percent None: no cap was answered. at: seconds since 1970. uid: of the pod, so that a
-    later one of its name is not taken for it. unit_mib: what each device was worth; 0 where that
-    was not recorded, and the policy's unit counts. priority: None where none was answered.
+    thread_percent None: no cap was answered. at: of CLOCK_BOOTTIME, in seconds. uid: of the pod, so
+    that a later one of its name is not taken for it. unit_mib: what each device was worth; 0 where
+    that was not recorded, and the policy's unit counts. priority: None where none was answered.
     answered_for: the uid of the pod whose priority that is; `uid` may be corrected since."""
 
     resource: Kind
@@ -145,8 +145,8 @@ def still_needed(
     journal: Journal, held: Held, pods: Pods, not_before: float
 ) -> tuple[JournalEntry, ...]:
     """The entries of pods that exist or of devices that are held, the oldest first. pods: all of
-    this node that ask for a GPU. not_before: seconds since 1970; kubelet and the API may not know
-    of later entries, which stay."""
+    this node that ask for a GPU. not_before: as their `at`; kubelet and the API may not know of
+    later entries, which stay."""
     known = by_name(pods)
     in_use = {device_id for one in held for device_id in (*one.memory, *one.percent)}
     kept: list[JournalEntry] = []

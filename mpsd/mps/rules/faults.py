@@ -265,13 +265,13 @@ def are_hit(faults: Iterable[Fault], pids: Collection[int]) -> bool:
 
 
 def to_end(
-    faults: Iterable[Fault], listed: Collection[int] | None, now: float, graces: "Graces"
+    faults: Iterable[Fault], listed: Collection[int] | None, now_s: float, graces: "Graces"
 ) -> tuple[FaultHit, ...]:
     """Who is to be ended: those hit that linger beyond the grace and are `listed` by the server,
-    which admits nobody until they are gone. listed: None for everybody."""
+    which admits nobody until they are gone. listed: None for everybody. now_s: as `Fault.at_s`."""
     found: list[FaultHit] = []
     for fault in unhealed(faults):
-        if now >= fault.at + graces.fault_grace_s:
+        if now_s >= fault.at_s + graces.fault_grace_s:
             found += [hit for hit in fault.hit if hit.ended_at is None]
     return tuple(hit for hit in found if listed is None or hit.process.pid in listed)
 
@@ -287,16 +287,16 @@ def ended(faults: Iterable[Fault], process: ProcessIdentity, now: float) -> tupl
     return tuple(found)
 
 
-def next_due_s(faults: Iterable[Fault], now: float, graces: "Graces") -> float | None:
+def next_due_s(faults: Iterable[Fault], now_s: float, graces: "Graces") -> float | None:
     """Seconds until somebody may have to be ended; None where that is not to come."""
-    waits = [fault.at + graces.fault_grace_s - now for fault in unhealed(faults)]
+    waits = [fault.at_s + graces.fault_grace_s - now_s for fault in unhealed(faults)]
     return min((wait for wait in waits if wait > 0), default=None)
 
 
-def why_stuck(faults: Iterable[Fault], now: float, graces: "Graces") -> str:
+def why_stuck(faults: Iterable[Fault], now_s: float, graces: "Graces") -> str:
     """Why only a new daemon can help: the server did not recover in time; else empty."""
     limit_s = graces.fault_grace_s + graces.wedged_limit_s
-    if all(now < fault.at + limit_s for fault in unhealed(faults)):
+    if all(now_s < fault.at_s + limit_s for fault in unhealed(faults)):
         return ""
     return f"its server is still in FAULT {limit_s:g} s after the fault"
 

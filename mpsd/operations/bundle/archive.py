@@ -24,6 +24,7 @@ from mpsd.operations.bundle.rules.contents import (
     index,
     missing_part,
 )
+from mpsd.platform import clock
 from mpsd.platform.command_line import option
 from mpsd.platform.console import complaints
 from mpsd.platform.imports import INTERRUPTED
@@ -98,7 +99,7 @@ def _put(
 
 def _add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     entry = tarfile.TarInfo(name)
-    entry.size, entry.mode, entry.mtime = len(data), _MODE, int(time.time())
+    entry.size, entry.mode, entry.mtime = len(data), _MODE, int(clock.wall_s())
     tar.addfile(entry, io.BytesIO(data))
 
 

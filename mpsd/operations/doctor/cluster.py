@@ -4,7 +4,6 @@ Rights of whoever asks, none of which is needed: get and list of what is looked 
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import TypeVar
 
@@ -15,6 +14,7 @@ from mpsd.operations.doctor.report import VERBOSE, answer
 from mpsd.operations.doctor.rules.checks import Fact, Unknown, diagnose
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
 from mpsd.operations.doctor.rules.cluster_facts import ClusterFacts, Objects, inside
+from mpsd.platform import clock
 from mpsd.platform.command_line import OUTPUT, takes
 from mpsd.platform.console import Format
 from mpsd.platform.kube import (
@@ -83,7 +83,7 @@ async def look(kube: Kube, nodes: Sequence[str]) -> ClusterFacts:
     if nodes:
         objects |= {name: _of_nodes(nodes, objects[name], keys) for name, keys in _NODE_OF.items()}
     return ClusterFacts(
-        now=time.time(),
+        now=kube.now,
         ours=mpsd.__version__,
         policy=in_force.policy,
         gpu_facts=load_limits(None).facts,
@@ -117,7 +117,7 @@ async def _own_clock(kube: Kube) -> float:
     at = http_seconds(await kube.date())
     if at is None:
         raise Unknown("the API server's answers have no Date")
-    return at - time.time()
+    return at - clock.wall_s()
 
 
 async def fact(question: Awaitable[Answer]) -> Fact[Answer]:

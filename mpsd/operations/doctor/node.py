@@ -3,7 +3,6 @@ cannot be read is Unknown with the reason.
 """
 
 import os
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -37,7 +36,6 @@ from mpsd.simulator.node import open_node
 
 # what is seen of a host
 _AROUND = ("uvm", "default_pipe", "selinux", "engines", "launcher", "toolkit")
-_NVML_S = 15.0  # a GPU that nobody has used for long takes seconds to wake
 _AGENT_S = 5.0
 Answer = TypeVar("Answer")
 
@@ -144,34 +142,24 @@ def _driver(nvml: Nvml | str) -> DriverSeen:
     silent = Unknown("the driver does not answer")
     if isinstance(nvml, str):
         return nvml, silent, silent
-    answers: list[DriverSeen] = []
-
-    def ask() -> None:
-        try:
-            nvml.open()
-            try:
-                gpus = _fact(lambda: tuple(_gpu(nvml, at) for at in range(nvml.count())))
-                answers.append(("", _fact(nvml.driver), gpus))
-            finally:
-                nvml.close()
-        except NvmlFailed as error:
-            answers.append((str(error), silent, silent))
-
-    # NVML has no deadline, and a call into a driver that hangs cannot be ended
-    asking = threading.Thread(target=ask, daemon=True)
-    asking.start()
-    asking.join(_NVML_S)
-    late = f"NVML does not answer within {_NVML_S:g} s; see `dmesg | grep -i nvrm`"
-    return next(iter(answers), (late, silent, silent))
+    try:
+        nvml.open()
+        gpus = _fact(lambda: tuple(_gpu(nvml, ordinal) for ordinal in range(nvml.count())))
+        return "", _fact(nvml.driver), gpus
+    except NvmlFailed as error:
+        return str(error), silent, silent
+    finally:
+        nvml.close()
 
 
 def _gpu(nvml: Nvml, ordinal: int) -> GpuSeen:
     try:
-        uuid, name, capability = nvml.found(ordinal)
+        seen = nvml.at(ordinal)
     except NvmlFailed as error:
         unknown = Unknown(f"gpu{ordinal} does not answer")
         return GpuSeen(ordinal, "", "", str(error), unknown, unknown)
-    return GpuSeen(ordinal, uuid, name, "", capability, _fact(lambda: nvml.compute_mode(uuid)))
+    mode = _fact(lambda: nvml.compute_mode(seen.uuid))
+    return GpuSeen(ordinal, seen.uuid, seen.name, "", seen, mode)
 
 
 def _fact(ask: Callable[[], Answer]) -> Fact[Answer]:

@@ -11,7 +11,6 @@ deviceclasses and resourceslices.
 
 import asyncio
 import sys
-import time
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -141,7 +140,8 @@ async def _context(
             return await allowed(asked, "where exactly it is was not read", unseen)
         return None
 
-    status = cluster_status(filter(None, await asyncio.gather(*map(reported, nodes))), time.time())
+    found = filter(None, await asyncio.gather(*map(reported, nodes)))
+    status = cluster_status(found, kube.now)
     nodes_seen = {node.name: node for node in status.nodes}
     return ExplanationContext(in_force.policy, status.now, nodes_seen, {}, None)
 
@@ -216,7 +216,7 @@ async def look_for_room(
     pods = allowed(_pods(kube, in_force), uncounted, unseen)
     others = both(allowed(_machines(kube), "nodes are not read", unseen), pods)
     things, (machines, pending) = await both(mpsnodes(kube, names), others)
-    now = time.time()
+    now = kube.now
     bound: dict[str, list[SharedPod]] = {}
     for pod in pending or ():
         bound.setdefault(pod.node, []).append(pod)

@@ -159,7 +159,7 @@ async def looks(
 
 async def seen_node(kube: Kube, name: str) -> ClusterNode:
     (thing,) = await mpsnodes(kube, [name])
-    return read_mpsnode(thing, time.time())
+    return read_mpsnode(thing, kube.now)
 
 
 async def change_cordon(
@@ -169,7 +169,7 @@ async def change_cordon(
     GPU."""
     for _attempt in range(_TRIES):
         (thing,) = await mpsnodes(kube, [node])
-        before = read_mpsnode(thing, time.time())
+        before = read_mpsnode(thing, kube.now)
         annotation = read_annotation(thing)
         change = cordon_change(before, named, cordon=cordon)
         patch = merge_patch(change, str(thing["metadata"]["resourceVersion"]))
@@ -224,9 +224,13 @@ def uncordon(
 
 
 def _change(cluster: ClusterAccess, node: str, gpus: Sequence[str], *, cordon: bool) -> None:
-    before, change = cluster.ask(lambda kube: change_cordon(kube, node, gpus, cordon=cordon))
-    answer(*effects(before, change))
-    if silent := silence(before, time.time()):
+    async def change_it(kube: Kube) -> tuple[Sequence[str], str | None]:
+        before, change = await change_cordon(kube, node, gpus, cordon=cordon)
+        return [*effects(before, change)], silence(before, kube.now)
+
+    done, silent = cluster.ask(change_it)
+    answer(*done)
+    if silent:
         answer(silent)
 
 
@@ -311,7 +315,7 @@ def drain(
     async def drain_it(kube: Kube) -> tuple[dict[str, Any], list[str]]:
         before = await seen_node(kube, node)
         cordon_change(before, gpus or (), cordon=True)  # raises for GPUs that do not exist
-        if why := rules.no_answer(before, time.time()):
+        if why := rules.no_answer(before, kube.now):
             raise NotDone(why)
         before, change = await change_cordon(kube, node, gpus or (), cordon=True)
         stays.append(rules.what_stays(before, change, options(cluster)))
@@ -324,7 +328,7 @@ def drain(
             left = rules.what_is_left(after, named)
             if not done and not is_last:
                 report("left", f"{node}: {left}")
-            report("silence", silence(after, time.time()))
+            report("silence", silence(after, kube.now))
             if done:
                 break
             if evict and not after.stale:
@@ -377,7 +381,7 @@ def undrain(
     within_s = read_seconds(cluster.program, "--timeout", timeout, zero=True)
     stays: list[str] = []
 
-    async def undrain_it(kube: Kube) -> tuple[CordonChange, ClusterNode]:
+    async def undrain_it(kube: Kube) -> tuple[CordonChange, ClusterNode, str | None]:
         before, change = await change_cordon(kube, node, gpus or (), cordon=False)
         look = f"kubectl mps status {shlex.quote(node)}{options(cluster)}"
         stays.append(f"{node}: the request continues by itself; to see its state: {look}")
@@ -385,14 +389,14 @@ def undrain(
         report = ProgressReporter()
         named = change.touched
         async for after, is_last in looks(partial(seen_node, kube, node), within_s, report):
-            fails = silence(after, time.time()) or any(rules.refusals(after, named))
+            fails = silence(after, kube.now) or any(rules.refusals(after, named))
             if fails or rules.serving(after, named):
                 break
             if not is_last:
                 report("states", f"{node}: {rules.states(after, named)}")
-        return change, after
+        return change, after, silence(after, kube.now)
 
-    change, after = ask(cluster, undrain_it, stays)
+    change, after, silent = ask(cluster, undrain_it, stays)
     well = rules.serving(after, change.touched) and not change.kept
     named = change.touched.union(change.kept)
     if output is Format.JSON:
@@ -400,7 +404,7 @@ def undrain(
     else:
         answer(f"{node}: {rules.states(after, named)}")
     say(*(f"{node}: {refusal}" for refusal in rules.refusals(after, change.touched)))
-    if silent := silence(after, time.time()):
+    if silent:
         say(silent)
     if not well:
         waited = f" after {timeout}" if within_s else "; not waited for"

@@ -10,7 +10,6 @@ of the cluster.
 
 import asyncio
 import sys
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -112,7 +111,7 @@ async def find(kube: Kube) -> Installation:
 async def users(kube: Kube) -> list[str]:
     pods = await kube.list(PODS, query={"labelSelector": f"{_OURS_NAMED}={CONTROL}"})
     daemons = {str(pod["spec"].get("nodeName") or "") for pod in pods} - {""}
-    status = ClusterStatus(time.time(), ())
+    status = ClusterStatus(kube.now, ())
     with suppress(NotInstalled):
         status = await look(kube, ())
     selector = {"labelSelector": f"{_OURS_NAMED}={AGENT}"}

@@ -108,7 +108,7 @@ class Upgrade:
             then = "so its pods are replaced while programs run on them"
             remedy = f"set it to {rules.ON_DELETE}, as the chart has it"
             raise NotDone(f"{self.control}: {why}, {then}; {remedy}")
-        silent = (no_answer(self.standings[name].node, time.time()) for name in self.due())
+        silent = (no_answer(self.standings[name].node, self.kube.now) for name in self.due())
         if reasons := list(filter(None, silent)):
             raise NotDone("; ".join([*reasons, "or name only the other nodes"]))
 
@@ -211,7 +211,7 @@ class Upgrade:
         name = _name(thing)
         pods = await self._pods(fieldSelector=f"spec.nodeName={name}")
         standing = self.standings[name] = Standing(
-            node=read_mpsnode(thing, time.time()),
+            node=read_mpsnode(thing, self.kube.now),
             pod=rules.control_pods(pods, self.control.uid).get(name),
             revision=self.control.revision,
             annotation=read_annotation(thing),

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from mpsd.model.fields import as_mapping
-from mpsd.model.times import DAY_S, seconds, stamp
+from mpsd.model.times import DAY_S, clocks_apart, seconds, stamp
 
 _LAST_PART = 3  # renewed when a third of the life is left
 
@@ -110,6 +110,19 @@ class Validity:
 
     begins_at: float
     ends_at: float
+
+
+def why_invalid(validity: Validity, now: float, own_now: float) -> str:
+    """Why whoever has the clock `now` refuses this certificate; empty where it does not. own_now:
+    by the clock of this machine. All in seconds since 1970."""
+    if now < validity.begins_at:
+        why = f"is not valid before {stamp(validity.begins_at)}"
+    elif now >= validity.ends_at:
+        why = f"has expired at {stamp(validity.ends_at)}"
+    else:
+        return ""
+    why = f"the serving certificate {why}, and the API server's clock says {stamp(now)}"
+    return f"{why}{clocks_apart(now, own_now)}"
 
 
 def must_write(

@@ -75,6 +75,8 @@ class ClaimsOfPods:
         self._missing &= named
         self._again = {key: self._again[key] for key in named & self._again.keys()}
         now = time.monotonic()
+        if self._task and self._task.done():
+            self._task.result()  # a fault of ours, for whoever shows them
         due = [one for one in named - self._things.keys() if now >= self._again.get(one, 0.0)]
         is_old = self._of_cluster and bool(named) and now >= self._served_until
         if (due or is_old) and (self._task is None or self._task.done()):

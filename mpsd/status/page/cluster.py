@@ -49,7 +49,7 @@ class ClusterPage:
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         def read(thing: Object) -> ClusterNode:
-            return read_mpsnode(thing, time.time())
+            return read_mpsnode(thing, self._kube.now)
 
         self._mpsnodes = Mirror(self._kube, Selection(MPS_NODES), read, self._note)
         self._nodes = Mirror(self._kube, Selection(NODES), read_kubernetes_node, self._note)
@@ -127,7 +127,7 @@ class ClusterPage:
         return parts
 
     def _head(self) -> PageHead:
-        head = PageHead(PageScope.CLUSTER, "cluster", mpsd.__version__, time.time())
+        head = PageHead(PageScope.CLUSTER, "cluster", mpsd.__version__, self._kube.now)
         troubled = [one for one in self._mirrors if one.trouble]
         if not troubled:
             return head

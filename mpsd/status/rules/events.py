@@ -23,12 +23,13 @@ SIMILAR = "(combined from similar events) "
 @dataclass(frozen=True, slots=True)
 class Writing:
     """written: the count that the API server knows. due: when the next write may be, and the one
-    after it repeat_s later."""
+    after it repeat_s later. noted: when it happened last; both as `now` of EventAggregator."""
 
     seen: EventCount
     written: int
     due: float
     repeat_s: float
+    noted: float
 
     @property
     def is_unwritten(self) -> bool:
@@ -40,7 +41,7 @@ class Writing:
 
 
 class EventAggregator:
-    """`now` is always seconds since 1970; a clock that goes back delays and loses nothing."""
+    """now: of a clock that nobody sets."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[Event, Writing] = OrderedDict()  # what happened last is last
@@ -48,15 +49,16 @@ class EventAggregator:
         self._counted_at = float("-inf")
         self.dropped = 0  # events that are lost, because too much happened
 
-    def note(self, event: Event, now: float) -> None:
+    def note(self, event: Event, now: float, at: float) -> None:
+        """at: when it happened, in seconds since 1970."""
         self._forget(now)
         event = self._combined(event)
         entry = self._entries.pop(event, None)
         if entry:
-            seen = replace(entry.seen, last=max(now, entry.seen.last), count=entry.seen.count + 1)
-            self._entries[event] = replace(entry, seen=seen)
+            seen = replace(entry.seen, last=max(at, entry.seen.last), count=entry.seen.count + 1)
+            self._entries[event] = replace(entry, seen=seen, noted=now)
         else:
-            self._entries[event] = Writing(EventCount(event, now, now, 1), 0, now, REPEAT_S)
+            self._entries[event] = Writing(EventCount(event, at, at, 1), 0, now, REPEAT_S, now)
         if len(self._entries) > REMEMBERED:
             self._drop()
 
@@ -90,7 +92,7 @@ class EventAggregator:
         seen = replace(entry.seen, count=entry.seen.count + ahead)
         longer = min(LONGEST_REPEAT_S, entry.repeat_s * 2)
         self._entries[written.event] = Writing(
-            seen, written.count + ahead, now + entry.repeat_s, longer
+            seen, written.count + ahead, now + entry.repeat_s, longer, entry.noted
         )
 
     def gone(self, written: EventCount) -> None:
@@ -103,7 +105,7 @@ class EventAggregator:
         self.dropped += 1
 
     def _tokens_at(self, now: float) -> float:
-        since = max(0.0, now - self._counted_at)
+        since = now - self._counted_at
         return min(float(BURST), self._tokens + since / EVERY_S)
 
     def _combined(self, event: Event) -> Event:
@@ -117,7 +119,7 @@ class EventAggregator:
     def _forget(self, now: float) -> None:
         while self._entries:
             oldest = next(iter(self._entries.values()))
-            if oldest.is_unwritten or now - oldest.seen.last < FORGET_S:
+            if oldest.is_unwritten or now - oldest.noted < FORGET_S:
                 return
             self._entries.popitem(last=False)
 

@@ -24,7 +24,6 @@ from mpsd.model.violations import ViolationKind
 
 Labels = Mapping[str, str]
 _Part = tuple[GrantReport, CardReport]
-_Client = tuple[str | None, str]  # its grant and its GPU
 _NONE: Labels = {}
 # to find a member in its enum costs as much as a sample
 _BYTES = MetricUnit.BYTES
@@ -112,14 +111,17 @@ def _add_gpu(found: _Samples, gpu: GpuReport, status: NodeReport) -> None:
     found.add(names.GPU, 1, {**labels, **about})
     for metric, field in _OF_GPU:
         found.add(metric, getattr(gpu, field), labels)
+    found.add(names.GPU_SICK, gpu.sick_cause != "", {**labels, "cause": as_label(gpu.sick_cause)})
+    for one in gpu.xids:
+        found.add(names.XIDS, one.count, {**labels, "xid": str(one.xid)})
     if status.grants_known:
         found.add(names.GPU_GRANTED, gpu.granted_mib, labels)
         found.add(names.GPU_GRANTED_THREADS, gpu.granted_percent, labels)
         holders = Counter(_holder(grant) for grant in status.grants or () if gpu.uuid in grant.gpus)
         for holder in HolderKind:
             found.add(names.GRANTS, holders[holder], {**labels, "holder": holder.value})
-    if status.clients is not None:
-        here = [client for client in status.clients if client.gpu == gpu.uuid]
+    if gpu.clients is not None:
+        here = [client for client in status.clients or () if client.gpu == gpu.uuid]
         found.add(names.GPU_OUTSIDE, sum(not client.on_mps for client in here), labels)
         if status.grants_known:
             found.add(names.GPU_FOREIGN, sum(client.grant is None for client in here), labels)
@@ -135,9 +137,8 @@ def _add_grants(found: _Samples, status: NodeReport) -> None:
     """A pod and a container by its name, as long as it lives; containers without one together, as
     programs are."""
     gpus = {gpu.uuid: (as_label(gpu.label), as_label(gpu.uuid)) for gpu in status.gpus}
-    clients = None
-    if status.clients is not None:
-        clients = Counter([(client.grant, client.gpu) for client in status.clients])
+    clients = Counter([(client.grant, client.gpu) for client in status.clients or ()])
+    seen = {gpu.uuid for gpu in status.gpus if gpu.clients is not None}
     shares: defaultdict[tuple[str, ...], list[_Part]] = defaultdict(list)
     for grant in status.grants or ():
         holder = _holder(grant)
@@ -149,7 +150,11 @@ def _add_grants(found: _Samples, status: NodeReport) -> None:
     for claimed in dict.fromkeys(_claims(status.grants or ())):
         found.add(names.GRANT_CLAIM, 1, dict(zip(names.GRANT_CLAIM.labels, claimed, strict=True)))
     for held, own in shares.items():
-        _add_share(found, dict(zip(names.SHARE_LIMIT.labels, held, strict=True)), own, clients)
+        labels = dict(zip(names.SHARE_LIMIT.labels, held, strict=True))
+        _add_share(found, labels, own)
+        if own[0][1].gpu in seen:  # all of a share are on one GPU
+            number = sum([clients[grant.id, card.gpu] for grant, card in own])
+            found.add(names.SHARE_CLIENTS, number, labels)
 
 
 def _claims(grants: Iterable[GrantReport]) -> Iterator[tuple[str, ...]]:
@@ -167,9 +172,7 @@ _OF_SHARE = (
 )
 
 
-def _add_share(
-    found: _Samples, labels: Labels, own: Sequence[_Part], clients: Mapping[_Client, int] | None
-) -> None:
+def _add_share(found: _Samples, labels: Labels, own: Sequence[_Part]) -> None:
     grants, cards = zip(*own, strict=True)
     for metric, field in _OF_SHARE:
         found.add(metric, total([getattr(card, field) for card in cards]), labels)
@@ -180,9 +183,6 @@ def _add_share(
         found.add(names.SHARE_BELOW_NORMAL, all(grant.priority for grant in grants), labels)
     if None not in [card.used_mib for card in cards]:
         found.add(names.SHARE_OVER, any(card.over for card in cards), labels)
-    if clients is not None:
-        number = sum([clients.get((grant.id, card.gpu), 0) for grant, card in own])
-        found.add(names.SHARE_CLIENTS, number, labels)
 
 
 def _add_watchdog(found: _Samples, seen: ViolationsReport) -> None:

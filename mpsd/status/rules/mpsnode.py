@@ -62,7 +62,7 @@ def mpsnode_status(report: NodeReport, condition: Object) -> Object:
         driver=report.driver,
         version=report.version,
         summary=_summary(report, held),
-        gpus=tuple([changed(gpu, sms=None, unexplained_mib=None) for gpu in report.gpus]),
+        gpus=tuple([changed(gpu, sms=None, unexplained_mib=None, xids=()) for gpu in report.gpus]),
         domains=tuple(map(_domain, report.domains)),
     )
     if report.violations:
@@ -192,8 +192,8 @@ def _summary(report: NodeReport, grants: Sequence[GrantReport] | None) -> Summar
         used=used if used == "?" else f"{used}Gi",
         clients="?",
     )
-    if report.clients is not None:
-        pids = {client.pid for client in report.clients}
+    if all(gpu.clients is not None for gpu in report.gpus):
+        pids = {client.pid for client in report.clients or ()}
         summary = changed(summary, clients=str(len(pids)))
     if grants is not None:
         pods = {(one.pod, one.uid) for grant in grants for one in grant.pods}

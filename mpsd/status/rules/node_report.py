@@ -39,7 +39,7 @@ def node_report(
             parts[part.gpu].append(part)
     on_gpus: Clients = defaultdict(list)
     of_grants: Clients = defaultdict(list)
-    for client in view.clients or ():
+    for client in view.clients:
         on_gpus[client.gpu].append(client)
         of_grants[client.grant].append(client)
     grants = []
@@ -58,15 +58,14 @@ def node_report(
         domains=tuple(_domains(view)),
         grants=tuple(grants),
         grants_known=view.grants_known,
-        unknown=view.unknown,
+        clients=tuple(map(_client, view.clients)),
+        unknown=(*view.unknown, *view.unseen_in_words),
     )
     if violations:
         report = replace(report, violations=violations.node)
     if view.waiting:
         report = replace(report, waiting=tuple(_waiting(view, policy)))
-    if view.clients is None:
-        return report
-    return replace(report, clients=tuple(map(_client, view.clients)))
+    return report
 
 
 def _client(one: Client) -> shape.ClientReport:
@@ -91,6 +90,11 @@ def _gpu(
         promised_percent=policy.oversubscription.thread_percent,
         promised_clients=gpu.capability.clients,
     )
+    if condition := view.condition(gpu.uuid):
+        xids = [shape.XidCount(int(xid), count) for xid, count in condition.xids.items()]
+        report = replace(
+            report, sick=condition.reason, sick_cause=condition.cause or "", xids=tuple(xids)
+        )
     if gpu.mig:
         report = replace(report, parent=gpu.mig.parent, mig_profile=gpu.mig.profile)
     if view.grants_known:
@@ -99,8 +103,8 @@ def _gpu(
             granted_mib=sum([part.memory_mib for part in parts]),
             granted_percent=sum([part.reserved_percent for part in parts]),
         )
-    if view.clients is None:
-        return report
+    if why := view.unseen.get(gpu.uuid):
+        return replace(report, unseen=why)
     return replace(
         report,
         used_mib=_used_mib(clients, gpu.uuid),
@@ -145,8 +149,10 @@ def _grant(
 ) -> shape.GrantReport:
     grant = held.grant
     # what uses a GPU that this node does not have is not known
-    known = view.clients is not None and {gpu.uuid for gpu in view.gpus}.issuperset(grant.gpus)
-    cards = tuple([_card(part, clients if known else None, policy) for part in grant.parts])
+    seen = {gpu.uuid for gpu in view.gpus} - view.unseen.keys()
+    cards = tuple(
+        [_card(part, clients if part.gpu in seen else None, policy) for part in grant.parts]
+    )
     first, *others = [shape.PodReport(str(pod), pod.uid) for pod in grant.pods] or [_NO_POD]
     report = shape.GrantReport(
         pod=first.pod,
@@ -171,7 +177,7 @@ def _grant(
         report = replace(report, holder_pid=process_of(grant.holder).pid)
     if container := grant.container:
         report = replace(report, container=container.id, container_name=container.name)
-    if not known:
+    if not seen.issuperset(grant.gpus):
         return report
     used = [card.used_mib for card in cards]
     most = None if None in used else max(filter(None, used), default=0)
@@ -179,7 +185,7 @@ def _grant(
 
 
 def _card(part: GpuShare, clients: Sequence[Client] | None, policy: "Policy") -> shape.CardReport:
-    """clients: of its grant; None where they are not known."""
+    """clients: of its grant; None where those on this GPU are not known."""
     used_mib = None if clients is None else _used_mib(clients, part.gpu)
     over = used_mib is not None and used_mib > most_mib(part, policy)
     return shape.CardReport(

@@ -96,6 +96,7 @@ def _users(node: "NodeReport") -> Iterator[TopUser]:
     labels = node.labels
     clients = {(one.grant, one.gpu, one.pid) for one in node.clients or ()}
     number = Counter([client[:2] for client in clients])
+    unseen = {gpu.uuid for gpu in node.gpus if gpu.clients is None}
     for grant in node.grants or ():
         program = f"pid {grant.holder_pid}: {grant.command or grant.id}"
         name = grant.pod or grant.container_in_words or program
@@ -104,7 +105,7 @@ def _users(node: "NodeReport") -> Iterator[TopUser]:
                 **asdict(card),
                 name=name,
                 label=labels.get(card.gpu, card.gpu),
-                clients=None if node.clients is None else number[grant.id, card.gpu],
+                clients=None if card.gpu in unseen else number[grant.id, card.gpu],
                 grant=grant,
             )
     for one in node.clients or ():

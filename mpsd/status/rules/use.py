@@ -20,7 +20,7 @@ def sm_percent(grant: str, gpu: str, view: NodeView, samples: Samples | None) ->
     it is the grant's only where it can be nobody else's. None: NVML could not say, knows no process
     of the grant, or counts several grants as one.
     """
-    here = [client for client in view.clients or () if client.gpu == gpu]
+    here = [client for client in view.clients if client.gpu == gpu]
     counted = {client.pid for client in here if client.grant == grant}
     if samples is None or not counted:
         return None
@@ -73,7 +73,7 @@ def use_report(
         cards = tuple([_card(grant.id, card, view, busy) for card in grant.cards])
         grants.append(changed(grant, cards=cards))
     return changed(
-        report, gpus=tuple(gpus), grants=tuple(grants), unknown=(*view.unknown, *unknown)
+        report, gpus=tuple(gpus), grants=tuple(grants), unknown=(*report.unknown, *unknown)
     )
 
 

@@ -19,7 +19,7 @@ Share = tuple[str, str]  # the id of a grant and the UUID of a GPU of it
 class WatchdogView:
     """What a scan is judged by. now: monotonic seconds. grants: by id. domains: UUIDs of GPUs by
     name. ungranted: as in NodeView. own: mpsd's processes and its daemons'. pods_known: pods are
-    known by cgroups. unseen: GPUs that NVML does not answer for. unexplained_mib: by GPU, in use of
+    known by cgroups. unseen: GPUs whose processes are not known. unexplained_mib: by GPU, in use of
     no known process. doubtful: GPUs where a process may have a grant, or be mpsd's own, that an
     unreadable record hides."""
 

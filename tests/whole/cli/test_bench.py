@@ -14,6 +14,7 @@ from mpsd.bench.groups import GROUPS
 from mpsd.bench.rules.rows import BatchWork, BenchGroup, MachineRow, PriorityRow
 from mpsd.bench.run import BenchRun, CannotBegin, require_alone, require_mps, require_turns
 from mpsd.bench.testbeds import BenchContext, CannotMeasure
+from mpsd.mps.node_gpus import NodeGpus
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml
 from mpsd.simulator.card import EXCLUSIVE_PROCESS, MPS_CLIENT, CardView, ContextClaim
@@ -120,7 +121,7 @@ def test_who_uses_a_gpu_is_named_with_the_remedy(
     machine: tuple[Nvml, CardView], tmp_path: Path
 ) -> None:
     nvml, card = machine
-    gpus = nvml.gpus(FACTS)
+    gpus = NodeGpus(nvml, FACTS).now.gpus
     require_alone(nvml, gpus, tmp_path / "mpsd.sock")
     card.claim(ContextClaim(os.getpid(), MPS_CLIENT, 300 * MIB))
     with pytest.raises(
@@ -138,7 +139,7 @@ def test_a_card_that_one_process_has_for_itself_is_refused_and_left_as_it_is(
     machine: tuple[Nvml, CardView],
 ) -> None:
     nvml, card = machine
-    gpu = nvml.gpus(FACTS)[0]
+    gpu = NodeGpus(nvml, FACTS).now.gpus[0]
     require_turns(nvml, gpu)
     card.compute_mode = EXCLUSIVE_PROCESS
     with pytest.raises(

@@ -119,7 +119,7 @@ def test_a_missing_module_is_answered_with_the_extra_that_brings_it(world: Clust
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=30
     )
-    assert (done.returncode, done.stdout) == (2, "")
+    assert (done.returncode, done.stdout) == (1, "")
     assert "needs the module urllib3: pip install '.[kubectl]' in a checkout" in done.stderr
 
 

@@ -24,7 +24,7 @@ from mpsd.model.domain import State
 from mpsd.model.grants import Grant, evenly
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import RECORD_VERSION, DomainRecord, Fault, FaultHit
-from mpsd.platform import processes, records
+from mpsd.platform import clock, processes, records
 from mpsd.platform.run_directory import ENDS
 from tests.whole.machine.machine import CONTROL, Machine, Service, eventually
 
@@ -250,7 +250,7 @@ class Bystander:
         stale = replace(found, start_ticks=found.start_ticks - 1)
         folder, gpu = machine.folder_of(), machine.simulation.gpus[0].uuid
         folder.make()
-        fault = Fault(time.time(), (FaultHit(stale, "gone", None),))
+        fault = Fault(time.time(), (FaultHit(stale, "gone", None),), at_s=clock.boot_s())
         past = (
             RECORD_VERSION,
             "gpu0",

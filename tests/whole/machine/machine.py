@@ -28,8 +28,9 @@ from mpsd.model.domain import State
 from mpsd.model.node_report import DomainReport, GrantReport, NodeReport
 from mpsd.model.node_view import RECORD_VERSION, Canary, DomainRecord
 from mpsd.mps.drain import limit_mib
+from mpsd.mps.node_gpus import KNOWN_FILE
 from mpsd.mps.rules import control_protocol
-from mpsd.platform import local_api, processes, records
+from mpsd.platform import clock, local_api, processes, records
 from mpsd.platform.limits_files import load_limits, shipped_folder
 from mpsd.platform.run_directory import DomainFolder
 from mpsd.simulator.card import CardView
@@ -373,7 +374,7 @@ class Machine:
 
     def _is_held(self, domains: Sequence[DomainReport]) -> bool:
         """Whether one of them lets nobody in for a moment, since its last client was killed."""
-        return any(self.record(domain.name).held_until > time.time() for domain in domains)
+        return any(self.record(domain.name).held_until_s > clock.boot_s() for domain in domains)
 
     def _known(self) -> Sequence[DomainReport]:
         """The domains, once they hold every GPU."""
@@ -548,11 +549,12 @@ class Machine:
         }
 
     def files_left(self) -> list[Path]:
-        """What is in the run directory beside the daemons' logs: sockets, records, links."""
+        """What is in the run directory beside the daemons' logs and what GPUs were seen: sockets,
+        records, links."""
         return [
             path
             for path in self.run_directory.rglob("*")
-            if not path.is_dir() and path.parent.name != "log"
+            if not path.is_dir() and path.parent.name != "log" and path.name != KNOWN_FILE
         ]
 
     def destroy(self) -> None:

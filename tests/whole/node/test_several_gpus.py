@@ -1,6 +1,10 @@
 """Pods of several GPUs on a node whose policy lists no `domains`: their GPUs are joined while
 nobody else uses them."""
 
+import json
+
+from mpsd.platform import local_api
+from mpsd.platform.processes import identity_of
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import Cluster, Object, pod
@@ -59,3 +63,32 @@ def test_a_pod_of_two_gpus_sees_half_of_its_request_on_each(cluster: Cluster) ->
     for name in until:
         cluster.delete(name)
     until_alone(cluster)
+
+
+def reason_of(cluster: Cluster) -> str:
+    (condition,) = cluster.mpsnode()["status"]["conditions"]
+    return str(condition["reason"])
+
+
+def test_pods_begin_and_end_beside_a_gpu_that_is_lost(cluster: Cluster) -> None:
+    cluster.running("there", 3, annotations=on(cluster, 1))
+    cluster.card(1).lost = True
+    eventually(lambda: reason_of(cluster) == "SomeNotSeen", "its node says so")
+
+    cluster.running("here", 3, annotations=on(cluster, 0))
+    first = identity_of(cluster.program_of("here").heard("pid")[0])
+    assert first
+    eventually(lambda: cluster.grant("here").clients == 1, "its process is known")
+    assert cluster.grant("there").clients is None
+    asks = {"root": "/r", "id": "c1", "signum": 9, "pid": first.pid}
+    asks["start_ticks"] = first.start_ticks
+    socket = cluster.run_directory / "mpsd.sock"
+    code, body = local_api.ask(socket, "POST", "/v1/containers/end", asks)
+    assert (code, json.loads(body)["ended"]) == (200, 1)
+    cluster.delete("here")
+    eventually(lambda: [one.pod for one in cluster.node().grants] == ["default/there"], "it ends")
+
+    cluster.card(1).lost = False
+    eventually(lambda: reason_of(cluster) == "AllServe", "it is seen again")
+    assert cluster.grant("there").clients == 1
+    cluster.delete("there")

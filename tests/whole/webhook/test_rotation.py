@@ -9,10 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
+import pytest
+
+from mpsd.model.times import DAY_S
 from mpsd.platform.certificates import fingerprints
 from tests.whole.machine.machine import eventually
 from tests.whole.webhook.api_server import ApiServer
 from tests.whole.webhook.world import SECRET, Webhook, bundles, is_registered, review_of, webhook
+from tests.world.set_clocks import SetClocks
 
 REVIEW = review_of({"kind": "ConfigMap", "apiVersion": "v1"})
 
@@ -106,3 +110,16 @@ def test_a_secret_that_somebody_breaks_is_never_served(api: ApiServer, tmp_path:
         )
         eventually(lambda: api.get(SECRET)["data"].get("tls.crt"), "it is whole")
         assert one.review("/validate", REVIEW, bundles(api)[0])["allowed"]
+
+
+@pytest.mark.parametrize("ahead_s", [-40 * DAY_S, 40 * DAY_S])
+def test_a_certificate_is_valid_by_the_clock_of_the_api_server(
+    api: ApiServer, tmp_path: Path, ahead_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clocks = SetClocks(tmp_path)
+    clocks.set(ahead_s)
+    for name, value in clocks.environment.items():
+        monkeypatch.setenv(name, value)
+    with webhook(tmp_path, kubeconfig=str(api.kubeconfig(tmp_path))) as running:
+        eventually(lambda: is_registered(api), "registered")
+        assert running.review("/validate", REVIEW, bundles(api)[0])["allowed"]

@@ -106,6 +106,8 @@ def taint_of(gpu: Gpu, view: NodeView) -> str:
 def trouble_of(gpu: Gpu, view: NodeView) -> str:
     """Why programs on the GPU cannot be well; empty while they can. A GPU that only takes no new
     claim is not sick."""
+    if why := view.troubles.get(gpu.uuid):
+        return why
     taint = taint_of(gpu, view)
     if not taint or taint in _NOT_SICK:
         return ""

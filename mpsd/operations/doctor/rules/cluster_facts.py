@@ -12,7 +12,7 @@ from mpsd.admission.rules.verdict import judge, modes_in
 from mpsd.model.cluster_status import ClusterNode
 from mpsd.model.fields import Fields
 from mpsd.model.gpu_facts import GpuFacts
-from mpsd.model.mpsnode import cluster_status
+from mpsd.model.mpsnode import cluster_status, status_writes
 from mpsd.model.names import NAME_LABEL
 from mpsd.model.policy import Policy, RuleId, RuleMode
 from mpsd.model.times import seconds
@@ -274,7 +274,7 @@ class ClusterFacts:
         reporting = [one for one in known(self.mpsnodes) if inside(one, "status", "reportedAt")]
         for one in reporting:
             reported = seconds(inside(one, "status", "reportedAt"))
-            written = list(filter(None, map(seconds, _status_writes(one))))
+            written = status_writes(one)
             if reported is not None and written:
                 found[str(one["metadata"]["name"])] = max(written) - reported
         if reporting and not found:
@@ -290,9 +290,3 @@ class ClusterFacts:
         there = [one for one in known(self.pods) if inside(one, "spec", "nodeName") in ours]
         found = [read_user(pod, self.policy, self.gpu_facts, labels) for pod in there]
         return tuple(filter(None, found))
-
-
-def _status_writes(thing: Object) -> Iterator[str | None]:
-    for one in inside(thing, "metadata", "managedFields") or ():
-        if "f:status" in one.get("fieldsV1", {}):
-            yield one.get("time")

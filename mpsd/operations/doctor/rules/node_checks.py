@@ -8,8 +8,10 @@ from collections.abc import Iterator
 
 from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER, Engine
 from mpsd.model.domain import State, after_is, remedy
+from mpsd.model.gpu_health import GpuCondition
 from mpsd.model.node_view import RECORD_VERSION
 from mpsd.model.problem import InvalidInput
+from mpsd.model.seen_gpus import driver_trouble, trouble_of
 from mpsd.operations.doctor.rules.checks import (
     CheckTable,
     Finding,
@@ -22,12 +24,6 @@ from mpsd.operations.doctor.rules.checks import (
 )
 from mpsd.operations.doctor.rules.node_facts import AgentSilent, DaemonSeen, DomainSeen, NodeFacts
 
-# The first driver whose MPS takes memory limits of clients: they came with CUDA 11.5, which shipped
-# with R495 (developer.nvidia.com/blog/revealing-new-features-in-the-cuda-11-5-toolkit); its release
-# notes ask for 495.29.05.
-OLDEST_DRIVER = 495
-READ_OFF_DRIVER = 580  # what docs/mps-observed.md was read off
-_OLDEST_CAPABILITY = 7.0  # from Volta on a client has limits of its own (NVIDIA's manual of MPS)
 # NVML's numbers; 0 is DEFAULT
 _MODES = {1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}
 _PROHIBITED = 2
@@ -90,24 +86,16 @@ def gpu_lost(facts: NodeFacts) -> Iterator[Finding]:
 
 @_check(_STOPS, "the driver is new enough", "NVML: its version")
 def driver_old(facts: NodeFacts) -> Iterator[Finding]:
-    driver = known(facts.driver)
-    branch = driver.partition(".")[0]
-    if branch.isascii() and branch.isdigit() and int(branch) < OLDEST_DRIVER:
-        what = f"driver {driver} is too old: MPS has memory limits since driver {OLDEST_DRIVER}"
-        yield Finding(what, f"install driver {READ_OFF_DRIVER} or newer")
+    if why := driver_trouble(known(facts.driver)):
+        yield _parted(why, "")
 
 
 @_check(_STOPS, "MPS can limit every GPU, and gpus.yaml lists it", "NVML and gpus.yaml")
 def capability(facts: NodeFacts) -> Iterator[Finding]:
-    listed = {row.compute_capability for row in known(facts.gpu_facts).capabilities}
-    for gpu, capability in each(known(facts.gpus), lambda gpu: gpu.capability):
-        what = f"{gpu} has compute capability {capability}"
-        if float(capability) < _OLDEST_CAPABILITY:
-            what = f"{what}: MPS enforces no limits before {_OLDEST_CAPABILITY}"
-            yield Finding(what, "remove the card, or do not share this machine with mpsd")
-        elif capability not in listed:
-            add = f"add a row for it under capabilities in {facts.limits_folder}/gpus.yaml"
-            yield Finding(f"{what}, which gpus.yaml does not list", add)
+    gpu_facts = known(facts.gpu_facts)
+    for _gpu, seen in each(known(facts.gpus), lambda gpu: gpu.seen):
+        if why := trouble_of(seen, seen, "", gpu_facts):
+            yield _parted(why, "")
 
 
 @_check(_STOPS, "MPS is installed", "PATH")
@@ -254,6 +242,31 @@ def domain_stopped(facts: NodeFacts) -> Iterator[Finding]:
             times = "once" if record.restarts == 1 else f"{record.restarts} times in a row"
             what = f"{record.domain} is starting again: its control daemon has ended {times}"
             yield Finding(f"{what}, and none serves since", remedy(State.DOWN, ""))
+
+
+@_check(_STOPS, "every GPU is well, as far as NVML and mpsd's own contexts tell", _RECORDS)
+def gpu_sick(facts: NodeFacts) -> Iterator[Finding]:
+    for domain in _domains(facts):
+        for one in domain.record.health:
+            if one.cause is not None:
+                reason, _semicolon, to_do = one.reason.partition("; ")
+                yield Finding(f"{one.gpu} is sick: {reason} ({_figures(one)})", to_do)
+
+
+def _figures(condition: GpuCondition) -> str:
+    """Those that NVML gives."""
+    seen = condition.seen
+    figures = {
+        "uncorrectable ECC errors": seen.uncorrected,
+        "remapped rows": seen.remapped_rows,
+        "rows to be remapped": seen.remap_pending,
+        "rows not remapped": seen.remap_failed,
+        "pages to be retired": seen.pages_pending,
+        "recovery action": seen.recovery,
+    }
+    told = [f"{what}: {value}" for what, value in figures.items() if value not in (None, "")]
+    told += [f"Xid {xid}: {count}" for xid, count in condition.xids.items()]
+    return ", ".join(told)
 
 
 @_check(_STOPS, "the agent answers", _AGENT)

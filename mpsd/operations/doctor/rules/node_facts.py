@@ -9,6 +9,7 @@ from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.node_report import NodeReport
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
+from mpsd.model.seen_gpus import SeenGpu
 from mpsd.operations.doctor.rules.checks import Fact, Unknown
 
 
@@ -20,7 +21,7 @@ class GpuSeen:
     name: str
     #: Why it does not answer; empty where it does.
     lost: str
-    capability: Fact[str]
+    seen: Fact[SeenGpu]
     #: NVML's number.
     compute_mode: Fact[int]
 
