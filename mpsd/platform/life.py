@@ -21,7 +21,7 @@ from typing import Any, NoReturn, TypeVar
 
 from mpsd.platform import processes
 from mpsd.platform.console import ExitCode, one_line
-from mpsd.platform.logs import logger
+from mpsd.platform.logs import flush, logger
 
 DYING_S = 4.0  # from the first error to the end, whatever does not end by itself
 STOPPING_S = 20.0  # for what follows a drain
@@ -173,6 +173,7 @@ class _Process:
         """Ends it now. why: empty for the error, or else for what does not end."""
         try:
             self.tell(why)
+            flush()
         finally:
             os._exit(ExitCode.NO)
 
@@ -189,7 +190,6 @@ class _Process:
         why = one_line(why)
         self._log.error("process ends", task=where, reason=why, exc_info=error)
         sys.stderr.write(": ".join(filter(None, (self._program, where, why))) + "\n")
-        sys.stderr.flush()
 
 
 _process: _Process | None = None  # None in programs that do not last
