@@ -42,6 +42,7 @@ from mpsd.mps.rules.faults import reasons
 from mpsd.platform import records
 from mpsd.platform.event_loop import DeathWatch, Shortages
 from mpsd.platform.logs import logger
+from mpsd.platform.run_directory import why_unsaved
 from mpsd.platform.settings import Settings
 from mpsd.watchdog.watchdog import Watchdog
 
@@ -224,11 +225,11 @@ class AgentRole:
                 self.domains.divide_idle(ledger.gpus)
         view = self._close_gates_and_look()
         actions = decide(view, self._policy())
-        troubles: dict[str, str] = {}
+        troubles: dict[str, Exception] = {}
         for stage in stages(actions):
             acts = [self._act_on(domain, own, troubles) for domain, own in stage.items()]
             await asyncio.gather(*acts)
-        self._troubles = troubles
+        self._troubles = {domain: str(error) for domain, error in troubles.items()}
         with self._shortages.survived("ask for memory caps"):
             self._caps.ask(self._ledger.view, pods_known=self._ledger.pods_known)
         before = self.view
@@ -364,18 +365,35 @@ class AgentRole:
         return replace(view, unknown=unknown, reasons=reasons(view, ledger.ends, before))
 
     async def _act_on(
-        self, domain: str, actions: Sequence[Action], troubles: dict[str, str]
+        self, domain: str, actions: Sequence[Action], troubles: dict[str, Exception]
     ) -> None:
         for action in actions:
-            if domain in troubles:
-                return
-            try:
-                await self._do(action)
-            except (ControlFailed, OSError) as error:
-                troubles[domain] = str(error)
-                if self._troubles.get(domain) != str(error):
-                    what = {"action": type(action).__name__, "domain": domain}
-                    self._log.warning("action failed", **what, reason=str(error))
+            if domain not in troubles:
+                try:
+                    await self._do(action)
+                    continue
+                except (ControlFailed, OSError) as error:
+                    troubles[domain] = error
+                    if self._troubles.get(domain) != str(error):
+                        what = {"action": type(action).__name__, "domain": domain}
+                        self._log.warning("action failed", **what, reason=str(error))
+            self._refuse_unsaved(action, troubles[domain])
+
+    def _refuse_unsaved(self, action: Action, error: Exception) -> None:
+        """Answers a request whose grant or limit cannot be saved, but one that waits its time out:
+        what fills a run directory does not go away within a moment."""
+        unsaved = why_unsaved(self._run_directory, error)
+        if not unsaved or not isinstance(action, Admit):
+            return
+        waiting = self.queue.get(action.id)
+        if waiting and (waiting.deadline is None or time.time() >= waiting.deadline):
+            self._refuse(Refuse(action.id, unsaved, for_ever=False))
+
+    def _refuse(self, refusal: Refuse) -> None:
+        if request := self.queue.get(refusal.id):
+            self.events.refused(request, refusal.reason)
+        self.queue.answer(refusal)
+        self._log.info("refused", request=refusal.id, reason=refusal.reason)
 
     async def _do(self, action: Action) -> None:
         match action:
@@ -401,11 +419,8 @@ class AgentRole:
                 self.queue.answer(action)
                 size = {"gpus": grant.gpus, "memory_mib": grant.memory_mib}
                 self._log.info("granted", grant=grant.id, holder=str(grant.holder), **size)
-            case Refuse(waiting, reason):
-                if request := self.queue.get(waiting):
-                    self.events.refused(request, reason)
-                self.queue.answer(action)
-                self._log.info("refused", request=waiting, reason=reason)
+            case Refuse():
+                self._refuse(action)
             case Forget(waiting):
                 self.queue.forget(waiting)
                 self._log.info("request dropped", request=waiting, reason="its program is gone")

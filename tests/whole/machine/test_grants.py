@@ -1,6 +1,13 @@
 """Grants of programs: how they come back, who gets them next, and who waits for one."""
 
+import os
 import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
 
 from mpsd.model.client_limits import DENY_MIB
 from tests.whole.machine.machine import MPSD, Machine, eventually
@@ -24,6 +31,44 @@ def test_the_grant_comes_back_when_the_command_ends(served: Machine) -> None:
     killed.kill()
     served.until_no_grants()
     eventually(lambda: served.limit_mib() == DENY_MIB, "new clients are denied again")
+
+
+@contextmanager
+def mounted(folder: Path) -> Iterator[None]:
+    """A file system of 256 KiB in memory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Returns the file that takes all its space."""
+    with suppress(OSError), (folder / "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return folder / "filler"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
+@pytest.mark.parametrize("where", ["grants", "gpu0"])
+def test_a_full_run_directory_is_told_at_once_and_the_queue_outlives_it(
+    machine: Machine, where: str
+) -> None:
+    with mounted(machine.run_directory / where):
+        machine.up()
+        filler = fill(machine.run_directory / where)
+        refused = machine.run("--gpu-mem 7", "true")
+        assert refused.exit_code(within_s=15.0) == 1
+        assert f"in {machine.run_directory}: No space left on device; free " in refused.errors
+        assert machine.node().grants == ()
+        queued = machine.run("--gpu-mem 7 --wait", "true")
+        eventually(lambda: machine.queue == [queued.pid], "it waits")
+        filler.unlink()
+        assert queued.exit_code() == 0
+        machine.stop()
 
 
 def test_a_grant_lasts_until_the_last_child_of_its_command_has_left_the_gpu(
