@@ -83,6 +83,14 @@ def in_sight(directory: Path) -> Iterator[DirectoryIdentity]:
         os.close(descriptor)
 
 
+def have_others_reach_what_they_need() -> None:
+    """Whatever umask root has, as 077 in a hardened shell: programs of all users come to the run
+    directory, the sockets and the pipe directories, and write into none of them. What is private
+    has a mode of its own. Another user's mpsd serves that user, who may be as private as wanted."""
+    if os.geteuid() == 0:
+        os.umask(0o022)
+
+
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
     """AlreadyHeld where another process has it.
