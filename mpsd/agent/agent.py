@@ -22,6 +22,7 @@ from mpsd.agent.rules.decide import (
 )
 from mpsd.agent.rules.node_events import EventHistory
 from mpsd.grants.ledger import Ledger
+from mpsd.grants.rules.messages import join_s
 from mpsd.model.identity import PodName, ProcessIdentity, process_of
 from mpsd.model.node_view import (
     DomainRecord,
@@ -50,7 +51,6 @@ from mpsd.watchdog.watchdog import Watchdog
 _CONFIRMED_S = 120.0
 _CYCLE_S = 2.0  # between two cycles that nothing asked for
 _SOON_S = 0.2  # after an action failed, or while a grant has clients left and its holder is gone
-JOIN_S = 20.0  # for a program's GPUs to be joined: less than its `mpsd run` waits for an answer
 _RECORDS_S = 0.25  # between two checks of the domains' records, which cost a stat each
 
 
@@ -247,7 +247,7 @@ class AgentRole:
         if isinstance(answer, Refuse) or not answer.joins:
             return answer
         grant = answer.grant
-        deadline_s = max(JOIN_S, (waiting.deadline or 0.0) - time.time())
+        deadline_s = max(join_s(len(grant.gpus)), (waiting.deadline or 0.0) - time.time())
         if why := await self.until_allowed(grant.domain, grant.memory_mib, deadline_s):
             async with self.cycle_lock:
                 self._ledger.end(grant)

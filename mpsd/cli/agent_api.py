@@ -168,11 +168,13 @@ class AgentApi:
         if holder is None:
             why = "the kernel does not report which process asks"
             raise Refused(400, f"{why}; run mpsd in the same pid namespace", for_ever=True)
+        now = time.time()
         deadline = None
         if asks.wait_s > 0:
-            deadline = time.time() + min(asks.wait_s, LONGEST_WAIT_S)
+            deadline = now + min(asks.wait_s, LONGEST_WAIT_S)
         waiting_id = uuid.uuid4().hex[:12]
-        waiting = WaitingRequest(waiting_id, wanted, holder, True, asks.command[:200], deadline)
+        command = asks.command[:200]
+        waiting = WaitingRequest(waiting_id, wanted, holder, True, command, deadline, now)
         answer = await self._agent.granted(waiting)
         if isinstance(answer, Refuse):
             status = 409

@@ -2,6 +2,7 @@
 and lives as long as the caller until the container's first process is there."""
 
 import asyncio
+import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +10,6 @@ from weakref import WeakValueDictionary
 
 from aiohttp import web
 
-from mpsd.agent.agent import JOIN_S
 from mpsd.agent.rules.decide import Refuse, had_room
 from mpsd.agent.sources import PODS_ONLY, AgentSources, Refused, known_asker, read
 from mpsd.containers.dialects.parsing import read_dialect
@@ -31,6 +31,7 @@ from mpsd.grants.rules.messages import (
     HostContainerName,
     HostContainerRequest,
     Refusal,
+    join_s,
 )
 from mpsd.kubelet.rules.allocation import DeviceListStrategy, NodeConditions
 from mpsd.model.grants import Grant
@@ -99,7 +100,9 @@ class ContainersApi:
             held = self._held_by(name, caller, self._ledger)
             grant = held or await self._reserve(wanted, reading, caller, self._ledger)
             if held and (
-                why := await self._agent.until_allowed(held.domain, held.memory_mib, JOIN_S)
+                why := await self._agent.until_allowed(
+                    held.domain, held.memory_mib, join_s(len(held.gpus))
+                )
             ):
                 # its GPUs may be joined just now
                 raise Refused(409, f"{held.holder} waits: {why}")
@@ -145,7 +148,9 @@ class ContainersApi:
     ) -> Grant:
         holder = HostContainer(wanted.root, wanted.id, wanted.name, caller, is_made=False)
         cards = cards_request(reading)
-        waiting = WaitingRequest(uuid.uuid4().hex[:12], cards, holder, True, str(holder), None)
+        waiting = WaitingRequest(
+            uuid.uuid4().hex[:12], cards, holder, True, str(holder), None, time.time()
+        )
         ledger.expect(waiting.id, wanted)
         try:
             answer = await self._agent.granted(waiting)

@@ -238,7 +238,8 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """A request that has no answer yet. deadline None: it wants an answer now."""
+    """A request that has no answer yet. deadline None: it wants an answer now. asked_at: when it
+    came, in seconds since 1970."""
 
     id: str
     request: Request | CardsRequest
@@ -246,6 +247,7 @@ class WaitingRequest:
     holder_alive: bool
     command: str
     deadline: float | None
+    asked_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,6 +348,19 @@ class NodeView:
     def domain_of(self) -> dict[str, str]:
         """By UUID, the name of the domain that stays."""
         return {uuid: one.name for one in self.domains for uuid in one.record.gpus}
+
+    @property
+    def is_regrouping(self) -> bool:
+        """Whether GPUs are between two domains: the one ends, or the next comes up for the first
+        time."""
+        here = {gpu.uuid for gpu in self.gpus}
+        if any(not here.isdisjoint(one.record.gpus) for one in self.leaving):
+            return True
+        return any(
+            one.record.served and not one.record.restarts_total
+            for one in self.domains
+            if one.state in {State.DOWN, State.STARTING}
+        )
 
     @property
     def is_unused(self) -> bool:

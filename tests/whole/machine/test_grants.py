@@ -121,6 +121,13 @@ def test_whatever_umask_root_has_others_reach_what_they_need_alone(
     shutil.rmtree(machine.run_directory)
 
 
+def test_a_request_that_comes_while_gpus_are_divided_waits_for_them(pair: Machine) -> None:
+    pair.up()
+    assert pair.run("--gpus 2 --gpu-mem 8", "true").exit_code() == 0
+    eventually(lambda: "gpu0-1" not in {one.name for one in pair.node().domains}, "it is divided")
+    assert pair.run("--gpu-mem 7", "true").exit_code() == 0
+
+
 def test_a_grant_lasts_until_the_last_child_of_its_command_has_left_the_gpu(
     served: Machine,
 ) -> None:
