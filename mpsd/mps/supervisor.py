@@ -432,8 +432,11 @@ class DomainSupervisor:
         self._ends_foreign = self._ends_foreign or self._daemon.foreign
         if self._ends_foreign:
             self._daemon.release()
-        else:
-            await self._daemon.quit(timeout_s, self._policy().graces)
+            return
+        if self.is_empty and self._daemon.alive:
+            # before the daemon ends: its end is no loss to anybody
+            self._kept.change(state=State.DRAINED, reason=self._drain.reason)
+        await self._daemon.quit(timeout_s, self._policy().graces)
 
     def forget(self) -> None:
         """After `end`, where nobody has these GPUs next."""

@@ -144,6 +144,35 @@ def test_a_first_look_tells_of_troubles_alone_and_takes_nothing_for_lost() -> No
     assert told(None, like(BUSY, **DOWN)) == [("Node node1", Reason.DAEMON_DOWN)]
 
 
+LIVE = identity(77)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now"),
+    [
+        pytest.param({"state": State.DRAINED}, {"daemon": None}, id="a drained one is ended"),
+        pytest.param({"state": State.REFUSED, "daemon": None}, {"daemon": None}, id="a MIG layout"),
+        pytest.param({}, {"daemon": LIVE}, id="mpsd control begins again, and its daemon lives"),
+    ],
+)
+def test_what_mpsd_does_itself_is_no_daemon_down(
+    earlier: dict[str, object], now: dict[str, object]
+) -> None:
+    before = like(BUSY, **{"daemon": LIVE} | earlier)
+    down = like(BUSY, **{"state": State.DOWN, "started_at": 1.0} | now)
+    assert told(before, down) == []
+    counted = like(BUSY, state=State.DOWN, daemon=None, restarts_total=1)
+    assert ("Node node1", Reason.DAEMON_DOWN) in told(down, counted)
+
+
+def test_another_gpu_that_takes_a_name_over_has_lost_nothing() -> None:
+    before = like(BUSY, daemon=LIVE)
+    (old, *_others) = before.domains
+    shifted = replace(old.record, gpus=("GPU-another",), state=State.DOWN, daemon=None)
+    now = replace(before, domains=(replace(old, record=shifted), *before.domains[1:]))
+    assert told(before, now) == []
+
+
 # What is told of a fault: to the node and to every pod that was hit, once, by what is written down
 # of it.
 
@@ -331,7 +360,7 @@ def test_many_pods_and_one_with_many_events_push_out_neither_the_nodes_events_no
     None
 ):
     book = EventHistory(lambda: NOW)
-    book.compare(node(), node(state=State.DOWN))
+    book.compare(node(), node(state=State.DOWN, daemon=None))
     book.add(held_back("quiet", 1.0))
     for number in range(1000):
         book.add(Event(pod_subject(pod("loud")), Reason.EVICTED, f"for the {number}th time"))
@@ -345,7 +374,7 @@ def test_many_pods_and_one_with_many_events_push_out_neither_the_nodes_events_no
 
 def test_a_domain_that_goes_down_and_comes_back_twice_did_so_twice() -> None:
     book = EventHistory(lambda: NOW)
-    up, down = node(), node(state=State.DOWN)
+    up, down = node(), node(state=State.DOWN, daemon=None)
     for before, now in ((up, down), (down, up), (up, down), (down, up)):
         book.compare(before, now)
     assert [one.what for one in book.all()] == ["MPSDaemonDown", "MPSReady"] * 2
