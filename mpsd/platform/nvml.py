@@ -275,6 +275,12 @@ class Nvml:
         return self.uses(uuid), self.used_mib(uuid)
 
     @_of_gpu(LOOK_S)
+    def everything_in_use(self, uuid: str) -> tuple[frozenset[int], Uses, Uses, int]:
+        """`mps_pids`, `uses`, `drawing` and `used_mib`, in this order, by one question."""
+        on_mps = self.mps_pids(uuid)
+        return on_mps, self.uses(uuid), self.drawing(uuid), self.used_mib(uuid)
+
+    @_of_gpu(LOOK_S)
     def drawing(self, uuid: str) -> Uses:
         """Every process with a graphics context on this GPU. One that computes too is in both
         lists, with all that it uses in each."""

@@ -358,9 +358,7 @@ class GpuProcessScanner:
             if before >= one.pids:
                 return self._with_drawing(one), one.on_mps & one.pids, used_mib
         one.mps_asked_at = now
-        on_mps = self._nvml.mps_pids(uuid)
-        one.computing, used_mib = self._nvml.in_use(uuid)
-        one.drawing = self._nvml.drawing(uuid)
+        on_mps, one.computing, one.drawing, used_mib = self._nvml.everything_in_use(uuid)
         one.pids = frozenset([pid for pid, _ in one.computing])
         return self._with_drawing(one), on_mps, used_mib
 
