@@ -52,7 +52,7 @@ def test_a_gpu_with_mig_on_and_no_instance_serves_nothing_and_says_why(served: M
         "which has no instance yet; create one (nvidia-smi mig -cgi PROFILE -C), or switch MIG off"
         in refused.reason
     )
-    assert first_line(served).startswith("gpu0 is refused: MIG is on for ")
+    assert first_line(served).startswith("MIG is on for gpu0 (")
     assert "domain-stopped" in found(served)
     program = served.client(30)
     assert served.gpu_of(program) == "gpu1"
