@@ -22,6 +22,7 @@ from mpsd.agent.rules.decide import (
 )
 from mpsd.agent.rules.node_events import EventHistory
 from mpsd.grants.ledger import Ledger
+from mpsd.grants.rules.messages import join_s
 from mpsd.model.identity import PodName, ProcessIdentity, process_of
 from mpsd.model.node_view import (
     DomainRecord,
@@ -42,6 +43,7 @@ from mpsd.mps.rules.faults import reasons
 from mpsd.platform import clock, life, records
 from mpsd.platform.event_loop import DeathWatch, Shortages
 from mpsd.platform.logs import logger
+from mpsd.platform.run_directory import why_unsaved
 from mpsd.platform.settings import Settings
 from mpsd.watchdog.watchdog import Watchdog
 
@@ -49,7 +51,6 @@ from mpsd.watchdog.watchdog import Watchdog
 _CONFIRMED_S = 120.0
 _CYCLE_S = 2.0  # between two cycles that nothing asked for
 _SOON_S = 0.2  # after an action failed, or while a grant has clients left and its holder is gone
-JOIN_S = 20.0  # for a program's GPUs to be joined: less than its `mpsd run` waits for an answer
 _RECORDS_S = 0.25  # between two checks of the domains' records, which cost a stat each
 
 
@@ -231,11 +232,11 @@ class AgentRole:
                 self.domains.divide_idle(ledger.gpus)
         view = self._close_gates_and_look()
         actions = decide(view, self._policy())
-        troubles: dict[str, str] = {}
+        troubles: dict[str, Exception] = {}
         for stage in stages(actions):
             acts = [self._act_on(domain, own, troubles) for domain, own in stage.items()]
             await asyncio.gather(*acts)
-        self._troubles = troubles
+        self._troubles = {domain: str(error) for domain, error in troubles.items()}
         with self._shortages.survived("ask for memory caps"):
             self._caps.ask(self._ledger.view, pods_known=self._ledger.pods_known)
         before = self.view
@@ -253,7 +254,7 @@ class AgentRole:
         if isinstance(answer, Refuse) or not answer.joins:
             return answer
         grant = answer.grant
-        deadline_s = max(JOIN_S, (waiting.deadline_s or 0.0) - clock.boot_s())
+        deadline_s = max(join_s(len(grant.gpus)), (waiting.deadline_s or 0.0) - clock.boot_s())
         if why := await self.until_allowed(grant.domain, grant.memory_mib, deadline_s):
             async with self.cycle_lock:
                 self._ledger.end(grant)
@@ -374,18 +375,35 @@ class AgentRole:
         return replace(view, unknown=unknown, reasons=reasons(view, ledger.ends, before))
 
     async def _act_on(
-        self, domain: str, actions: Sequence[Action], troubles: dict[str, str]
+        self, domain: str, actions: Sequence[Action], troubles: dict[str, Exception]
     ) -> None:
         for action in actions:
-            if domain in troubles:
-                return
-            try:
-                await self._do(action)
-            except (ControlFailed, OSError) as error:
-                troubles[domain] = str(error)
-                if self._troubles.get(domain) != str(error):
-                    what = {"action": type(action).__name__, "domain": domain}
-                    self._log.warning("action failed", **what, reason=str(error))
+            if domain not in troubles:
+                try:
+                    await self._do(action)
+                    continue
+                except (ControlFailed, OSError) as error:
+                    troubles[domain] = error
+                    if self._troubles.get(domain) != str(error):
+                        what = {"action": type(action).__name__, "domain": domain}
+                        self._log.warning("action failed", **what, reason=str(error))
+            self._refuse_unsaved(action, troubles[domain])
+
+    def _refuse_unsaved(self, action: Action, error: Exception) -> None:
+        """Answers a request whose grant or limit cannot be saved, but one that waits its time out:
+        what fills a run directory does not go away within a moment."""
+        unsaved = why_unsaved(self._run_directory, error)
+        if not unsaved or not isinstance(action, Admit):
+            return
+        waiting = self.queue.get(action.id)
+        if waiting and (waiting.deadline_s is None or clock.boot_s() >= waiting.deadline_s):
+            self._refuse(Refuse(action.id, unsaved, for_ever=False))
+
+    def _refuse(self, refusal: Refuse) -> None:
+        if request := self.queue.get(refusal.id):
+            self.events.refused(request, refusal.reason)
+        self.queue.answer(refusal)
+        self._log.info("refused", request=refusal.id, reason=refusal.reason)
 
     async def _do(self, action: Action) -> None:
         match action:
@@ -411,11 +429,8 @@ class AgentRole:
                 self.queue.answer(action)
                 size = {"gpus": grant.gpus, "memory_mib": grant.memory_mib}
                 self._log.info("granted", grant=grant.id, holder=str(grant.holder), **size)
-            case Refuse(waiting, reason):
-                if request := self.queue.get(waiting):
-                    self.events.refused(request, reason)
-                self.queue.answer(action)
-                self._log.info("refused", request=waiting, reason=reason)
+            case Refuse():
+                self._refuse(action)
             case Forget(waiting):
                 self.queue.forget(waiting)
                 self._log.info("request dropped", request=waiting, reason="its program is gone")

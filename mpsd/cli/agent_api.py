@@ -167,11 +167,13 @@ class AgentApi:
         if holder is None:
             why = "the kernel does not report which process asks"
             raise Refused(400, f"{why}; run mpsd in the same pid namespace", for_ever=True)
+        now_s = clock.boot_s()
         deadline_s = None
         if asks.wait_s > 0:
-            deadline_s = clock.boot_s() + min(asks.wait_s, LONGEST_WAIT_S)
+            deadline_s = now_s + min(asks.wait_s, LONGEST_WAIT_S)
         waiting_id = uuid.uuid4().hex[:12]
-        waiting = WaitingRequest(waiting_id, wanted, holder, True, asks.command[:200], deadline_s)
+        command = asks.command[:200]
+        waiting = WaitingRequest(waiting_id, wanted, holder, True, command, deadline_s, now_s)
         answer = await self._agent.granted(waiting)
         if isinstance(answer, Refuse):
             status = 409

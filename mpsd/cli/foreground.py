@@ -38,6 +38,7 @@ def serve(
     """Exits with 1 where it cannot run. with_control: this process supervises the daemons, for
     which it must hold the run directory."""
     logs.configure(settings.log_format, settings.log_level)
+    run_directory.have_others_reach_what_they_need()
     try:
         with run_directory.held(settings.run_directory) if with_control else nullcontext():
             if with_control:  # before anything that can fail, such as NVML

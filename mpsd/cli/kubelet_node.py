@@ -211,7 +211,7 @@ class KubeletNode:
         agent.watchdog.cluster = reporter = ClusterReporter(self._report.add_event, self._evict)
         resources = self._policy().resources
         memory = MemoryPlugin(devices, conditions, reporter)
-        percent = PercentPlugin(devices)
+        percent = PercentPlugin(devices, reporter)
         folder = kubelet.device_plugins
         note = self.calls.note
         self._plugins = (

@@ -8,7 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from mpsd.grants.rules.messages import GrantAnswer, ProgramRequest, Refusal
+from mpsd.grants.rules.messages import (
+    DIVIDE_S,
+    GrantAnswer,
+    ProgramRequest,
+    Refusal,
+    join_s,
+)
 from mpsd.platform import local_api
 from mpsd.platform.command_line import RUN_DIR, Between, flag, option, takes
 from mpsd.platform.console import ExitCode, complaints
@@ -17,7 +23,8 @@ from mpsd.platform.settings import settings
 
 _CREATED = 201
 _STOPPING = 410
-_ANSWER_GRACE_S = 30.0  # beyond --timeout
+_MOST_GPUS = 64  # that are waited for
+_ANSWER_GRACE_S = 10.0  # beyond --timeout, and what GPUs may take to be divided and joined
 
 
 @takes(
@@ -89,7 +96,11 @@ def _readable(argument: str) -> str:
 
 def _ask(socket: Path, asks: ProgramRequest) -> GrantAnswer | Refusal:
     """NotRunning, TimeoutError. Ends the program where mpsd stops: waiting would not help."""
-    status, body = local_api.ask(socket, "POST", "/v1/grants", asks, asks.wait_s + _ANSWER_GRACE_S)
+    gpus = 1
+    if asks.gpus.isascii() and asks.gpus.isdecimal():
+        gpus = min(int(asks.gpus[:3]), _MOST_GPUS)
+    longest_s = asks.wait_s + DIVIDE_S + join_s(gpus) + _ANSWER_GRACE_S
+    status, body = local_api.ask(socket, "POST", "/v1/grants", asks, longest_s)
     if status == _STOPPING:
         _give_up("; ".join(local_api.read(body, Refusal).reasons), ExitCode.NO)
     if status == _CREATED:

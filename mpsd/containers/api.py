@@ -9,7 +9,6 @@ from weakref import WeakValueDictionary
 
 from aiohttp import web
 
-from mpsd.agent.agent import JOIN_S
 from mpsd.agent.rules.decide import Refuse, had_room
 from mpsd.agent.sources import PODS_ONLY, AgentSources, Refused, known_asker, read
 from mpsd.containers.dialects.parsing import read_dialect
@@ -31,12 +30,13 @@ from mpsd.grants.rules.messages import (
     HostContainerName,
     HostContainerRequest,
     Refusal,
+    join_s,
 )
 from mpsd.kubelet.rules.allocation import DeviceListStrategy, NodeConditions
 from mpsd.model.grants import Grant
 from mpsd.model.identity import HostContainer, ProcessIdentity
 from mpsd.model.node_view import WaitingRequest
-from mpsd.platform import processes
+from mpsd.platform import clock, processes
 from mpsd.platform.event_loop import until
 from mpsd.platform.listener import Handler, json_answer
 from mpsd.platform.logs import logger
@@ -99,7 +99,9 @@ class ContainersApi:
             held = self._held_by(name, caller, self._ledger)
             grant = held or await self._reserve(wanted, reading, caller, self._ledger)
             if held and (
-                why := await self._agent.until_allowed(held.domain, held.memory_mib, JOIN_S)
+                why := await self._agent.until_allowed(
+                    held.domain, held.memory_mib, join_s(len(held.gpus))
+                )
             ):
                 # its GPUs may be joined just now
                 raise Refused(409, f"{held.holder} waits: {why}")
@@ -147,7 +149,9 @@ class ContainersApi:
     ) -> Grant:
         holder = HostContainer(wanted.root, wanted.id, wanted.name, caller, is_made=False)
         cards = cards_request(reading)
-        waiting = WaitingRequest(uuid.uuid4().hex[:12], cards, holder, True, str(holder), None)
+        waiting = WaitingRequest(
+            uuid.uuid4().hex[:12], cards, holder, True, str(holder), None, clock.boot_s()
+        )
         ledger.expect(waiting.id, wanted)
         try:
             answer = await self._agent.granted(waiting)

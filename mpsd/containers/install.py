@@ -18,6 +18,7 @@ from mpsd.containers.users import ContainerUser, users
 from mpsd.model.problem import InvalidInput, Problem, printable, shown
 from mpsd.platform.command_line import OUTPUT, RUN_DIR, OneOf, flag, option, takes
 from mpsd.platform.console import ExitCode, Format, answers, complaints, one_line, print_json
+from mpsd.platform.run_directory import have_others_reach_what_they_need
 from mpsd.platform.settings import SYSTEM_DIRECTORY, settings
 
 # -- options and paths
@@ -138,6 +139,7 @@ class _Report:
 
 def _perform(report: _Report, output: Format) -> None:
     """OSError, engine_files.ChangedMeanwhile."""
+    have_others_reach_what_they_need()  # users' containers run the launcher
     for one in report.changes:
         if not report.dry_run:
             engine_files.perform(one)

@@ -232,7 +232,12 @@ class LocalGrants:
         if made:
             grant = replace(grant, cgroups=(made,))
         # first, so that no cgroup is made that nobody knows of
-        records.write(self._file(grant), grant)
+        try:
+            records.write(self._file(grant), grant)
+        except OSError:  # such as a full disk
+            if made:
+                self._programs.remove(made)
+            raise
         if made and (why_not := self._programs.take_in(grant.holder, made)):
             self._log.warning("program gets no cgroup", grant=grant.id, reason=why_not)
             self._programs.remove(made)

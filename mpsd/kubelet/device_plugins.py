@@ -6,7 +6,7 @@ domain's servers are known to accept a client of its size.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from mpsd.agent.agent import AgentRole
@@ -27,8 +27,15 @@ from mpsd.kubelet.rules.allocation import (
     without_room,
 )
 from mpsd.kubelet.rules.gpu_choice import Offer, preferred
-from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, served
-from mpsd.kubelet.rules.node_pods import KINDS, ContainerName, Kind, RequestingContainer, expected
+from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry, given_before, served
+from mpsd.kubelet.rules.node_pods import (
+    KINDS,
+    ContainerName,
+    Kind,
+    PodKey,
+    RequestingContainer,
+    expected,
+)
 from mpsd.kubelet.rules.start_checks import (
     StartContext,
     start_problems,
@@ -39,12 +46,12 @@ from mpsd.model.events import Reason
 from mpsd.model.grants import rooms
 from mpsd.model.node_view import NodeView
 from mpsd.model.policy import Policy
-from mpsd.model.problem import InvalidInput
+from mpsd.model.problem import InvalidInput, Problem
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import NodeDomains
 from mpsd.platform import clock, processes
 from mpsd.platform.event_loop import Watchable
-from mpsd.platform.logs import logger
+from mpsd.platform.logs import Logger, logger
 from mpsd.watchdog.watchdog import ClusterReporter
 
 _API_LAG_S = 1.0  # kubelet may know a pod before the agent does
@@ -172,6 +179,48 @@ class NodeDevices:
     def _may_join(self, gpus: Collection[str]) -> bool:
         return self.on_demand.issuperset(gpus) and not self.ledger.view.unknown
 
+    def not_given(
+        self, available: Sequence[str], size: int, container: RequestingContainer | None
+    ) -> Sequence[str]:
+        """Without those that other pods have by the journal, where enough are left."""
+        taken = set[str]()
+        for ids in self._given_before(available, container).values():
+            taken.update(ids)
+        left = [one for one in available if one not in taken]
+        return left if len(left) >= size else available
+
+    def refuse_taken(
+        self, ids: Sequence[str], container: RequestingContainer | None, cluster: ClusterReporter
+    ) -> None:
+        """InvalidInput, and events, where another pod has some of these devices and runs: kubelet,
+        which frees them once a pod's containers have ended, has lost its checkpoint."""
+        given = self._given_before(ids, container)
+        pods = [pod for pod in self.ledger.pods_seen if pod.key in given]
+        living = self.ledger.whereabouts.living(
+            {uid for pod in pods for uid in (pod.uid, pod.static_uid) if uid}
+        )
+        problems = []
+        for pod in pods:
+            shared = given[pod.key]
+            if living.isdisjoint({pod.uid, pod.static_uid}):
+                continue
+            forgot = "kubelet has lost its checkpoint, and allocates"
+            remedy = f"delete pod {pod.identity}, or drain the node, then recreate this pod"
+            what = f"{forgot} {len(shared)} of these devices again while pod {pod.identity} has"
+            problems.append(Problem("devices-of-another", "devices", "", f"{what} them", remedy))
+            whose = str(container.name) if container else "a container that kubelet did not name"
+            told = f"{forgot} {len(shared)} devices of pod {pod.identity}, which runs, to {whose}"
+            for subject in (None, pod.identity):
+                cluster.add_event(subject, Reason.DEVICES_GIVEN_TWICE, f"{told}; it is refused")
+        if problems:
+            raise InvalidInput(str(container.name) if container else "a container", problems)
+
+    def _given_before(
+        self, ids: Sequence[str], container: RequestingContainer | None
+    ) -> Mapping[PodKey, frozenset[str]]:
+        to = container.pod.key if container else None
+        return given_before(ids, to, self.ledger.entries, self.ledger.pods_seen)
+
     def note(
         self,
         kind: Kind,
@@ -235,6 +284,7 @@ class MemoryPlugin:
         on_demand = frozenset() if ledger.view.unknown else node.on_demand
         grants = [one.grant for one in ledger.view.held]
         here = rooms(node.node.gpus, domain_of, grants, node.policy(), on_demand)
+        available = node.not_given(available, size, container)
         offer = Offer(available, must_include, size, gpus_asked(container))
         return preferred(offer, container, here, node.policy(), tuple(held))
 
@@ -243,15 +293,12 @@ class MemoryPlugin:
         async with self._node.one_at_a_time:
             container = await self._node.container_for("memory", len(ids), len(gpus_of(ids)))
             try:
+                self._node.refuse_taken(ids, container, self._cluster)
                 allocation = rules.allocate_memory(
                     ids, container, self._node.joined_for(ids), self._node.policy()
                 )
             except InvalidInput as error:
-                if container:
-                    self._cluster.add_event(
-                        container.pod.identity, Reason.ALLOCATION_REFUSED, str(error)
-                    )
-                self._log.warning("allocation refused", devices=len(ids), reason=str(error))
+                _report_refusal(error, len(ids), container, self._cluster, self._log)
                 raise
             joins = self._node.join(ids)
             self._node.note(
@@ -315,9 +362,23 @@ class MemoryPlugin:
         )
 
 
+def _report_refusal(
+    error: InvalidInput,
+    devices: int,
+    container: RequestingContainer | None,
+    cluster: ClusterReporter,
+    log: Logger,
+) -> None:
+    if container:
+        cluster.add_event(container.pod.identity, Reason.ALLOCATION_REFUSED, str(error))
+    log.warning("allocation refused", devices=devices, reason=str(error))
+
+
 class PercentPlugin:
-    def __init__(self, devices: NodeDevices) -> None:
+    def __init__(self, devices: NodeDevices, cluster: ClusterReporter) -> None:
         self._node = devices
+        self._cluster = cluster
+        self._log = logger(role="device plugin")
 
     def devices(self) -> AsyncIterator[tuple[Device, ...]]:
         return self._node.percent.follow()
@@ -325,6 +386,8 @@ class PercentPlugin:
     async def preferred(
         self, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> Sequence[str]:
+        container = self._node.guess("percent", size)
+        available = self._node.not_given(available, size, container)
         free = sorted(set(available).difference(must_include), key=rules.number_of)
         return [*must_include, *free][:size]
 
@@ -332,7 +395,12 @@ class PercentPlugin:
         """InvalidInput where so many percents are no share of a GPU."""
         async with self._node.one_at_a_time:
             container = await self._node.container_for("percent", len(ids))
-            percent = rules.allocate_percent(ids, container, self._node.policy())
+            try:
+                self._node.refuse_taken(ids, container, self._cluster)
+                percent = rules.allocate_percent(ids, container, self._node.policy())
+            except InvalidInput as error:
+                _report_refusal(error, len(ids), container, self._cluster, self._log)
+                raise
             self._node.note("percent", ids, container, percent)
         return rules.percent_answer(percent)
 

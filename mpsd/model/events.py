@@ -34,6 +34,7 @@ class Reason(StrEnum):
     UNEXPLAINED_MEMORY = "GPUMemoryUnexplained"
     # Of a pod.
     ALLOCATION_REFUSED = "AllocationRefused"
+    DEVICES_GIVEN_TWICE = "GPUDevicesGivenTwice"
     START_HELD_BACK = "StartHeldBack"
     LIMITS_MISMATCH = "LimitsMismatch"
     EVICTED = "MPSEvicted"

@@ -246,8 +246,8 @@ class Client:
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """A request that has no answer yet. deadline_s: in seconds of CLOCK_BOOTTIME; None: it wants an
-    answer now."""
+    """A request that has no answer yet. deadline_s: None: it wants an answer now. asked_s: when it
+    came. Both in seconds of CLOCK_BOOTTIME."""
 
     id: str
     request: Request | CardsRequest
@@ -255,6 +255,7 @@ class WaitingRequest:
     holder_alive: bool
     command: str
     deadline_s: float | None
+    asked_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -368,6 +369,19 @@ class NodeView:
                 if one.gpu == uuid:
                     return one
         return None
+
+    @property
+    def is_regrouping(self) -> bool:
+        """Whether GPUs are between two domains: the one ends, or the next comes up for the first
+        time."""
+        here = {gpu.uuid for gpu in self.gpus}
+        if any(not here.isdisjoint(one.record.gpus) for one in self.leaving):
+            return True
+        return any(
+            one.record.served and not one.record.restarts_total
+            for one in self.domains
+            if one.state in {State.DOWN, State.STARTING}
+        )
 
     @property
     def is_unused(self) -> bool:

@@ -41,7 +41,7 @@ async def run(
     program: Sequence[str],
     environment: Mapping[str, str],
     deadline_s: float,
-    on_start: Callable[[int], None],
+    on_start: Callable[[int], None] = lambda _pid: None,
 ) -> Outcome:
     """The outcome of one CUDA client, which is killed at its deadline or with this task."""
     try:

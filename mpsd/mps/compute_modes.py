@@ -153,6 +153,9 @@ def set_mode(nvml: Nvml, uuid: str, mode: int) -> bool:
 # -- what the last mpsd of a node leaves behind: `mpsd control --release`
 
 _COMMAND_S = 2.0  # for a command; no policy is read here
+_ONCE_IT_ANSWERS = (
+    "run this again once nvidia-smi lists the GPU, or reboot: then every GPU is DEFAULT"
+)
 _NAMES = {0: "DEFAULT", 1: "EXCLUSIVE_THREAD", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}  # NVML's
 
 
@@ -206,7 +209,9 @@ def release(run_directory: Path, find_tools: Callable[[], Tools]) -> tuple[Relea
                 done.append(row)
                 if not row.is_left:
                     modes.pop(row.gpu or "", None)
-            records.write(folder.record, replace(record, compute_modes=modes), mode=0o644)
+            # such as a full disk: the files of the modes count, and the other domains go on
+            with suppress(OSError):
+                records.write(folder.record, replace(record, compute_modes=modes), mode=0o644)
         return tuple(done)
     finally:
         tools.nvml.close()
@@ -233,7 +238,7 @@ def _released(
             if set_mode(nvml, uuid, mode):
                 outcome = ReleaseOutcome.PUT_BACK
         except NvmlFailed as error:
-            yield Released(record.domain, uuid, name, left, str(error))
+            yield Released(record.domain, uuid, name, left, f"{error}; {_ONCE_IT_ANSWERS}")
         else:
             files.remove(uuid)
             yield Released(record.domain, uuid, name, outcome)

@@ -16,6 +16,7 @@ from mpsd.model.domain import ServerStatus
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.metrics import COMMAND_BOUNDS_S, CommandTimes
 from mpsd.model.policy import Graces
+from mpsd.model.problem import printable
 from mpsd.mps import control_daemon
 from mpsd.mps.canary import CanarySetup, DomainCanary, FirstContext
 from mpsd.mps.control_daemon import ControlPipe, DaemonSilent
@@ -78,6 +79,8 @@ _ASKS_FOR_A_PROBE = {
     LogEvent.FAULT,
 }
 _COME = {LogEvent.SERVER_READY, LogEvent.SERVER_EXITED}  # or not
+_SAYS_WHY = {LogEvent.OTHER, LogEvent.FAULT, LogEvent.FATAL}  # of a server that does not come up
+_LONGEST_WORDS = 200  # of a line of the log in a reason
 Answer = TypeVar("Answer")
 TROUBLES = (ControlFailed, OSError)  # TimeoutError is one of the latter
 
@@ -98,8 +101,9 @@ class DomainDaemon:
     """identity: None for no daemon. servers, server, clients: as answered last; None where not
     known. asked_s: when, by CLOCK_BOOTTIME. unanswered: commands in a row without a proper answer;
     trouble: what came instead. settled: its settings were read back and a server started. coming: a
-    server that is not ready yet. no_server: the last one did not start up. on_line: gets each line
-    of the log that means something. commands: times of answers since mpsd began."""
+    server that is not ready yet. no_server: the last one did not start up; server_words: what the
+    log says of that. on_line: gets each line of the log that means something. commands: times of
+    answers since mpsd began."""
 
     def __init__(
         self, place: DaemonPlace, gpus: Sequence[str], on_end: Callable[[], None], log: Logger
@@ -126,6 +130,7 @@ class DomainDaemon:
         self.trouble = ""
         self.asked_s = 0.0
         self.settled = self.no_server = False
+        self.server_words = ""
         self.coming: int | None = None
         self.servers: tuple[int, ...] = ()
         self.server: ServerStatus | None = None
@@ -224,7 +229,8 @@ class DomainDaemon:
         code = child.wait()
         if code < 0:
             return f"{who} was killed by signal {-code}"
-        return f'{who} ended with code {code}; its last line: "{self._last_words}"'
+        last = printable(self._last_words, _LONGEST_WORDS)
+        return f'{who} ended with code {code}; its last line: "{last}"'
 
     def kill(self) -> None:
         """SIGKILL, on proof that it is the one; its clients lose it."""
@@ -287,10 +293,14 @@ class DomainDaemon:
     def _follow_server(self, line: LogLine) -> None:
         if line.event is LogEvent.SERVER_STARTING:
             self.coming = line.pid
+            self.server_words = ""
+        elif self.coming is not None and line.event in _SAYS_WHY:
+            self.server_words = printable(line.text, _LONGEST_WORDS)
         elif line.pid == self.coming and line.event in _COME:
             # A server that ends before it was ready could not start.
             self.coming = None
             self.no_server = line.event is LogEvent.SERVER_EXITED
+            self.server_words = self.server_words or printable(line.text, _LONGEST_WORDS)
             self.settled = self.settled and not self.no_server
 
     async def probe(self, deadline_s: float, *, with_clients: bool) -> None:

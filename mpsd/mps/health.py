@@ -48,7 +48,7 @@ class DomainHealth:
     def look(self) -> bool:
         """Now and then. Whether a cause has come since the last call, or persists no more, so that
         no earlier canary says anything of it."""
-        if time.monotonic() >= self._look_at:
+        if self.is_due:
             self._look_at = time.monotonic() + _LOOK_S
             for uuid in self._now:
                 self._look_at_gpu(uuid)
@@ -56,8 +56,9 @@ class DomainHealth:
         self._is_news = False
         return is_news
 
-    def hurry(self) -> None:
-        self._look_at = 0.0
+    @property
+    def is_due(self) -> bool:
+        return time.monotonic() >= self._look_at
 
     def _look_at_gpu(self, uuid: str) -> None:
         """What cannot be asked changes nothing: that it does not answer is a trouble of its own."""

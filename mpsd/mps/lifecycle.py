@@ -44,6 +44,7 @@ class DomainRestarts:
         self._start_at = 0.0
         # the last daemon that was ended for not coming back by itself
         self._killed: ProcessIdentity | None = None
+        self._why_killed = ""
 
     def take_over(self, policy: Policy) -> None:
         """Adopts an earlier mpsd's record and daemon, or a daemon that somebody else started."""
@@ -58,10 +59,11 @@ class DomainRestarts:
             self._faults.take_over(
                 old.faults, old.faults_total, same_daemon=adopted and identity == recorded
             )
+            self._daemon.canary.result = old.canary
             kept = ("restarts_total", "started_s", "compute_modes", "served", "health")
             fields = {name: getattr(old, name) for name in kept}
-            self._kept.change(**fields, **self._faults.as_recorded)
-            self._daemon.canary.result = old.canary
+            # in one step: whoever reads it must not find a domain without its daemon
+            self._kept.change(**fields, **self._faults.as_recorded, daemon=identity)
         if adopted:
             self._log.info("daemon adopted", pid=identity and identity.pid)
             if not self._daemon.foreign:
@@ -92,7 +94,10 @@ class DomainRestarts:
         record = self._kept.now
         if self._daemon.identity is None:
             return ""
+        is_killed = self._daemon.identity == self._killed
         how = self._daemon.forget()
+        if is_killed:
+            how += f", by mpsd: {self._why_killed}"
         if record.state is State.REFUSED:  # it was in the way, and its end is no loss
             self._kept.change(daemon=None)
             return ""
@@ -117,6 +122,7 @@ class DomainRestarts:
         """Ends the daemon, once; its death starts the next one."""
         if self._killed != self._daemon.identity:
             self._killed = self._daemon.identity
+            self._why_killed = why
             self._log.warning("daemon killed", reason=why)
             self._daemon.kill()
 
@@ -202,7 +208,8 @@ class DomainSettling:
 
         await until(has_spoken, deadline_s, "an MPS server comes up")
         if self._daemon.no_server:
-            raise ControlFailed("no MPS server starts; see the daemon's log")
+            says = f'the daemon\'s log says "{self._daemon.server_words}"'
+            raise ControlFailed(f"no MPS server starts: {says} ({self._folder.log})")
 
     async def try_canary_again(self, policy: Policy) -> None:
         """While it keeps the domain from serving; a silent daemon is asked again later."""

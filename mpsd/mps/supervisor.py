@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection
 
-from mpsd.model.domain import DRAINS, SERVING, DaemonView, Domain, State, because, next_state
+from mpsd.model.domain import DRAINS, SERVING, DaemonView, Domain, State, next_state
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.node_view import DomainRecord
 from mpsd.model.policy import Policy
@@ -169,8 +169,9 @@ class DomainSupervisor:
         return found
 
     def look_at_files(self) -> None:
-        """Wakes the loop where there is news in them, or the daemon was stopped."""
-        if self._daemon.tail.has_grown() or self._modes.is_news(self._policy()):
+        """Wakes the loop where there is news in them, or something else is to be looked at."""
+        is_news = self._daemon.tail.has_grown() or self._modes.is_news(self._policy())
+        if is_news or self._health.is_due:
             self.wake()
         if self._drain.is_news() or (self._daemon.is_stopped and not self._daemon.unanswered):
             self._probe_at = 0.0
@@ -269,8 +270,10 @@ class DomainSupervisor:
             return f"{whose} listens in {self._folder.pipe} for other GPUs; stop it (quit)"
         if not self._daemon.alive:
             return ""
-        if self._drain.sick and not self._daemon.adopted and not self._daemon.canary.is_awaited:
-            return because(self._drain.sick, unreliable)
+        # an adopted daemon may have clients, and is drained
+        was_tried = not self._daemon.adopted and not self._daemon.canary.is_awaited
+        if self._drain.sick and (was_tried or unreliable):
+            return "; ".join(filter(None, (self._drain.sick, unreliable)))
         return unreliable
 
     def _usurper(self) -> str:
@@ -429,8 +432,11 @@ class DomainSupervisor:
         self._ends_foreign = self._ends_foreign or self._daemon.foreign
         if self._ends_foreign:
             self._daemon.release()
-        else:
-            await self._daemon.quit(timeout_s, self._policy().graces)
+            return
+        if self.is_empty and self._daemon.alive:
+            # before the daemon ends: its end is no loss to anybody
+            self._kept.change(state=State.DRAINED, reason=self._drain.reason)
+        await self._daemon.quit(timeout_s, self._policy().graces)
 
     def forget(self) -> None:
         """After `end`, where nobody has these GPUs next."""

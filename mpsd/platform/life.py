@@ -192,9 +192,7 @@ class _Process:
             why = f"ended before it had stopped, waiting for {', '.join(sorted(names))}"
         why = one_line(why)
         self._log.error("process ends", task=where, reason=why, exc_info=error)
-        with suppress(OSError):  # nobody reads it
-            sys.stderr.write(": ".join(filter(None, (self._program, where, why))) + "\n")
-            sys.stderr.flush()
+        sys.stderr.write(": ".join(filter(None, (self._program, where, why))) + "\n")
         logs.flush()
 
 

@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, cast
@@ -106,6 +107,7 @@ class Nvml:
         self.readers = readers
         self._sysfs = sysfs
         self._handles: dict[str, Any] = {}
+        self._described: dict[str, SeenGpu] = {}  # by UUID
         self._health = HealthReader(library, self._ask_or)
         self._spent_s = 0.0
 
@@ -156,30 +158,38 @@ class Nvml:
         handle = self._ask("nvmlDeviceGetHandleByIndex", ordinal)
         uuid, name = self._names(handle)
         self._handles[uuid] = handle
+        if uuid not in self._described:
+            self._described[uuid] = self._description(ordinal, uuid, name, handle)
+        most = 0
+        mig = self.mig_enabled(uuid)
+        if mig:
+            most = self._ask("nvmlDeviceGetMaxMigDeviceCount", handle)
+        return replace(
+            self._described[uuid],
+            memory_mib=self._memory_mib(handle),
+            mig=mig,
+            most_instances=most,
+            instances=tuple(map(self._instance, self._instances(handle, most))),
+        )
+
+    def _description(self, ordinal: int, uuid: str, name: str, handle: Any) -> SeenGpu:
+        """What does not change of a GPU."""
         major, minor = self._ask("nvmlDeviceGetCudaComputeCapability", handle)
         pci_bus = self._pci_bus(handle)
-        mig = self.mig_enabled(uuid)
         return SeenGpu(
             ordinal,
             uuid,
             name,
             f"{major}.{minor}",
-            self._memory_mib(handle),
-            self._ask_or(None, NOT_SUPPORTED, "nvmlDeviceGetNumGpuCores", handle),
-            pci_bus,
-            self._numa_node(pci_bus),
-            mig,
-            self._ask("nvmlDeviceGetMaxMigDeviceCount", handle) if mig else 0,
-            tuple([self._instance(part) for part in self._instances(uuid)]),
+            cores=self._ask_or(None, NOT_SUPPORTED, "nvmlDeviceGetNumGpuCores", handle),
+            pci_bus=pci_bus,
+            numa_node=self._numa_node(pci_bus),
         )
 
-    def _instances(self, uuid: str) -> Iterator[Any]:
+    def _instances(self, whole: Any, most: int) -> Iterator[Any]:
         """The MIG devices, asked for anew each time: a handle may be another's once its instance
         has gone (nvml.h, nvmlDeviceGetMigDeviceHandleByIndex)."""
-        if not self.mig_enabled(uuid):
-            return
-        whole = self._handle(uuid)
-        for index in range(self._ask("nvmlDeviceGetMaxMigDeviceCount", whole)):
+        for index in range(most):
             function = "nvmlDeviceGetMigDeviceHandleByIndex"
             handle = self._ask_or(None, _NOT_FOUND, function, whole, index)
             if handle is not None:
@@ -258,6 +268,11 @@ class Nvml:
     def uses(self, uuid: str) -> Uses:
         """Every process that computes on this GPU: MPS clients and servers, and others."""
         return _uses(self._ask("nvmlDeviceGetComputeRunningProcesses", self._handle(uuid)))
+
+    @_of_gpu(LOOK_S)
+    def in_use(self, uuid: str) -> tuple[Uses, int]:
+        """`uses` and `used_mib`, by one question."""
+        return self.uses(uuid), self.used_mib(uuid)
 
     @_of_gpu(LOOK_S)
     def drawing(self, uuid: str) -> Uses:

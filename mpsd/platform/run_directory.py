@@ -21,6 +21,7 @@ from mpsd.model.problem import InvalidInput
 from mpsd.platform.processes import is_shortage
 
 ENDS = "ends"  # below it; a file there for each client that mpsd ends
+_FULL = {errno.ENOSPC, errno.EDQUOT}
 _CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
@@ -82,6 +83,14 @@ def in_sight(directory: Path) -> Iterator[DirectoryIdentity]:
         os.close(descriptor)
 
 
+def have_others_reach_what_they_need() -> None:
+    """Whatever umask root has, as 077 in a hardened shell: programs of all users come to the run
+    directory, the sockets and the pipe directories, and write into none of them. What is private
+    has a mode of its own. Another user's mpsd serves that user, who may be as private as wanted."""
+    if os.geteuid() == 0:
+        os.umask(0o022)
+
+
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
     """AlreadyHeld where another process has it.
@@ -104,7 +113,7 @@ def held(directory: Path) -> Iterator[None]:
         try:
             tempfile.TemporaryFile(dir=directory).close()
         except OSError as error:
-            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            if error.errno not in _FULL:
                 raise _unusable(directory, f"takes no files: {error.strerror}") from None
         yield
     finally:
@@ -143,6 +152,18 @@ _ANOTHER = "name a folder of your own"
 def _unusable(directory: Path, message: str, remedy: str = _ANOTHER) -> InvalidInput:
     rule = "run-dir-unusable"
     return InvalidInput.of("settings", rule, "--run-dir", str(directory), message, remedy)
+
+
+def why_unsaved(directory: Path, error: Exception) -> str:
+    """Why a file could not be written there, with the remedy; empty for any other error."""
+    if not isinstance(error, OSError) or not isinstance(error.filename, str):
+        return ""
+    if not Path(error.filename).is_relative_to(directory):
+        return ""
+    remedy = "see that mpsd can write there"
+    if error.errno in _FULL:
+        remedy = f"free space there (df -h {directory}; df -i {directory})"
+    return f"no grant can be saved in {directory}: {error.strerror}; {remedy}"
 
 
 def holder(directory: Path) -> int | None:

@@ -7,7 +7,6 @@ a slot counts only while /proc shows its process with the same start time.
 import fcntl
 import mmap
 import os
-import signal
 import struct
 import time
 import weakref
@@ -20,6 +19,7 @@ from typing import Final, Generic, TypeVar
 
 from mpsd.simulator.gpus import MIB
 from mpsd.simulator.kernel_queue import KernelQueue
+from mpsd.simulator.process_status import process_start_ticks, process_status
 
 # -- CUDA driver results, as `code:NAME`
 # Source: CUDA driver API, CUresult; only those that clients were seen to get, or that a compute
@@ -392,45 +392,6 @@ class CardView:
             if is_ours and process_status(int(fields[4])).stopped:
                 return True
         return False
-
-
-_EXITING = 4  # PF_EXITING of the kernel's include/linux/sched.h
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessStatus:
-    """A process, alive or not.
-
-    start_ticks: 0 when there is no such process, or only its zombie, which holds no memory.
-    stopped: by a signal. ending: killed, and not gone yet.
-    """
-
-    start_ticks: int = 0
-    stopped: bool = False
-    ending: bool = False
-
-
-def process_status(pid: int) -> ProcessStatus:
-    """As /proc/PID/stat has it of the first thread; a simulated client has no other."""
-    try:
-        file = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
-    except OSError:
-        return ProcessStatus()
-    try:
-        fields = os.read(file, 1024).rpartition(b") ")[2].split()
-    except ProcessLookupError:
-        return ProcessStatus()
-    finally:
-        os.close(file)
-    # the first thread's memory stays with the others
-    ended = fields[0] in {b"Z", b"X"} and int(fields[17]) < 2
-    ending = bool(int(fields[6]) & _EXITING or int(fields[28]) & 1 << signal.SIGKILL - 1)
-    return ProcessStatus(0 if ended else int(fields[19]), fields[0] == b"T", ending)
-
-
-def process_start_ticks(pid: int) -> int:
-    """Field 22 of /proc/PID/stat; 0 as above."""
-    return process_status(pid).start_ticks
 
 
 def _holdings(content: bytes | mmap.mmap) -> Iterator[tuple[ProcessHolding, int]]:

@@ -24,7 +24,6 @@ from mpsd.watchdog.rules.escapes import RESERVED_APART_S, reserved_kib
 _MIB = 1024 * 1024
 # how long the lists of processes on MPS, and of those that draw, count while no process comes
 _ON_MPS_S = 2.0
-UNREAD_S = 2.0  # for which the last scan of a GPU counts whose NVML is late
 # to read an environment that is empty, as it is during an exec, and what a context reserves
 _TRIES = 10
 _UVM = b"nvidia-uvm"
@@ -193,11 +192,11 @@ class ManagedMemory:
 
 @dataclass(slots=True)
 class _GpuScan:
-    """The last scan of a GPU. seen_at: when NVML answered last, in monotonic seconds. managed: MiB
+    """The last scan of a GPU. is_seen: whether there was one, and it holds. managed: MiB
     by pid, and what is unexplained. uses: of all. pids: of who computes."""
 
     memory: ManagedMemory
-    seen_at: float = -math.inf
+    is_seen: bool = False
     managed: tuple[Mapping[int, int], int] = ({}, 0)
     uses: Uses = ()
     computing: Uses = ()
@@ -211,7 +210,7 @@ class _GpuScan:
 
 class GpuProcessScanner:
     """mark: the variable with a grant's id, which children inherit; None where programs have none.
-    whereabouts: None where nobody is in a pod or container. clock: monotonic seconds."""
+    whereabouts: None where nobody is in a pod or container."""
 
     def __init__(
         self,
@@ -219,10 +218,8 @@ class GpuProcessScanner:
         gpus: Iterable[Gpu],
         mark: str | None,
         whereabouts: Whereabouts | None = None,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._nvml = nvml
-        self._clock = clock
         self._of: Iterable[Gpu] = ()
         self._gpus: dict[str, _GpuScan] = {}
         self._mark = mark
@@ -251,7 +248,7 @@ class GpuProcessScanner:
         ended = self._living.ask()
         for pid in ended:
             self._known.pop(pid, None)
-        now = self._clock()
+        now = time.monotonic()
         sure = sure or owners.servers != self._owners.servers
         anew = bool(ended) or owners != self._owners or not self._settled
         if self._mark is not None and owners.pods.keys() - self._owners.pods.keys():
@@ -285,10 +282,10 @@ class GpuProcessScanner:
         """Whether anything has changed."""
         try:
             changed = self._look(uuid, one, now, sure=sure, anew=anew)
-            one.seen_at = now
+            one.is_seen = True
             return changed
         except (NvmlFailed, OSError) as error:
-            if isinstance(error, NvmlLate) and now - one.seen_at < UNREAD_S:
+            if isinstance(error, NvmlLate) and one.is_seen:
                 one.mps_asked_at = -math.inf  # what was half read is asked for again
                 self._settled = False
                 return False
@@ -300,8 +297,8 @@ class GpuProcessScanner:
 
     def _look(self, uuid: str, one: _GpuScan, now: float, *, sure: bool, anew: bool) -> bool:
         """NvmlFailed; OSError where a process cannot be read for want of descriptors or memory."""
-        uses, on_mps = self._ask(uuid, one, now, sure=sure)
-        one.memory.look(self._nvml.used_mib(uuid), uses, self._count_gpus, now)
+        uses, on_mps, used_mib = self._ask(uuid, one, now, sure=sure)
+        one.memory.look(used_mib, uses, self._count_gpus, now)
         managed = one.memory.of, one.memory.unexplained_mib
         is_same = (uses, on_mps, managed) == (one.uses, one.on_mps, one.managed)
         if is_same and not anew and not one.failed:
@@ -347,24 +344,25 @@ class GpuProcessScanner:
 
     def _ask(
         self, uuid: str, one: _GpuScan, now: float, *, sure: bool
-    ) -> tuple[Uses, frozenset[int]]:
-        """Who uses the GPU, and who is on MPS; the latter is asked first where it may have
-        changed."""
+    ) -> tuple[Uses, frozenset[int], int]:
+        """Who uses the GPU, who is on MPS, and MiB in use; the second is asked first where it may
+        have changed."""
         if not sure and now - one.mps_asked_at < _ON_MPS_S:
-            computing = self._nvml.uses(uuid)
+            computing, used_mib = self._nvml.in_use(uuid)
             if computing == one.computing:
-                return one.uses, one.on_mps
+                return one.uses, one.on_mps, used_mib
             before = one.pids
             one.pids = frozenset([pid for pid, _ in computing])
             one.computing = computing
             # one that leaves and comes back, as at an exec, is asked for again
             if before >= one.pids:
-                return self._with_drawing(one), one.on_mps & one.pids
+                return self._with_drawing(one), one.on_mps & one.pids, used_mib
         one.mps_asked_at = now
         on_mps = self._nvml.mps_pids(uuid)
-        one.computing, one.drawing = self._nvml.uses(uuid), self._nvml.drawing(uuid)
+        one.computing, used_mib = self._nvml.in_use(uuid)
+        one.drawing = self._nvml.drawing(uuid)
         one.pids = frozenset([pid for pid, _ in one.computing])
-        return self._with_drawing(one), on_mps
+        return self._with_drawing(one), on_mps, used_mib
 
     def _with_drawing(self, one: _GpuScan) -> Uses:
         return (*one.computing, *[use for use in one.drawing if use[0] not in one.pids])

@@ -19,6 +19,7 @@ from mpsd.agent.rules.decide import (
     stages,
     why_waiting,
 )
+from mpsd.grants.rules.messages import DIVIDE_S, join_s
 from mpsd.model.client_limits import DENY_MIB
 from mpsd.model.domain import State, after_is
 from mpsd.model.grants import Grant, evenly, promised_mib
@@ -70,6 +71,25 @@ def client_of(grant_id: str | None, gpu: int = 0) -> Client:
     return Client(
         ProcessIdentity(900, 1, "boot"), UUIDS[gpu], 600, True, "python train.py", grant_id
     )
+
+
+@pytest.mark.parametrize("asked_ago_s", [DIVIDE_S - 1, DIVIDE_S])
+def test_a_request_waits_while_gpus_are_divided_and_no_longer(asked_ago_s: float) -> None:
+    pair = replace(record(0), domain="gpu0-1", gpus=UUIDS[:2], kind="joined")
+    ends = DomainView(replace(pair, state=State.DRAINED), frozenset())
+    waits = (replace(waiting("a", 7), asked_s=NOW_S - asked_ago_s),)
+    coming = record(0, State.STARTING), record(1, State.STARTING)
+    served = tuple(replace(one, served=True) for one in coming)
+    for seen in (replace(view(records=()), leaving=(ends,)), view(records=served)):
+        assert bool(refused(replace(seen, waiting=waits))) is (asked_ago_s >= DIVIDE_S)
+    assert refused(replace(view(records=coming), waiting=waits))  # the first start of all
+    fallen = tuple(replace(one, restarts_total=1) for one in served)
+    assert refused(replace(view(records=fallen), waiting=waits))
+
+
+def test_the_wait_for_gpus_to_join_grows_with_their_number() -> None:
+    waits = [join_s(gpus) for gpus in (1, 2, 8)]
+    assert waits == sorted(set(waits))
 
 
 def test_a_domain_without_a_grant_denies_new_clients() -> None:

@@ -45,6 +45,19 @@ def like(view: NodeView, **records: object) -> NodeView:
     return replace(node(**records), grants=view.grants, clients=view.clients)  # type: ignore[arg-type]
 
 
+def test_a_gpu_s_trouble_is_told_once_to_the_node_and_to_those_who_hold_a_grant_there() -> None:
+    (lost, _well) = (gpu.uuid for gpu in BUSY.gpus)
+    now = replace(BUSY, troubles={lost: "gpu0 is lost; reset it"})
+    there = [str(pod_subject(pod)) for one in BUSY.grants[:2] for pod in one.grant.pods]
+    assert len(there) == 2
+    on_node, *on_pods = told(BUSY, now)
+    assert on_node[1] is Reason.UNAVAILABLE
+    assert sorted(on_pods) == sorted((one, Reason.UNAVAILABLE) for one in there)
+    assert told(now, now) == []
+    assert len(told(now, replace(now, troubles={lost: "gpu0 does not answer"}))) == 3
+    assert (str(on_node[0]), Reason.UNAVAILABLE) in told(None, now)
+
+
 def test_nothing_new_tells_nothing() -> None:
     assert told(BUSY, BUSY) == []
 
@@ -131,6 +144,35 @@ def test_a_first_look_tells_of_troubles_alone_and_takes_nothing_for_lost() -> No
     assert told(None, like(BUSY, **DOWN)) == [("Node node1", Reason.DAEMON_DOWN)]
 
 
+LIVE = identity(77)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now"),
+    [
+        pytest.param({"state": State.DRAINED}, {"daemon": None}, id="a drained one is ended"),
+        pytest.param({"state": State.REFUSED, "daemon": None}, {"daemon": None}, id="a MIG layout"),
+        pytest.param({}, {"daemon": LIVE}, id="mpsd control begins again, and its daemon lives"),
+    ],
+)
+def test_what_mpsd_does_itself_is_no_daemon_down(
+    earlier: dict[str, object], now: dict[str, object]
+) -> None:
+    before = like(BUSY, **{"daemon": LIVE} | earlier)
+    down = like(BUSY, **{"state": State.DOWN, "started_at": 1.0} | now)
+    assert told(before, down) == []
+    counted = like(BUSY, state=State.DOWN, daemon=None, restarts_total=1)
+    assert ("Node node1", Reason.DAEMON_DOWN) in told(down, counted)
+
+
+def test_another_gpu_that_takes_a_name_over_has_lost_nothing() -> None:
+    before = like(BUSY, daemon=LIVE)
+    (old, *_others) = before.domains
+    shifted = replace(old.record, gpus=("GPU-another",), state=State.DOWN, daemon=None)
+    now = replace(before, domains=(replace(old, record=shifted), *before.domains[1:]))
+    assert told(before, now) == []
+
+
 # What is told of a fault: to the node and to every pod that was hit, once, by what is written down
 # of it.
 
@@ -143,6 +185,15 @@ def test_a_gpu_that_becomes_sick_is_told_once_on_the_node_and_on_each_pod_there(
     assert set(found[1:]) == {(f"Pod default/{name}", Reason.SICK) for name in ("a", "idle")}
     assert told(sick, sick) == []
     assert ("Node node1", Reason.SICK) in told(None, sick)
+
+
+def test_a_daemon_that_is_restarted_to_try_a_sick_gpu_is_not_told_as_down() -> None:
+    condition = GpuCondition(BUSY.gpus[0].uuid, HealthCause.XID, "Xid 79")
+    empty = replace(BUSY, grants=(), clients=())
+    sick = like(empty, health=(condition,))
+    assert told(sick, like(empty, health=(condition,), **DOWN)) == []
+    # and with programs it is
+    assert told(like(BUSY, health=(condition,)), like(BUSY, health=(condition,), **DOWN))
 
 
 PODS = (held("a", 2), held("b", 2), held("idle", 2), held("other", gpu=1))
@@ -309,7 +360,7 @@ def test_many_pods_and_one_with_many_events_push_out_neither_the_nodes_events_no
     None
 ):
     book = EventHistory(lambda: NOW)
-    book.compare(node(), node(state=State.DOWN))
+    book.compare(node(), node(state=State.DOWN, daemon=None))
     book.add(held_back("quiet", 1.0))
     for number in range(1000):
         book.add(Event(pod_subject(pod("loud")), Reason.EVICTED, f"for the {number}th time"))
@@ -323,7 +374,7 @@ def test_many_pods_and_one_with_many_events_push_out_neither_the_nodes_events_no
 
 def test_a_domain_that_goes_down_and_comes_back_twice_did_so_twice() -> None:
     book = EventHistory(lambda: NOW)
-    up, down = node(), node(state=State.DOWN)
+    up, down = node(), node(state=State.DOWN, daemon=None)
     for before, now in ((up, down), (down, up), (up, down), (down, up)):
         book.compare(before, now)
     assert [one.what for one in book.all()] == ["MPSDaemonDown", "MPSReady"] * 2

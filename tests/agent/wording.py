@@ -19,6 +19,7 @@ def changes() -> Iterator[tuple[NodeView, NodeView]]:
     """One of each change between two views that is an event."""
     starting = like(BUSY, state=State.STARTING)
     yield from ((starting, like(BUSY, state=state, reason="because")) for state in State)
+    yield starting, like(starting, state=State.DOWN, daemon=None, reason="because")
     yield starting, like(BUSY, canary=DEAR)
     yield _TWO, like(_TWO, **DOWN)
     yield blind(BUSY), like(BUSY, **DOWN)

@@ -211,8 +211,7 @@ def _spent_ms(nvml: Nvml, uuid: str) -> float:
     """Of processor time, in this process and its readers."""
     began = time.process_time()
     elsewhere_s = 0.0 if nvml.readers is None else -nvml.spent_s
-    nvml.uses(uuid)
-    nvml.used_mib(uuid)
+    nvml.in_use(uuid)
     elsewhere_s += 0.0 if nvml.readers is None else nvml.spent_s
     return (time.process_time() - began + elsewhere_s) * 1000
 

@@ -1,5 +1,7 @@
 """What a line of words is read as, and what shells are offered for the last of them."""
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +14,8 @@ import pytest
 from mpsd.platform import completion
 from mpsd.platform.command_line import OUTPUT, Between, flag, option, read, takes
 from tests.world.captured import captured
+from tests.world.fork import MPSD
+from tests.world.unread import full_disk, without_reader
 
 _MPSD = f"{sys.executable} -c 'from mpsd.cli.main import main; main()'"
 
@@ -116,3 +120,20 @@ def test_each_shell_can_read_its_script(shell: str, tmp_path: Path) -> None:
     script = tmp_path / "script"
     script.write_text(completion.script("mpsd", shell))
     subprocess.run([program, "-n", script], timeout=30, check=True)
+
+
+def test_a_verb_whose_reader_has_gone_ends_without_a_word() -> None:
+    with without_reader() as stdout:
+        done = subprocess.run(
+            [MPSD, "--show-completion", "bash"], stdout=stdout, stderr=subprocess.PIPE, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_a_verb_whose_output_no_disk_takes_says_so() -> None:
+    with full_disk() as stdout:
+        done = subprocess.run(
+            [MPSD, "--show-completion", "bash"], stdout=stdout, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 2
+    assert os.strerror(errno.ENOSPC).encode() in done.stderr

@@ -86,7 +86,7 @@ from tests.manifests.helm import CHART, IMAGE, Object, files_by_helm, values
             {"agent": {"resources": {"requests": {"memory": "1Gi"}}}},
             (
                 'requests.memory is "1Gi", more than agent.resources.limits.memory, which is'
-                ' "256Mi"; raise the limit'
+                ' "512Mi"; raise the limit'
             ),
         ),
         (

@@ -28,6 +28,13 @@ def test_the_worst_domain_gives_the_reason_and_its_own_is_quoted() -> None:
     assert "MIG is on" in found.message
 
 
+def test_a_gpu_in_trouble_is_named_in_its_own_words_and_not_as_cordoned() -> None:
+    view = node(state=State.DRAINED)
+    found = mps_ready(replace(view, troubles={UUIDS[0]: "gpu0 is lost; reset it"}))
+    assert (found.status, found.reason) == (Truth.FALSE, "GPUUnavailable")
+    assert found.message == "1 of 2 domains serve; gpu0 is lost; reset it"
+
+
 def test_a_node_with_every_gpu_cordoned_takes_no_pods() -> None:
     view = node(state=State.DRAINED)
     other = DomainView(record(1, State.DRAINING), frozenset())

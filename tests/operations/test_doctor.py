@@ -2,8 +2,10 @@
 known."""
 
 import os
+import stat
 from dataclasses import fields, replace
 from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,6 +20,7 @@ from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_report import DomainReport, NodeReport
 from mpsd.model.node_view import Canary, DomainRecord
 from mpsd.model.seen_gpus import SeenGpu
+from mpsd.operations.doctor.host import Host
 from mpsd.operations.doctor.node import is_full
 from mpsd.operations.doctor.rules.checks import (
     Check,
@@ -70,6 +73,7 @@ WELL = NodeFacts(
     engines={Engine.DOCKER: DOCKER},
     launcher=LauncherSeen((), ("runc",), "usr/bin/runc"),
     toolkit=True,
+    unlinked=(),
     kubelet="",
 )
 NAMES = [field.name for field in fields(NodeFacts) if field.name != "limits_folder"]
@@ -277,6 +281,7 @@ BREAKS: dict[str, list[dict[str, Any]]] = {
         {"launcher": LauncherSeen((), ("nvidia-container-runtime", "runc"), "")},
         {"toolkit": False},
     ],
+    "device-links": [{"unlinked": ("/dev/nvidia0", "/dev/nvidiactl")}],
     "kubelet-folder": [{"kubelet": "/var/lib/kubelet/device-plugins"}],
     "selinux": [{"selinux": {"/run/mpsd/gpu0/client": "var_run_t"}}],
 }
@@ -294,6 +299,18 @@ def test_a_check_finds_what_is_broken_and_says_what_to_do(check: str, at: int) -
     (found,) = (one for one in diagnosis.outcomes if one.check.id == check)
     assert found.verdict is CheckVerdict.FOUND
     assert all(one.what and one.remedy for one in found.findings)
+
+
+def test_a_device_without_a_link_in_dev_char_is_seen_where_systemd_runs(tmp_path: Path) -> None:
+    (tmp_path / "dev/char").mkdir(parents=True)
+    os.mknod(tmp_path / "dev/nvidia0", stat.S_IFCHR | 0o600, os.makedev(0, 0))
+    (tmp_path / "dev/nvidia-caps").mkdir()
+    host = Host(tmp_path)
+    assert isinstance(host.look(tmp_path)["unlinked"], NotApplicable)
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    assert host.look(tmp_path)["unlinked"] == ("/dev/nvidia0",)
+    (tmp_path / "dev/char/0:0").symlink_to("/dev/nvidia0")  # as nvidia-ctk writes it
+    assert host.look(tmp_path)["unlinked"] == ()
 
 
 def test_a_domain_that_drains_is_no_fault() -> None:

@@ -67,14 +67,14 @@ def test_gpus_are_told_as_cuda_sees_them(nvml: Nvml) -> None:
 
 
 def test_a_well_gpu_tells_no_cause_and_what_it_does_not_have_is_none(nvml: Nvml) -> None:
-    first, _second = nvml.gpus(FACTS)
+    first, _second = NodeGpus(nvml, FACTS).now.gpus
     assert nvml.health(first.uuid) == GpuHealth(
         uncorrected=0, remapped_rows=0, remap_pending=0, remap_failed=0, brakes=(), recovery=""
     )
 
 
 def test_each_xid_is_told_once_and_of_its_gpu_alone(nvml: Nvml, card: CardView) -> None:
-    first, second = nvml.gpus(FACTS)
+    first, second = NodeGpus(nvml, FACTS).now.gpus
     card.post_xid(31)  # before anybody asked
     assert nvml.health(first.uuid).xids == ()
     assert nvml.health(second.uuid).xids == ()
@@ -86,7 +86,7 @@ def test_each_xid_is_told_once_and_of_its_gpu_alone(nvml: Nvml, card: CardView) 
 
 
 def test_what_is_wrong_with_a_gpu_is_told_in_words(nvml: Nvml, card: CardView) -> None:
-    first, _second = nvml.gpus(FACTS)
+    first, _second = NodeGpus(nvml, FACTS).now.gpus
     card.brakes = 0x40 | 0x4  # the second is of a power cap, which is no trouble
     card.uncorrected = 3
     card.remap_pending = 1
@@ -116,13 +116,13 @@ def test_a_gpu_without_any_such_figures_is_none_of_them(nvml: Nvml, node: Simula
 
     old = Nvml(Old(node.folder))
     old.open()
-    first, _second = old.gpus(FACTS)
+    first, _second = NodeGpus(old, FACTS).now.gpus
     assert old.health(first.uuid) == GpuHealth()
     old.close()
 
 
 def test_the_health_of_a_lost_gpu_is_an_error_of_its_own(nvml: Nvml, card: CardView) -> None:
-    first, second = nvml.gpus(FACTS)
+    first, second = NodeGpus(nvml, FACTS).now.gpus
     card.lost = True
     with pytest.raises(NvmlFailed, match="GPU is lost"):
         nvml.health(first.uuid)

@@ -49,7 +49,13 @@ def read(node: SimulatedNode) -> Iterator[Nvml]:
 
 def processes() -> list[psutil.Process]:
     """The host, and its readers in the order in which they were forked."""
-    return psutil.Process().children(recursive=True)
+    hosts = [one for one in psutil.Process().children() if "mpsd.simulator.nvml" in line_of(one)]
+    return [hosts[-1], *hosts[-1].children()]
+
+
+def line_of(process: psutil.Process) -> list[str]:
+    """Empty of one that has ended."""
+    return [] if process.status() == psutil.STATUS_ZOMBIE else process.cmdline()
 
 
 def reader(ordinal: int) -> psutil.Process:
@@ -162,7 +168,7 @@ def test_signals_for_mpsd_end_no_reader(
 
 def test_none_is_left_after_the_end(read: Nvml) -> None:
     before = processes()
-    reader(2).suspend()
+    before[3].suspend()
     read.close()
     until(lambda: not any(one.is_running() for one in before))
 

@@ -30,7 +30,7 @@ from mpsd.simulator.gpus import MIB
 from mpsd.simulator.node import cards_asked, create_node
 from mpsd.simulator.nvml import Handle, ProcessInfo, SimulatedNvml
 from mpsd.watchdog.rules.escapes import RESERVED_APART_S
-from mpsd.watchdog.scanner import UNREAD_S, GpuProcessScanner, Owners, Scan
+from mpsd.watchdog.scanner import GpuProcessScanner, Owners, Scan
 from tests.platform.pod_cgroup import PodCgroupHere, needs_cgroups, pod_cgroup
 from tests.whole.machine.machine import eventually
 
@@ -287,7 +287,6 @@ class Several(Generic[Library]):
         folder: Path,
         cards: str,
         library: Callable[[Path], Library],
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         facts = load_limits(None).facts
         node = create_node(folder, cards_asked(cards, facts), facts.capabilities)
@@ -297,7 +296,7 @@ class Several(Generic[Library]):
         self.gpus = NodeGpus(self._nvml, facts).now.gpus
         shown = {gpu.uuid for gpu in self.gpus}
         self.cards = [node.card(n) for n, gpu in enumerate(node.gpus) if gpu.uuid in shown]
-        self.scanner = GpuProcessScanner(self._nvml, self.gpus, MARK, clock=clock)
+        self.scanner = GpuProcessScanner(self._nvml, self.gpus, MARK)
 
     def __enter__(self) -> Self:
         return self
@@ -365,23 +364,22 @@ class LateNvml(SimulatedNvml):
 LATE = NvmlLate("it has not answered in 1 s")
 
 
-def test_a_gpu_whose_nvml_is_late_keeps_its_last_scan_for_a_while_and_is_unseen_then(
+def test_a_gpu_whose_nvml_is_late_keeps_its_last_scan_until_it_is_not_read(
     tmp_path: Path,
 ) -> None:
-    now = 100.0
-    with Several(tmp_path / "node", "A30x2", LateNvml, lambda: now) as here:
+    with Several(tmp_path / "node", "A30x2", LateNvml) as here:
         first = here.gpus[0].uuid
         here.put_on(here.cards[0])
         slot = here.cards[1].claim(ContextClaim(os.getpid(), MPS_CLIENT, 100 * MIB))
         assert here.seen == 2
         here.library.failing["all"] = LATE
-        now += UNREAD_S - 0.001
         assert (here.seen, here.scanner.last.unseen) == (2, {})
         here.cards[1].release(slot, os.getpid())
         assert [client.gpu for client in here.scanner.scan(Owners()).clients] == [first]
-        now += 0.001
+        unread = NvmlFailed("NVML does not answer")
+        here.library.failing["all"] = unread
         seen = here.scanner.scan(Owners())
-        assert (seen.clients, seen.unseen) == ((), {first: str(LATE)})
+        assert (seen.clients, seen.unseen) == ((), {first: str(unread)})
         here.library.failing.clear()
         assert (here.seen, here.scanner.last.unseen) == (1, {})
         here.library.failing["all"] = NvmlFailed("NVML: GPU is lost")
@@ -391,8 +389,7 @@ def test_a_gpu_whose_nvml_is_late_keeps_its_last_scan_for_a_while_and_is_unseen_
 
 
 def test_who_comes_while_nvml_is_late_is_seen_as_soon_as_it_answers(tmp_path: Path) -> None:
-    now = 100.0
-    with Several(tmp_path / "node", "A30", LateNvml, lambda: now) as here:
+    with Several(tmp_path / "node", "A30", LateNvml) as here:
         assert here.seen == 0
         here.put_on(*here.cards)
         here.library.failing["mps"] = LATE

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from mpsd.grants.rules.messages import DIVIDE_S
 from mpsd.grants.rules.placement import InsufficientResources, Placed, lacks, place, place_there
 from mpsd.model.client_limits import DENY_MIB, ClientLimit, problems_with
 from mpsd.model.domain import ANSWERING, SERVING, after_is, because
@@ -154,6 +155,8 @@ def _answer(
         return Refuse(waiting.id, whole_node.reason, for_ever=True)
     if any(is_tried(domain, view.now_s) for domain in view.domains):
         return None  # it takes new programs again in a moment
+    if view.is_regrouping and view.now_s < waiting.asked_s + DIVIDE_S:
+        return None  # likewise, once its GPUs are divided
     if waiting.deadline_s is not None and view.now_s < waiting.deadline_s:
         return None
     reasons = ["1 request is already queued"]

@@ -40,6 +40,8 @@ def node_events(before: NodeView | None, now: NodeView, node: str) -> tuple[Even
         names = pod_names(*filter(None, (now, before)))
     for domain in now.domains:
         earlier = before.domain(domain.name) if before else None
+        if earlier and earlier.record.gpus != domain.record.gpus:
+            earlier = None  # another domain, whose name this one has now
         found += _FaultEvents(domain.name, names, subject).between(before, earlier, now, domain)
         found += _domain_events(before, earlier, domain, subject)
         found += _sick(earlier, now, domain, subject)
@@ -212,14 +214,18 @@ def _domain_events(
     ended = False
     at_risk: list[_Loser] = []
     # a fault has events of its own
-    has_changed = domain.state in {State.DOWN, State.WEDGED, State.REFUSED}
-    if domain.state is State.DOWN and not domain.record.started_s:
-        has_changed = False  # its first daemon is about to be started
+    has_changed = domain.state in {State.WEDGED, State.REFUSED}
+    if domain.state is State.DOWN and not before:
+        has_changed = bool(domain.record.started_s)  # else its first daemon is about to be started
     if before and earlier:
         has_changed = domain.state is not earlier.state
+        if domain.state is State.DOWN and not _is_bereft(earlier.record, domain.record):
+            has_changed = False
         ended = domain.record.restarts_total > earlier.record.restarts_total
         if risk := _risk(earlier.record, domain.record):
             at_risk = list(_at_risk(before, domain))
+    if domain.is_sick and not at_risk and (ended or domain.state is State.DOWN):
+        return  # mpsd has restarted it to try the GPU
     if has_changed or ended:
         yield from _on_node(domain, node, at_risk, ended=ended)
     for one in at_risk:
@@ -253,11 +259,19 @@ def _on_node(
 
 def _risk(earlier: DomainRecord, now: DomainRecord) -> Reason | None:
     """Why programs lost a domain's GPUs, or may lose them, but for a fault; None for neither."""
-    if now.restarts_total > earlier.restarts_total or (earlier.daemon and not now.daemon):
+    if now.restarts_total > earlier.restarts_total or _is_bereft(earlier, now):
         return Reason.DAEMON_DOWN
     if now.state is State.WEDGED and earlier.state is not State.WEDGED:
         return Reason.WEDGED
     return None
+
+
+def _is_bereft(earlier: DomainRecord, now: DomainRecord) -> bool:
+    """Whether a daemon is gone that programs may have been on. mpsd ends those of drained domains
+    itself: for another MIG layout, when GPUs are joined or divided, or when it stops."""
+    if earlier.state in {State.DRAINED, State.REFUSED}:
+        return False
+    return bool(earlier.daemon) and not now.daemon
 
 
 class _Loser(NamedTuple):

@@ -77,6 +77,8 @@ def _number(holder: dict[str, object], name: str, where: str) -> int:
 # -- from the request to a bundle with a grant in it, or without one
 
 _HOOK_S = 5
+# GPUs may be divided, and eight joined, for a container (mpsd/grants/rules/messages.py)
+_ANSWER_S = 80.0
 _LONGEST_NAME = 128  # characters of a container's name; an annotation may have any number
 # The names that people know a container by: nerdctl's, containerd's for Kubernetes, CRI-O's.
 _NAMES = ("nerdctl/name", "io.kubernetes.cri.container-name", "io.kubernetes.container.name")
@@ -113,7 +115,7 @@ def _settle(
 def _granted(request: dict[str, object], run_directory: str, log: RuntimeLog) -> Granted | None:
     """None where nothing is requested after all. Refused."""
     log.event("asked", environment=request["environment"])
-    status, body = ask(run_directory, "/v1/containers", request)
+    status, body = ask(run_directory, "/v1/containers", request, _ANSWER_S)
     if status == NOTHING_REQUESTED:
         log.event("off", environment=request["environment"])
         return None

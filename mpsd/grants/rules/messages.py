@@ -40,6 +40,15 @@ class Refusal:
     for_ever: bool
 
 
+def join_s(gpus: int) -> float:
+    """How long a program of so many GPUs may wait for them to be joined: each one's daemon is
+    drained and ended before, and the joined one tries each of them."""
+    return 15.0 + 5.0 * gpus
+
+
+DIVIDE_S = 15.0  # before: while GPUs that were joined for others are divided
+
+
 # -- containers: mpsd-runtime
 
 

@@ -125,6 +125,22 @@ def served(resource: Kind, held: Held, journal: Journal, pods: Pods) -> frozense
     return frozenset(found)
 
 
+def given_before(
+    ids: Collection[str], to: PodKey | None, journal: Journal, pods: Pods
+) -> dict[PodKey, frozenset[str]]:
+    """By each pod other than `to` that exists: which of these devices it was given. Kubelet may
+    have freed them a moment ago, or have lost its checkpoint and forgotten."""
+    known = by_name(pods)
+    found: dict[PodKey, frozenset[str]] = {}
+    for entry in journal:
+        key = entry.pod_key
+        if key is None or key == to or not entry.names_one_of(known):
+            continue
+        if shared := frozenset(ids).intersection(entry.ids):
+            found[key] = found.get(key, frozenset()) | shared
+    return found
+
+
 def corrected(
     journal: Journal, asked_with: Journal, held: Held, pods: Pods
 ) -> tuple[JournalEntry, ...]:

@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import socket
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,7 +99,24 @@ class Host:
             "engines": {engine: self._text(one.file) for engine, one in CONFIGURATIONS.items()},
             "launcher": self._launcher(),
             "toolkit": bool(self._program("nvidia-container-runtime")),
+            "unlinked": self._unlinked(),
         }
+
+    def _unlinked(self) -> Fact[tuple[str, ...]]:
+        if not self._here("run/systemd/system").is_dir():
+            return NotApplicable("systemd does not run here")
+        found = []
+        try:
+            for node in sorted(self._here("dev").glob("nvidia*")):
+                status = node.stat()
+                if not stat.S_ISCHR(status.st_mode):
+                    continue
+                number = f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}"
+                if not os.path.lexists(self._here(f"dev/char/{number}")):
+                    found.append(f"/dev/{node.name}")
+        except OSError as error:
+            return Unknown(f"{error.filename} cannot be read: {error.strerror}")
+        return tuple(found)
 
     def _program(self, name: str) -> str:
         places = [f"{folder}/{name}" for folder in _PROGRAMS]

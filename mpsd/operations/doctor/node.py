@@ -35,7 +35,7 @@ from mpsd.simulator.machine import find_tools
 from mpsd.simulator.node import open_node
 
 # what is seen of a host
-_AROUND = ("uvm", "default_pipe", "selinux", "engines", "launcher", "toolkit")
+_AROUND = ("uvm", "default_pipe", "selinux", "engines", "launcher", "toolkit", "unlinked")
 _AGENT_S = 5.0
 Answer = TypeVar("Answer")
 

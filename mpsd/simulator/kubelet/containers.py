@@ -21,8 +21,8 @@ from typing import Any
 
 from mpsd.kubelet.rules.allocation import Answer
 from mpsd.model.grants import DeviceNode
-from mpsd.simulator.card import process_start_ticks
 from mpsd.simulator.kubelet.pods import SimContainer, SimPod
+from mpsd.simulator.process_status import process_start_ticks
 
 KILLED = 137  # the exit code of what ended with SIGKILL, or in an unknown way
 

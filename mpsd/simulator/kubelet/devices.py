@@ -81,10 +81,12 @@ class DeviceHoldings:
         made.rename(self._file)
 
     def load(self) -> set[str]:
-        """Reads the file, where there is one; the resources that had been registered."""
-        if not self._file.exists():
+        """Reads the file; the resources that had been registered. Without it, or where it cannot be
+        read, a kubelet goes on and has forgotten who holds what [Start, readCheckpoint]."""
+        try:
+            read = msgspec.json.decode(self._file.read_bytes(), type=_Checkpoint)
+        except (FileNotFoundError, msgspec.MsgspecError):
             return set()
-        read = msgspec.json.decode(self._file.read_bytes(), type=_Checkpoint)
         self._held = read.held
         return set(read.resources)
 
@@ -199,6 +201,8 @@ class DeviceManager:
         held = self._holdings.of(pod.uid, container.name).get(resource)
         if held and (runs or not self._version.checks_held_devices):
             return
+        if runs and self._version.checks_held_devices:
+            return  # it has what it needs, also of a lost checkpoint [devicesToAllocate]
         self._check_health(resource, held)
         needed = container.devices[resource]
         if held or not needed:

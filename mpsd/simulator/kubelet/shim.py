@@ -23,7 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mpsd.simulator.card import process_start_ticks
+from mpsd.simulator.process_status import process_start_ticks
 
 # -- the files that a container sees: the machine's, with a /run and a /dev of its own
 # Nothing is made on the machine; a place for a mount is made only in what belongs to the container.

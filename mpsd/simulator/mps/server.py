@@ -26,7 +26,6 @@ from mpsd.simulator.card import (
     CardRefusal,
     CardView,
     ContextClaim,
-    process_status,
 )
 from mpsd.simulator.gpus import MIB, SimulatedGpu, card_path
 from mpsd.simulator.kernel_queue import KernelQueue
@@ -35,6 +34,7 @@ from mpsd.simulator.mps import client_share, messages
 from mpsd.simulator.mps import messages as listening
 from mpsd.simulator.mps.client_share import ClientShare, Wish, device_table
 from mpsd.simulator.mps.messages import Message, MpsLog, SocketPeer
+from mpsd.simulator.process_status import process_status
 
 _LOOK_AGAIN_S = 0.01  # whether a stopped client was continued
 _INVALID_PROCESS = "Invalid process {}!\n1\n"

@@ -5,6 +5,7 @@ import json
 import os
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from mpsd.grants.rules.messages import ContainerAnswer, HostContainerRequest, Re
 from mpsd.model.grants import DeviceNode, HostMount
 from tests.containers.runtime.ground import Ground, names
 from tests.containers.runtime.mpsd_answers import Answers, answering
+from tests.world.unread import unread
 
 ASK = "/v1/containers"
 SIX = ("ALIYUN_COM_GPU_MEM_CONTAINER=6", "NVIDIA_VISIBLE_DEVICES=0")
@@ -288,3 +290,18 @@ def test_help_teaches_and_goes_on_to_the_next_runtimes(ground: Ground, tmp_path:
     assert (
         ground.call("--next", str(other), "create", "--help").said == "the other: create --help\n"
     )
+
+
+def test_a_warning_that_nobody_reads_is_given_up() -> None:
+    with unread() as stderr:
+        code = "from mpsd.containers.runtime.log import warn; warn('its log cannot be written')"
+        done = subprocess.run([sys.executable, "-c", code], stderr=stderr, timeout=60, check=False)
+    assert done.returncode == 0
+
+
+def test_a_long_warning_arrives_whole() -> None:
+    code = "from mpsd.containers.runtime.log import warn; warn(100_000 * 'x')"
+    done = subprocess.run(
+        [sys.executable, "-c", code], stderr=subprocess.PIPE, timeout=60, check=True
+    )
+    assert done.stderr == b"mpsd-runtime: " + 100_000 * b"x" + b"\n"

@@ -166,6 +166,13 @@ def test_a_gpu_is_sick_only_where_its_programs_cannot_run(state: State) -> None:
     assert not sick or (GPUS[0].label in found and GPUS[0].uuid in found and state in found)
 
 
+def test_a_gpu_in_trouble_is_sick_also_where_its_domain_was_drained_for_it() -> None:
+    drained = view(records=(record(0, State.DRAINED), record(1)))
+    troubled = replace(drained, troubles={GPUS[0].uuid: "gpu0 is lost; reset it"})
+    assert trouble_of(GPUS[0], troubled) == "gpu0 is lost; reset it"
+    assert trouble_of(GPUS[1], troubled) == ""
+
+
 def test_a_device_is_named_by_a_label_whatever_the_uuid_is() -> None:
     assert device_name(replace(GPUS[0], uuid="MIG GPU/1")) == "gpu0"
 

@@ -243,14 +243,17 @@ class Machine:
         verb: str,
         environment: Mapping[str, str] | None = None,
         stderr: IO[bytes] | None = None,
+        *,
+        umask: str = "",
     ) -> Service:
-        """`mpsd up`, `control` or `agent`, not waited for."""
+        """`mpsd up`, `control` or `agent`, not waited for. umask: of its shell."""
         if self._tried and self._plain and verb in {"up", "control"}:
             self._write_canaries()
+        argv = [str(MPSD), verb]
+        if umask:
+            argv = ["sh", "-c", 'umask "$0" && exec "$@"', umask, *argv]
         service = self._started(
-            Service(
-                [str(MPSD), verb], self.environment | dict(environment or {}), self._said, stderr
-            )
+            Service(argv, self.environment | dict(environment or {}), self._said, stderr)
         )
         self._services.append((verb, service))
         return service

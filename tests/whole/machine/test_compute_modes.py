@@ -75,6 +75,30 @@ def test_what_a_crash_left_behind_is_put_back_once_on_request(pair: Machine) -> 
     assert (first.exit_code(), second.exit_code()) == (0, 0)
 
 
+def test_a_lost_gpu_is_named_and_the_others_are_put_back(pair: Machine) -> None:
+    pair.card(0).compute_mode = pair.card(1).compute_mode = PROHIBITED
+    crash(pair)
+    pair.card(0).lost = True
+    (pair.folder_of("gpu0").path / ".record.json.new").mkdir()  # its record cannot be written
+    lost, other = (gpu.uuid for gpu in pair.simulation.gpus)
+
+    first, second = release(pair, "-o", "json"), release(pair, "-o", "json")
+
+    rows = [(row["gpu"], row["mode"], row["outcome"]) for row in json.loads(first.output)]
+    assert rows == [
+        (lost, "PROHIBITED", "left as it is"),
+        (other, "PROHIBITED", "put back"),
+    ]
+    assert "GPU is lost; " in (why := json.loads(first.output)[0]["reason"])
+    assert "or reboot" in why
+    assert pair.card(1).compute_mode == PROHIBITED
+    assert [row["gpu"] for row in json.loads(second.output)] == [lost]
+    assert (first.exit_code(), second.exit_code()) == (1, 1)
+    pair.card(0).lost = False
+    assert release(pair).exit_code() == 0
+    assert pair.card(0).compute_mode == PROHIBITED
+
+
 def test_it_is_refused_while_somebody_would_lose_by_it(machine: Machine) -> None:
     card = machine.card()
     service = machine.up()

@@ -3,10 +3,12 @@ what."""
 
 import os
 import signal
+import struct
 
 import pytest
 
 from mpsd.model.domain import State
+from mpsd.simulator.gpus import MIB, card_path
 from tests.whole.machine.machine import Line, Machine, Program, Service, eventually
 from tests.whole.machine.test_agent_metrics import now
 
@@ -154,6 +156,25 @@ def test_a_usurper_is_named_while_nothing_starts_and_its_end_lets_the_domain_ser
         line for line in control.logged("no server") if f"pid {took.pid} uses " in line["reason"]
     ]
     assert len(named) == 1  # whoever tried before it and was too late may have been seen, too
+
+
+def test_a_server_that_dies_at_each_start_is_told_with_the_logs_line_and_path(
+    machine: Machine,
+) -> None:
+    service = machine.up()
+    with card_path(machine.simulation.folder, machine.simulation.gpus[0]).open("r+b") as card:
+        card.write(struct.pack("<Q", 8 * MIB))  # no context has room there
+    (server,) = machine.record().servers
+    machine.kill(server)
+
+    log = str(machine.folder_of().log)
+    words = '"Failed to create server context with status 2" (' + log
+    eventually(lambda: words in machine.record().reason, "it is said while it starts")
+    killed = eventually(
+        lambda: [one for one in service.logged("state", state="down") if words in one["reason"]],
+        "and why the daemon was ended",
+    )
+    assert "by mpsd: it could not be made ready: " in killed[0]["reason"]
 
 
 def test_a_record_that_cannot_be_written_ends_nothing_and_is_written_later(

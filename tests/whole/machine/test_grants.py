@@ -1,6 +1,16 @@
 """Grants of programs: how they come back, who gets them next, and who waits for one."""
 
+import os
+import shutil
 import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
 
 from mpsd.model.client_limits import DENY_MIB
 from tests.whole.machine.machine import MPSD, Machine, eventually
@@ -24,6 +34,98 @@ def test_the_grant_comes_back_when_the_command_ends(served: Machine) -> None:
     killed.kill()
     served.until_no_grants()
     eventually(lambda: served.limit_mib() == DENY_MIB, "new clients are denied again")
+
+
+@contextmanager
+def mounted(folder: Path) -> Iterator[None]:
+    """A file system of 256 KiB in memory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "none", str(folder)], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path) -> Path:
+    """Returns the file that takes all its space."""
+    with suppress(OSError), (folder / "filler").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return folder / "filler"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
+@pytest.mark.parametrize("where", ["grants", "gpu0"])
+def test_a_full_run_directory_is_told_at_once_and_the_queue_outlives_it(
+    machine: Machine, where: str
+) -> None:
+    with mounted(machine.run_directory / where):
+        machine.up()
+        filler = fill(machine.run_directory / where)
+        refused = machine.run("--gpu-mem 7", "true")
+        assert refused.exit_code(within_s=15.0) == 1
+        assert f"in {machine.run_directory}: No space left on device; free " in refused.errors
+        assert machine.node().grants == ()
+        queued = machine.run("--gpu-mem 7 --wait", "true")
+        eventually(lambda: machine.queue == [queued.pid], "it waits")
+        filler.unlink()
+        assert queued.exit_code() == 0
+        machine.stop()
+
+
+_CONNECTS = """
+import os, socket, sys
+os.setresuid(65534, 65534, 65534)
+for place in sys.argv[1:]:
+    there = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if place.endswith(".sock"):
+        there = socket.socket(socket.AF_UNIX)
+    try:
+        there.connect(place)
+    except OSError as error:
+        print(error.strerror)
+    else:
+        print("connected")
+try:
+    open(f"{os.path.dirname(sys.argv[1])}/theirs", "w")
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, and another user")
+@pytest.mark.parametrize("umask", ["077", "000"])
+def test_whatever_umask_root_has_others_reach_what_they_need_alone(
+    machine: Machine, umask: str
+) -> None:
+    machine.run_directory.parent.chmod(0o755)
+    below = machine.run_directory / "made" / "run"
+    ours = {"MPSD_RUN_DIR": str(below)}
+    service = machine.service("up", ours, umask=umask)  # it makes two folders
+    record = below / "gpu0" / "record.json"
+    eventually(lambda: record.exists() and '"ready"' in record.read_text(), "it serves")
+    eventually((below / "mpsd.sock").exists, "it listens")
+
+    places = [below / "mpsd.sock", below / "gpu0/client/control", below / "gpu0/pipe/control"]
+    other = machine.start([sys.executable, "-c", _CONNECTS, *places])
+
+    assert other.exit_code() == 0
+    denied = "Permission denied"
+    assert other.output.split("\n")[:4] == ["connected", "connected", denied, denied]
+    modes = {path: path.stat().st_mode for path in below.parent.rglob("*") if path.is_dir()}
+    own = {path: mode for path, mode in modes.items() if "simulation" not in path.parts}
+    assert not {path: oct(mode) for path, mode in own.items() if mode & stat.S_IWOTH}
+    service.send(signal.SIGTERM)
+    assert service.exit_code() == 0
+    shutil.rmtree(machine.run_directory)
+
+
+def test_a_request_that_comes_while_gpus_are_divided_waits_for_them(pair: Machine) -> None:
+    pair.up()
+    assert pair.run("--gpus 2 --gpu-mem 8", "true").exit_code() == 0
+    eventually(lambda: "gpu0-1" not in {one.name for one in pair.node().domains}, "it is divided")
+    assert pair.run("--gpu-mem 7", "true").exit_code() == 0
 
 
 def test_a_grant_lasts_until_the_last_child_of_its_command_has_left_the_gpu(

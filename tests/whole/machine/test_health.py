@@ -122,8 +122,10 @@ def test_programs_that_get_no_context_show_that_their_gpu_gives_none(three: Mach
 
 def test_programs_that_fail_by_themselves_make_no_gpu_sick(machine: Machine) -> None:
     service = machine.up()
+    too_little = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8M"
     for _ in range(4):
-        assert machine.run("--gpu-mem 1", "sim-cuda", "alloc=9000").exit_code()
+        program = machine.run("--gpu-mem 1", "env", too_little, "sim-cuda", "hold")
+        assert program.exit_code() == 3
     eventually(lambda: service.logged("first context made"), "mpsd has made one of its own")
     assert condition(machine, "gpu0").cause is None
     machine.until_ready()

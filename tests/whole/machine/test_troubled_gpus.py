@@ -174,3 +174,43 @@ def test_the_trouble_of_one_gpu_is_its_own(three: Machine, trouble: Trouble) -> 
         restarted(three)
     until_ready(three, *WELL, ILL)
     end(three, fill(three, "gpu0", ILL, "gpu2"))
+
+
+def test_a_gpu_that_was_lost_before_mpsd_ever_saw_it_is_named_by_its_number(three: Machine) -> None:
+    lost(three, now=True)
+    three.service("up")
+    until_closed(three, "gpu1 is lost")
+    until_ready(three, *WELL)
+    (unknown,) = (gpu for gpu in three.node().gpus if gpu.label == ILL)
+    assert (unknown.uuid, unknown.memory_mib, unknown.promised_mib) == ("GPU-unread-1", 0, 0)
+    end(three, fill(three, *WELL))
+
+    lost(three, now=False)
+    until_ready(three, *WELL, ILL)
+    assert {gpu.uuid for gpu in three.node().gpus} == three.uuids
+    end(three, fill(three, "gpu0", ILL, "gpu2"))
+
+
+def test_a_driver_without_memory_limits_is_said_for_each_gpu_and_runs_no_canary(
+    three: Machine,
+) -> None:
+    driver = three.run_directory / "simulation" / "driver"
+    driver.write_text("470.256.02")
+    up = three.service("up")
+    until_closed(three, "driver 470.256.02 is too old")
+    eventually(
+        lambda: {one.state for one in three.node().domains} == {State.REFUSED}, "all are refused"
+    )
+    assert up.logged("daemon says") == [], "no daemon was started"
+    driver.unlink()
+    until_ready(three, *WELL, ILL)
+
+
+def test_mpsd_says_in_one_line_that_the_driver_s_library_is_of_another_version(
+    three: Machine,
+) -> None:
+    (three.run_directory / "simulation" / "mismatch").touch()
+    up = three.service("up")
+    assert up.exit_code() == 1
+    assert len(up.errors.splitlines()) == 1
+    assert "reboot, or reload the module" in up.errors

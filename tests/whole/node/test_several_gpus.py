@@ -73,7 +73,15 @@ def reason_of(cluster: Cluster) -> str:
 def test_pods_begin_and_end_beside_a_gpu_that_is_lost(cluster: Cluster) -> None:
     cluster.running("there", 3, annotations=on(cluster, 1))
     cluster.card(1).lost = True
-    eventually(lambda: reason_of(cluster) == "SomeNotSeen", "its node says so")
+    eventually(lambda: reason_of(cluster) == "GPUUnavailable", "its node says so")
+    eventually(lambda: cluster.events("GPUUnavailable", "there"), "its pod is told")
+    cluster.control.kill()
+    cluster.control = cluster.service("control")
+    cluster.restart_agent()
+    eventually(lambda: cluster.domain("gpu1").state == "refused", "it is refused by the next mpsd")
+    killed = cluster.daemon("gpu0")
+    cluster.kill(killed)
+    cluster.new_daemon(killed, "gpu0")
 
     cluster.running("here", 3, annotations=on(cluster, 0))
     first = identity_of(cluster.program_of("here").heard("pid")[0])

@@ -10,7 +10,7 @@ from mpsd.containers.engines.configuration import CONFIGURATIONS, LAUNCHER, Engi
 from mpsd.model.domain import State, after_is, remedy
 from mpsd.model.gpu_health import GpuCondition
 from mpsd.model.node_view import RECORD_VERSION
-from mpsd.model.problem import InvalidInput
+from mpsd.model.problem import InvalidInput, shortened
 from mpsd.model.seen_gpus import driver_trouble, trouble_of
 from mpsd.operations.doctor.rules.checks import (
     CheckTable,
@@ -333,6 +333,17 @@ def launcher_broken(facts: NodeFacts) -> Iterator[Finding]:
     if not known(facts.toolkit):
         what = f"nvidia-container-runtime is not installed, and containers of {names} get no GPU"
         yield Finding(what, "install the package nvidia-container-toolkit")
+
+
+@_check(_NOTE, "/dev/char has a link to each device of the GPUs", "/dev")
+def device_links(facts: NodeFacts) -> Iterator[Finding]:
+    """NVIDIA/nvidia-container-toolkit#48; documented, not observed."""
+    if unlinked := known(facts.unlinked):
+        names = shortened(unlinked, 3)
+        what = f"{names} have no link in /dev/char: where systemd keeps the containers' cgroups"
+        takes = "`systemctl daemon-reload` may take the GPUs from running containers"
+        link = "run `nvidia-ctk system create-dev-char-symlinks --create-all` at each boot"
+        yield Finding(f"{what}, {takes} (NVIDIA/nvidia-container-toolkit#48)", link)
 
 
 @_check(_STOPS, "kubelet takes device plugins", "kubelet's root")

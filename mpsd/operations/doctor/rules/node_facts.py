@@ -113,5 +113,7 @@ class NodeFacts:
     launcher: Fact[LauncherSeen | None]
     #: Whether nvidia-container-runtime is installed.
     toolkit: Fact[bool]
+    #: The device nodes of GPUs that have no link in /dev/char.
+    unlinked: Fact[tuple[str, ...]]
     #: The folder in which device plugins register, where it is missing; empty where it is there.
     kubelet: Fact[str]
