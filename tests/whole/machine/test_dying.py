@@ -9,7 +9,7 @@ import pytest
 from mpsd.model.cuda_limit_parser import MEMORY_LIMIT
 from mpsd.platform.processes import identity_of, is_alive
 from tests.whole.machine.conftest import on_machine
-from tests.whole.machine.machine import Machine, Program, Service
+from tests.whole.machine.machine import Machine, Program, Service, eventually
 from tests.world.dying import Raised
 
 AGENT = (
@@ -62,7 +62,9 @@ def test_an_error_in_a_task_ends_the_process_and_nothing_else(
     dies(service, f"mpsd {verb}", raised)
     assert is_alive(daemon)
     assert program.running
-    machine.service(verb)
+    adopts = machine.service(verb)
+    if verb != "agent":
+        eventually(lambda: adopts.logged("daemon adopted"), "it has taken the daemon over")
     machine.until_ready()
     assert machine.daemon() == daemon.pid
     assert machine.grant_of(program)
