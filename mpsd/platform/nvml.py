@@ -2,7 +2,6 @@
 (NvmlFailed), never zero."""
 
 import re
-import time
 from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -109,12 +108,11 @@ class Nvml:
         self._handles: dict[str, Any] = {}
         self._described: dict[str, SeenGpu] = {}  # by UUID
         self._health = HealthReader(library, self._ask_or)
-        self._spent_s = 0.0
 
     @property
     def spent_s(self) -> float:
-        """Processor time in NVML's calls so far, or of the readers."""
-        return self._spent_s if self.readers is None else self.readers.spent_s
+        """Processor time of the readers so far."""
+        return 0.0 if self.readers is None else self.readers.spent_s
 
     def open(self) -> None:
         if self.readers is not None:
@@ -419,13 +417,10 @@ class Nvml:
 
     def _ask(self, function: str, *arguments: Any, **options: Any) -> Any:
         call: Callable[..., Any] = getattr(self._library, function)
-        began = time.thread_time()
         try:
             return call(*arguments, **options)
         except self._library.NVMLError as error:
             raise NvmlFailed(f"NVML: {function} failed: {error}", error.value) from error
-        finally:
-            self._spent_s += time.thread_time() - began
 
     def _ask_or(self, otherwise: Any, code: int, function: str, *arguments: Any) -> Any:
         """`otherwise` where it fails by this code."""

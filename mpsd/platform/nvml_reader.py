@@ -21,6 +21,7 @@ def serve(connect: Callable[[], Nvml]) -> None:
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(signum, signal.SIG_IGN)  # they are for whoever asks
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for readers
+    gc.disable()  # their questions leave no cycles
     gc.freeze()  # its memory is shared with theirs
     orders = socket.socket(fileno=0)
     while True:
@@ -50,6 +51,8 @@ def _answer(questions: socket.socket, nvml: Nvml) -> None:
             answer = getattr(nvml, method)(*arguments)
         except NvmlFailed as error:
             answer = NvmlFailed(str(error), error.code)  # without its cause, which is the library's
+        except Exception as error:
+            answer = NvmlFailed(f"{method}: {type(error).__name__}: {error}")
         try:
             questions.send(pickle.dumps((answer, time.process_time())))
         except BrokenPipeError:

@@ -54,6 +54,7 @@ class ReaderHost:
                     self._program,
                     stdin=its.fileno(),
                     stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,  # a log that nobody reads must stop no reader
                     start_new_session=True,
                 )
         return self._orders

@@ -159,7 +159,7 @@ def test_what_mpsd_does_itself_is_no_daemon_down(
     earlier: dict[str, object], now: dict[str, object]
 ) -> None:
     before = like(BUSY, **{"daemon": LIVE} | earlier)
-    down = like(BUSY, **{"state": State.DOWN, "started_at": 1.0} | now)
+    down = like(BUSY, **{"state": State.DOWN, "started_s": 1.0} | now)
     assert told(before, down) == []
     counted = like(BUSY, state=State.DOWN, daemon=None, restarts_total=1)
     assert ("Node node1", Reason.DAEMON_DOWN) in told(down, counted)
