@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import NoReturn
 
+from mpsd.model.problem import InvalidInput
 from mpsd.mps import gate
 from mpsd.platform import life, logs, run_directory
 from mpsd.platform.console import ExitCode, complaints
@@ -44,7 +45,7 @@ def serve(
             if with_control:  # before anything that can fail, such as NVML
                 gate.close_before_start(settings.run_directory, logs.logger())
                 settings.log_loss.unlink(missing_ok=True)  # of an earlier `mpsd control`
-            code = life.run(f"mpsd {verb}", run, _EXPECTED)
+            code = life.run(f"mpsd {verb}", run, (*_EXPECTED, InvalidInput))
     except _EXPECTED as error:
         complaints().print(f"mpsd: {error}")
         code = ExitCode.NO

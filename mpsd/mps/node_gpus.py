@@ -48,7 +48,6 @@ class NodeGpus:
         if known:
             self._file = RecordFile(known, KnownGpus, logger())
         self._said: Mapping[int, SeenGpu | UnreadGpu] = {}  # at the last look, by ordinal
-        self._driver = ""
         self._looked_at = time.monotonic()
         self.now = self._look()
 
@@ -80,16 +79,16 @@ class NodeGpus:
             with suppress(OSError):  # such as a full disk: at the next look
                 if self._known != self._file.read():
                     self._file.write(self._known, mode=0o644)
-        if not self._driver:  # another needs its module, which readers keep in use
-            with suppress(NvmlFailed):
-                self._driver = self._nvml.driver()
+        driver = ""
+        with suppress(NvmlFailed):
+            driver = self._nvml.driver()
         found: list[Gpu] = []
         troubles: dict[str, str] = {}
         for ordinal, said in self._said.items():
             one = self._known.at(ordinal) or never_read(ordinal)
             gpus = gpus_of(one, self._facts)
             found += gpus
-            why = trouble_of(one, said, self._driver, self._facts)
+            why = trouble_of(one, said, driver, self._facts)
             if why:
                 troubles |= dict.fromkeys([gpu.uuid for gpu in gpus], why)
         return ServedGpus(tuple(found), troubles)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from mpsd.model.seen_gpus import SeenGpu
-from mpsd.platform.nvml import NvmlFailed, NvmlLate
+from mpsd.platform.nvml import CALL_S, OPEN_S, NvmlFailed, NvmlLate
 from mpsd.platform.nvml_reader import LARGEST_BYTES
 
 PROGRAM = (sys.executable, "-P", "-m", "mpsd.platform.nvml_reader")
@@ -208,10 +208,24 @@ class GpuReaders:
 
     def ask(self, uuid: str, method: str, *arguments: object, within_s: float) -> object:
         """Of this GPU. NvmlFailed, NvmlLate."""
-        ordinal = self._ordinals.get(uuid)
-        if ordinal is None:
-            raise NvmlFailed(f"NVML has not told of {uuid}")
-        return self._reader(ordinal).ask((method, (uuid, *arguments)), within_s)
+        if uuid not in self._ordinals:
+            self._find(uuid)
+        return self._reader(self._ordinals[uuid]).ask((method, (uuid, *arguments)), within_s)
+
+    def _find(self, uuid: str) -> None:
+        """Looks at every GPU that nobody has looked at. NvmlFailed where this is none of them."""
+        why = NvmlFailed(f"NVML lists no GPU {uuid}")
+        known = set(self._ordinals.values())
+        count = self.ask_any("count", within_s=OPEN_S)
+        assert isinstance(count, int)
+        for ordinal in range(count):
+            if ordinal not in known:
+                try:
+                    self.look_at(ordinal, first_within_s=OPEN_S, within_s=CALL_S)
+                except NvmlFailed as error:
+                    why = error
+        if uuid not in self._ordinals:
+            raise why
 
     def close(self) -> None:
         for reader in self._by_ordinal.values():

@@ -66,7 +66,7 @@ def test_without_control_the_agent_closes_the_gate_of_a_daemon_that_dies(pair: M
 
     eventually(lambda: not is_open(pair, "gpu1"), "its gate is closed")
     assert is_open(pair, "gpu0")
-    assert agent.logged("gate closed", domain="gpu1")
+    eventually(lambda: agent.logged("gate closed", domain="gpu1"), "it says so")
     pair.service("control")
     pair.until_ready()
 
@@ -104,7 +104,7 @@ def test_after_the_last_client_was_killed_in_mid_kernel_the_next_gets_its_contex
         after = machine.run("--gpu-mem 2", "sim-cuda")
 
         assert after.exit_code() == 0, after
+        failed = ["719:CUDA_ERROR_LAUNCH_FAILED at ctx"]
         made = service.logged("first context made")
-        assert [line["refused"] for line in made] == [
-            ["719:CUDA_ERROR_LAUNCH_FAILED at ctx"]
-        ] * times
+        # one that finds nothing wrong may follow: its client was killed before it was listed
+        assert [line["refused"] for line in made if line["refused"]] == [failed] * times
