@@ -1,7 +1,5 @@
 """A kubelet that has lost its checkpoint, and with it who holds which devices."""
 
-import signal
-
 import pytest
 
 from mpsd.simulator.kubelet.devices import CHECKPOINT
@@ -12,8 +10,7 @@ from tests.whole.node.cluster import Cluster, pod
 def forget(cluster: Cluster, left: bytes | None) -> None:
     """Restarts kubelet with this in place of its checkpoint; None: with none."""
     before = len(cluster.agent.logged("registered"))
-    cluster.kubelet.send(signal.SIGTERM)
-    assert cluster.kubelet.exit_code() == 0
+    cluster.kubelet.kill()
     checkpoint = cluster.kubelet_folder / "device-plugins" / CHECKPOINT
     checkpoint.unlink()
     if left is not None:
