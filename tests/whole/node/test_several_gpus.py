@@ -2,9 +2,13 @@
 nobody else uses them."""
 
 import json
+from collections.abc import Callable
+
+import pytest
 
 from mpsd.platform import local_api
 from mpsd.platform.processes import identity_of
+from mpsd.simulator.card import Quirk
 from tests.platform.pod_cgroup import needs_cgroups
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import Cluster, Object, pod
@@ -70,9 +74,24 @@ def reason_of(cluster: Cluster) -> str:
     return str(condition["reason"])
 
 
-def test_pods_begin_and_end_beside_a_gpu_that_is_lost(cluster: Cluster) -> None:
+def lose(cluster: Cluster, *, now: bool) -> None:
+    cluster.card(1).lost = now
+
+
+def hang(cluster: Cluster, *, now: bool) -> None:
+    cluster.card(1).quirks = Quirk.HANGS if now else Quirk(0)
+
+
+def tell_no_memory(cluster: Cluster, *, now: bool) -> None:
+    cluster.card(1).quirks = Quirk.TELLS_NO_MEMORY if now else Quirk(0)
+
+
+@pytest.mark.parametrize("put", [lose, hang, tell_no_memory])
+def test_pods_begin_and_end_beside_a_gpu_in_trouble(
+    cluster: Cluster, put: Callable[..., None]
+) -> None:
     cluster.running("there", 3, annotations=on(cluster, 1))
-    cluster.card(1).lost = True
+    put(cluster, now=True)
     eventually(lambda: reason_of(cluster) == "GPUUnavailable", "its node says so")
     eventually(lambda: cluster.events("GPUUnavailable", "there"), "its pod is told")
     cluster.control.kill()
@@ -96,7 +115,22 @@ def test_pods_begin_and_end_beside_a_gpu_that_is_lost(cluster: Cluster) -> None:
     cluster.delete("here")
     eventually(lambda: [one.pod for one in cluster.node().grants] == ["default/there"], "it ends")
 
-    cluster.card(1).lost = False
+    put(cluster, now=False)
     eventually(lambda: reason_of(cluster) == "AllServe", "it is seen again")
-    assert cluster.grant("there").clients == 1
+    eventually(lambda: cluster.grant("there").clients == 1, "its process is known again")
     cluster.delete("there")
+
+
+def test_pods_begin_and_end_beside_a_gpu_that_is_sick(cluster: Cluster) -> None:
+    cluster.running("there", 3, annotations=on(cluster, 1))
+    cluster.card(1).post_xid(79)
+    eventually(lambda: reason_of(cluster) == "GPUSick", "its node says so")
+    eventually(lambda: cluster.events("GPUSick", "there"), "its pod is told")
+    assert cluster.phase("there") == "Running"
+    cluster.running("here", 3, annotations=on(cluster, 0))
+    cluster.delete("here")
+    eventually(lambda: [one.pod for one in cluster.node().grants] == ["default/there"], "it ends")
+    cluster.delete("there")
+    eventually(lambda: reason_of(cluster) == "AllServe", "its canary has passed")
+    cluster.running("again", 3, annotations=on(cluster, 1))
+    cluster.delete("again")
