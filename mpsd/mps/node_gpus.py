@@ -23,7 +23,7 @@ from mpsd.platform.logs import logger
 from mpsd.platform.nvml import Nvml, NvmlFailed, NvmlLate
 
 _LOOK_S = 2.0  # between two looks: a dozen calls a GPU
-KNOWN_FILE = "gpus.json"  # in the run directory
+KNOWN_FILE = "known-gpus.json"  # in the run directory
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,9 +157,9 @@ def test_a_refusal_is_shown_with_its_reason_and_the_page_comes_alive_once_it_is_
 
 
 def test_what_is_not_known_is_a_question_mark_and_never_zero(window: Browser) -> None:
-    blind = replace(
-        node(GPUS, [granted(GPUS[0], "train", GIB)]), clients=None, unknown=("NVML: no answer",)
-    )
+    seen = node(GPUS, [granted(GPUS[0], "train", GIB)])
+    unseen = {gpu.uuid: "NVML: no answer" for gpu in seen.gpus}
+    blind = replace(seen, clients=(), unseen=unseen)
     with played(page_of(blind)) as site:
         shown(window, site, 2)
         assert "? GiB used" in window.text("#verdict-figures")
