@@ -112,7 +112,7 @@ def test_an_upgrade_changes_what_its_values_change_and_a_rollback_puts_it_back(
     first = _workloads(cluster)
     changed = {
         "policy": {"placement": "spread"},
-        "agent": {"resources": {"limits": {"memory": "512Mi"}}},
+        "agent": {"resources": {"limits": {"memory": "1Gi"}}},
     }
     helm.upgrade(_VALUES | changed)
     second = _workloads(cluster)
