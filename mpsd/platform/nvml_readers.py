@@ -93,8 +93,6 @@ class GpuReader:
     def ask(self, question: Question, within_s: float) -> object:
         """NvmlLate without an answer in time, which the same question may get later; NvmlFailed
         once the GPU counts as not read. Who is silent already is not waited for."""
-        if self.is_silent:
-            within_s = 0.0
         try:
             answer = self._answer(question, within_s)
         except TimeoutError:
@@ -130,7 +128,9 @@ class GpuReader:
         return self._receive(within_s)
 
     def _receive(self, within_s: float) -> object:
-        until = time.monotonic() + within_s
+        until = time.monotonic()
+        if not self.is_silent:
+            until += within_s
         while self._socket and _is_readable(self._socket.fileno(), until - time.monotonic()):
             packet, pidfds, _flags, _address = socket.recv_fds(self._socket, LARGEST_BYTES, 1)
             if not packet:

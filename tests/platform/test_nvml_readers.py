@@ -1,6 +1,7 @@
 """NVML by reader processes: one GPU whose calls do not return is not read, and the others are. A
 reader that is stopped is one whose call does not return."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -126,6 +127,25 @@ def test_a_late_answer_is_for_its_own_question(read: Nvml, node: SimulatedNode) 
         read.used_mib(uuid)
     stopped.resume()
     until(lambda: read.readers is not None and _listed(read, uuid) == ())
+
+
+def test_after_a_late_answer_questions_in_turn_get_theirs(read: Nvml, node: SimulatedNode) -> None:
+    uuid = node.gpus[1].uuid
+    stopped = reader(1)
+    stopped.suspend()
+    with pytest.raises(NvmlLate):
+        read.used_mib(uuid)
+    stopped.resume()
+    in_turn = itertools.cycle([read.uses, read.drawing, read.mps_pids])
+
+    def is_answered() -> bool:
+        try:
+            next(in_turn)(uuid)
+        except NvmlLate:
+            return False
+        return True
+
+    until(is_answered)
 
 
 def _listed(nvml: Nvml, uuid: str) -> object:
