@@ -70,8 +70,8 @@ class GrantEnds:
     def clients_in(self, first: ProcessIdentity) -> list[Client]:
         """Of a pod's container with this first process. NotStopped where not known."""
         scan = self._watchdog.scan()
-        if grant := self._watchdog.grant_around(first.pid):
-            _check_seen(scan, grant.gpus)
+        grant = self._watchdog.grant_around(first.pid)
+        _check_seen(scan, grant.gpus if grant else scan.unseen)
         of_pods = [client for client in scan.clients if client.pod]
         if not of_pods:
             return []

@@ -208,8 +208,8 @@ class NodeDevices:
             remedy = f"delete pod {pod.identity}, or drain the node, then recreate this pod"
             what = f"{forgot} {len(shared)} of these devices again while pod {pod.identity} has"
             problems.append(Problem("devices-of-another", "devices", "", f"{what} them", remedy))
-            whose = str(container.name) if container else "a container that kubelet did not name"
-            told = f"{forgot} {len(shared)} devices of pod {pod.identity}, which runs, to {whose}"
+            # without its name: each of a Deployment's pods would make an event of its own
+            told = f"{forgot} devices of pod {pod.identity}, which runs, to another"
             for subject in (None, pod.identity):
                 cluster.add_event(subject, Reason.DEVICES_GIVEN_TWICE, f"{told}; it is refused")
         if problems:

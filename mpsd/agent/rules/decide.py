@@ -1,6 +1,7 @@
 """Decides what to do about one view. The order keeps promises true after each action: grants end
 before others begin; a limit is raised before its program is answered, and lowered last."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -179,7 +180,7 @@ def why_waiting(view: NodeView, policy: Policy) -> Mapping[str, str]:
     reasons: dict[str, str] = {}
     for waiting in view.waiting:
         if waiting.holder_alive:
-            at_once = replace(waiting, deadline_s=None)
+            at_once = replace(waiting, deadline_s=None, asked_s=-math.inf)
             answer = _answer(at_once, open_rooms, view, len(reasons), policy)
             if isinstance(answer, Refuse):
                 reasons[waiting.id] = answer.reason
@@ -242,6 +243,8 @@ def _closed_to_grants(view: NodeView) -> dict[str, str]:
         if why := view.unseen.get(gpu.uuid):
             what = f"{gpu.label} takes no new grant until it is known which processes use it"
             closed.setdefault(gpu.uuid, f"{what}: {why}")
+        if why := view.troubles.get(gpu.uuid):  # before its domain says so
+            closed.setdefault(gpu.uuid, f"{gpu.label} takes no new grant: {why}")
     return closed
 
 
