@@ -158,6 +158,14 @@ def test_nothing_new_is_placed_on_a_gpu_that_cannot_be_seen_and_its_limits_stay(
     assert set(limits_of(decide(half, POLICY), "gpu2")) == {7168}
 
 
+def test_nothing_is_placed_on_a_gpu_in_trouble_whose_domain_does_not_say_so_yet() -> None:
+    waits = tuple([waiting(f"w{number}", 20) for number in range(3)])
+    troubled = replace(three(waits=waits), troubles={THIRD.uuid: LOST})
+    assert {one.domain for one in admitted(troubled)} == {"gpu0", "gpu1"}
+    (found,) = refused(troubled)
+    assert f"gpu2 takes no new grant: {LOST}" in found.reason
+
+
 FULL = (HeldGrant(grant("a", 23), True), HeldGrant(grant("b", 23, gpu=1), True))
 
 
