@@ -28,7 +28,7 @@ class Raised:
         """One line names it, and the log has the traceback. errors: the log as JSON, among them."""
         lines = errors.splitlines()
         plain = [line for line in lines if not line.startswith("{")]
-        assert plain == [f"{program}: {self.task or str(self)}: RuntimeError: {MESSAGE}"]
+        assert plain == [f"{program}: {self.task or str(self)}: RuntimeError: {MESSAGE}"], errors
         logged = [json.loads(line) for line in lines if line.startswith("{")]
         (said,) = [line for line in logged if line["event"] == "process ends"]
         assert "Traceback" in said["exception"]

@@ -516,7 +516,7 @@ class Machine:
         for service in services:
             service.send(signal.SIGTERM)
         for service in services:
-            assert service.exit_code() == 0, service
+            assert service.exit_code() == 0, str(service)
         self.until_nothing_runs()
         if services:
             assert self.files_left() == []

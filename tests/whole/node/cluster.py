@@ -244,7 +244,7 @@ class Cluster(Machine):
             if service.running:
                 service.send(signal.SIGCONT)
                 service.send(signal.SIGTERM)
-                assert service.exit_code() == 0, service
+                assert service.exit_code() == 0, str(service)
         self.until_nothing_runs()
 
     def until_denied(self) -> None:
