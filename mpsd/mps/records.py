@@ -155,9 +155,12 @@ class DomainRecords:
             self._listed = listed
 
     def _as_it_is(self, record: DomainRecord) -> DomainRecord:
-        """The record; for a daemon whose death is not recorded yet, with the state that follows."""
+        """The record; for a daemon whose death is not recorded yet, with the state that follows.
+        mpsd ends those of drained domains itself."""
         if not self._is_bereft(record):
             return record
+        if record.state is State.DRAINED:
+            return replace(record, daemon=None, servers=())
         reason = f"its control daemon ({record.daemon}) is gone, which is not recorded yet"
         return replace(record, state=State.DOWN, reason=reason, daemon=None, servers=())
 

@@ -165,6 +165,12 @@ def test_what_mpsd_does_itself_is_no_daemon_down(
     assert ("Node node1", Reason.DAEMON_DOWN) in told(down, counted)
 
 
+def test_a_domain_that_is_ended_as_soon_as_it_is_drained_is_no_daemon_down() -> None:
+    before = like(BUSY, state=State.DRAINING, daemon=LIVE)
+    now = like(BUSY, state=State.DRAINED, daemon=None)
+    assert told(before, now) == [("Node node1", Reason.DRAINED)]
+
+
 def test_another_gpu_that_takes_a_name_over_has_lost_nothing() -> None:
     before = like(BUSY, daemon=LIVE)
     (old, *_others) = before.domains

@@ -113,10 +113,17 @@ def no_more_files() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+DEAD = replace(ourselves(), start_ticks=1)
+
+
 def test_a_domain_whose_daemon_is_dead_is_down_whatever_its_record_says(tmp_path: Path) -> None:
-    write(
-        tmp_path, replace(record("gpu0"), daemon=replace(ourselves(), start_ticks=1), servers=(7,))
-    )
+    write(tmp_path, replace(record("gpu0"), daemon=DEAD, servers=(7,)))
     (found,) = DomainRecords(tmp_path, logger()).read()
     assert (found.state, found.daemon, found.servers) == (State.DOWN, None, ())
     assert "is gone" in found.reason
+
+
+def test_a_drained_domain_stays_drained_while_mpsd_ends_its_daemon(tmp_path: Path) -> None:
+    write(tmp_path, replace(record("gpu0"), state=State.DRAINED, daemon=DEAD, servers=(7,)))
+    (found,) = DomainRecords(tmp_path, logger()).read()
+    assert (found.state, found.daemon, found.servers) == (State.DRAINED, None, ())
