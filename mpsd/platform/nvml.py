@@ -53,8 +53,7 @@ class Readers(Protocol):
 
     @property
     def spent_s(self) -> float: ...
-    def ask(self, uuid: str, method: str, *arguments: object, within_s: float) -> Any: ...
-    def ask_any(self, method: str, *arguments: object, within_s: float) -> Any: ...
+    def ask(self, method: str, *arguments: object, within_s: float) -> Any: ...
     def look_at(self, ordinal: int, *, first_within_s: float, within_s: float) -> SeenGpu: ...
     def close(self) -> None: ...
 
@@ -62,34 +61,20 @@ class Readers(Protocol):
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def _of_gpu(within_s: float) -> Callable[[Method], Method]:
-    """Its GPU's reader is asked instead, where there are readers."""
+def _by_reader(within_s: float) -> Callable[[Method], Method]:
+    """A reader is asked instead, where there are readers: the one of the GPU that is asked about,
+    or of the machine any."""
 
-    def by_reader(method: Method) -> Method:
-        @wraps(method)
-        def asked(nvml: "Nvml", uuid: str, *arguments: Any) -> Any:
-            if nvml.readers is None:
-                return method(nvml, uuid, *arguments)
-            return nvml.readers.ask(uuid, method.__name__, *arguments, within_s=within_s)
-
-        return cast("Method", asked)
-
-    return by_reader
-
-
-def _of_machine(within_s: float) -> Callable[[Method], Method]:
-    """Any reader that answers is asked instead."""
-
-    def by_reader(method: Method) -> Method:
+    def with_readers(method: Method) -> Method:
         @wraps(method)
         def asked(nvml: "Nvml", *arguments: Any) -> Any:
             if nvml.readers is None:
                 return method(nvml, *arguments)
-            return nvml.readers.ask_any(method.__name__, *arguments, within_s=within_s)
+            return nvml.readers.ask(method.__name__, *arguments, within_s=within_s)
 
         return cast("Method", asked)
 
-    return by_reader
+    return with_readers
 
 
 class NvmlLate(NvmlFailed):
@@ -136,11 +121,11 @@ class Nvml:
         else:
             self.readers.close()
 
-    @_of_machine(CALL_S)
+    @_by_reader(CALL_S)
     def driver(self) -> str:
         return _text(self._ask("nvmlSystemGetDriverVersion"))
 
-    @_of_machine(CALL_S)
+    @_by_reader(CALL_S)
     def cuda(self) -> str:
         """The newest CUDA that the driver takes, such as 13.0."""
         version = int(self._ask("nvmlSystemGetCudaDriverVersion_v2"))
@@ -247,11 +232,11 @@ class Nvml:
         uuid = self._ask("nvmlDeviceGetUUID", handle)
         return _text(uuid), _text(self._ask("nvmlDeviceGetName", handle))
 
-    @_of_machine(OPEN_S)
+    @_by_reader(OPEN_S)
     def count(self) -> int:
         return int(self._ask("nvmlDeviceGetCount"))
 
-    @_of_gpu(LOOK_S)
+    @_by_reader(LOOK_S)
     def mps_pids(self, uuid: str) -> frozenset[int]:
         """The clients of MPS on this GPU; of a MIG instance its own alone, as with all lists of
         processes (nvml.h, nvmlDeviceGetMPSComputeRunningProcesses_v3; not observed).
@@ -262,30 +247,30 @@ class Nvml:
         listed = self._ask("nvmlDeviceGetMPSComputeRunningProcesses", self._handle(uuid))
         return frozenset(use.pid for use in listed)
 
-    @_of_gpu(LOOK_S)
+    @_by_reader(LOOK_S)
     def uses(self, uuid: str) -> Uses:
         """Every process that computes on this GPU: MPS clients and servers, and others."""
         return _uses(self._ask("nvmlDeviceGetComputeRunningProcesses", self._handle(uuid)))
 
-    @_of_gpu(LOOK_S)
+    @_by_reader(LOOK_S)
     def in_use(self, uuid: str) -> tuple[Uses, int]:
         """`uses` and `used_mib`, by one question."""
         return self.uses(uuid), self.used_mib(uuid)
 
-    @_of_gpu(LOOK_S)
+    @_by_reader(LOOK_S)
     def everything_in_use(self, uuid: str) -> tuple[frozenset[int], Uses, Uses, int]:
         """`mps_pids`, `uses`, `drawing` and `used_mib`, in this order, by one question."""
         on_mps = self.mps_pids(uuid)
         return on_mps, self.uses(uuid), self.drawing(uuid), self.used_mib(uuid)
 
-    @_of_gpu(LOOK_S)
+    @_by_reader(LOOK_S)
     def drawing(self, uuid: str) -> Uses:
         """Every process with a graphics context on this GPU. One that computes too is in both
         lists, with all that it uses in each."""
         function = "nvmlDeviceGetGraphicsRunningProcesses"
         return _uses(self._ask_or((), NOT_SUPPORTED, function, self._handle(uuid)))
 
-    @_of_gpu(LOOK_S)
+    @_by_reader(LOOK_S)
     def used_mib(self, uuid: str) -> int:
         """By whomever; without what the driver reserves."""
         return int(self._memory(self._handle(uuid)).used) // 1024**2
@@ -293,13 +278,13 @@ class Nvml:
     def draws(self, uuid: str, pid: int) -> bool:
         return any(found == pid for found, _used in self.drawing(uuid))
 
-    @_of_gpu(LOOK_S)
+    @_by_reader(LOOK_S)
     def busy_percent(self, uuid: str) -> int:
         """How much of the last 1/6 to 1 s a kernel ran on this GPU (nvmlUtilization_t). NvmlFailed
         for a MIG instance."""
         return int(self._ask("nvmlDeviceGetUtilizationRates", self._handle(uuid)).gpu)
 
-    @_of_gpu(LOOK_S)
+    @_by_reader(LOOK_S)
     def sm_percents(self, uuid: str, since_us: int) -> Mapping[int, int | None]:
         """How much of the time each process computes on this GPU, by its newest sample after
         `since_us` (microseconds since 1970); the driver takes one every second or more often. What
@@ -313,7 +298,7 @@ class Nvml:
                 found[one.pid] = one.smUtil
         return found
 
-    @_of_gpu(LOOK_S)
+    @_by_reader(LOOK_S)
     def use_samples(
         self, uuid: str, pids: Container[int], since_us: int
     ) -> tuple[tuple[int, int], ...]:
@@ -332,7 +317,7 @@ class Nvml:
         fresh = (one for one in samples if one.timeStamp > since_us)
         return sorted(fresh, key=lambda one: one.timeStamp)
 
-    @_of_gpu(CALL_S)
+    @_by_reader(CALL_S)
     def mig_enabled(self, uuid: str) -> bool:
         """Whether its instances are GPUs in its place."""
         if is_instance(uuid):
@@ -341,12 +326,12 @@ class Nvml:
         current, _pending = self._ask_or((0, 0), NOT_SUPPORTED, "nvmlDeviceGetMigMode", handle)
         return bool(current)
 
-    @_of_gpu(CALL_S)
+    @_by_reader(CALL_S)
     def compute_mode(self, uuid: str) -> int:
         """0 is Default. Of a MIG instance its parent's."""
         return int(self._ask("nvmlDeviceGetComputeMode", self._whole(uuid)))
 
-    @_of_gpu(CALL_S)
+    @_by_reader(CALL_S)
     def health(self, uuid: str) -> GpuHealth:
         """Of a MIG instance its parent's. Xids since the last call for it. NvmlFailed."""
         return self._health.read(uuid, self._whole(uuid))
@@ -357,7 +342,7 @@ class Nvml:
             handle = self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", handle)
         return handle
 
-    @_of_gpu(CALL_S)
+    @_by_reader(CALL_S)
     def set_compute_mode(self, uuid: str, mode: int) -> None:
         """Of a whole GPU. With MIG on it cannot be EXCLUSIVE_PROCESS (NVIDIA/DCGM#82)."""
         self._ask("nvmlDeviceSetComputeMode", self._handle(uuid), mode)
@@ -365,7 +350,7 @@ class Nvml:
     # -- memory limits of a cgroup
     # nvml.h of release 615: nvmlSetMemoryLimits_v1_t; documented, not observed.
 
-    @_of_gpu(CALL_S)
+    @_by_reader(CALL_S)
     def has_memory_limits(self, uuid: str, cgroup: Path) -> bool:
         """cgroup: any. NvmlFailed for a GPU that is lost."""
         if not hasattr(self._library, "nvmlDeviceGetMemoryLimits_v1"):
@@ -378,7 +363,7 @@ class Nvml:
             return error.code != _FUNCTION_NOT_FOUND
         return True
 
-    @_of_gpu(CALL_S)
+    @_by_reader(CALL_S)
     def memory_limit_mib(self, uuid: str, cgroup: Path) -> int | None:
         """The limit of all processes below this cgroup of v2; None without a limit or such a
         cgroup. NvmlFailed."""
@@ -392,7 +377,7 @@ class Nvml:
             return None
         return hard // 1024**2
 
-    @_of_gpu(CALL_S)
+    @_by_reader(CALL_S)
     def limit_memory(self, uuid: str, cgroup: Path, memory_mib: int | None) -> None:
         """None takes it away. cgroup: its folder. NvmlFailed, also for a MIG instance."""
         limits = self._library.c_nvmlSetMemoryLimits_v1_t()

@@ -40,23 +40,35 @@ class ReaderHost:
         own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with its:
             try:
-                socket.send_fds(self._started(), [b"f"], [its.fileno()])
-            except BrokenPipeError:
-                self.close()
-                socket.send_fds(self._started(), [b"f"], [its.fileno()])
+                self._order(its)
+            except OSError:
+                own.close()
+                raise
         return own
+
+    def _order(self, its: socket.socket) -> None:
+        try:
+            socket.send_fds(self._started(), [b"f"], [its.fileno()])
+        except BrokenPipeError:
+            self.close()
+            socket.send_fds(self._started(), [b"f"], [its.fileno()])
 
     def _started(self) -> socket.socket:
         if self._orders is None:
-            self._orders, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with its:
-                self._process = subprocess.Popen(
-                    self._program,
-                    stdin=its.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,  # a log that nobody reads must stop no reader
-                    start_new_session=True,
-                )
+                try:
+                    self._process = subprocess.Popen(
+                        self._program,
+                        stdin=its.fileno(),
+                        stdout=subprocess.DEVNULL,
+                        stderr=subprocess.DEVNULL,  # a log that nobody reads must stop no reader
+                        start_new_session=True,
+                    )
+                except OSError:
+                    own.close()
+                    raise
+            self._orders = own
         return self._orders
 
     def close(self) -> None:
@@ -68,6 +80,7 @@ class ReaderHost:
             self._process.wait(_STOP_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
+            self._process.wait()
 
 
 class GpuReader:
@@ -201,22 +214,32 @@ class GpuReaders:
             self._by_ordinal[ordinal] = GpuReader(self._host)
         return self._by_ordinal[ordinal]
 
-    def ask_any(self, method: str, *arguments: object, within_s: float) -> object:
-        """Of the whole machine: the first that answers. NvmlFailed."""
-        answering = [one for one, reader in self._by_ordinal.items() if not reader.is_silent]
-        return self._reader(min(answering, default=0)).ask((method, arguments), within_s)
-
-    def ask(self, uuid: str, method: str, *arguments: object, within_s: float) -> object:
-        """Of this GPU. NvmlFailed, NvmlLate."""
+    def ask(self, method: str, *arguments: object, within_s: float) -> object:
+        """Of the GPU whose UUID is the first argument; without arguments, of the whole machine.
+        NvmlFailed, NvmlLate."""
+        if not arguments:
+            return self._ask_any(method, within_s)
+        uuid = str(arguments[0])
         if uuid not in self._ordinals:
             self._find(uuid)
-        return self._reader(self._ordinals[uuid]).ask((method, (uuid, *arguments)), within_s)
+        return self._reader(self._ordinals[uuid]).ask((method, arguments), within_s)
+
+    def _ask_any(self, method: str, within_s: float) -> object:
+        """The first reader that answers."""
+        late = NvmlLate("NVML does not answer")
+        answering = [one for one, reader in self._by_ordinal.items() if not reader.is_silent]
+        for ordinal in sorted(answering) or [0]:
+            try:
+                return self._reader(ordinal).ask((method, ()), within_s)
+            except NvmlLate as error:
+                late = error
+        raise late
 
     def _find(self, uuid: str) -> None:
         """Looks at every GPU that nobody has looked at. NvmlFailed where this is none of them."""
         why = NvmlFailed(f"NVML lists no GPU {uuid}")
         known = set(self._ordinals.values())
-        count = self.ask_any("count", within_s=OPEN_S)
+        count = self._ask_any("count", OPEN_S)
         assert isinstance(count, int)
         for ordinal in range(count):
             if ordinal not in known:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -48,6 +49,17 @@ def read(node: SimulatedNode) -> Iterator[Nvml]:
     opened.close()
 
 
+@pytest.fixture
+def late(read: Nvml, node: SimulatedNode) -> psutil.Process:
+    """The reader of GPU 1, resumed after a question that it did not answer in time."""
+    stopped = reader(1)
+    stopped.suspend()
+    with pytest.raises(NvmlLate):
+        read.used_mib(node.gpus[1].uuid)
+    stopped.resume()
+    return stopped
+
+
 def processes() -> list[psutil.Process]:
     """The host, and its readers in the order in which they were forked."""
     hosts = [one for one in psutil.Process().children() if "mpsd.simulator.nvml" in line_of(one)]
@@ -66,6 +78,13 @@ def reader(ordinal: int) -> psutil.Process:
 def answers(nvml: Nvml, node: SimulatedNode, ordinal: int) -> bool:
     try:
         return nvml.used_mib(node.gpus[ordinal].uuid) >= 0
+    except NvmlFailed:
+        return False
+
+
+def counts(readers: GpuReaders) -> bool:
+    try:
+        return readers.ask("count", within_s=30) == 3
     except NvmlFailed:
         return False
 
@@ -110,32 +129,27 @@ def test_one_whose_calls_do_not_return_is_late_then_unread(read: Nvml, node: Sim
     assert answers(read, node, 2)
 
 
-def test_it_is_read_again_once_its_call_returns(read: Nvml, node: SimulatedNode) -> None:
-    stopped = reader(1)
-    stopped.suspend()
-    assert not answers(read, node, 1)
-    stopped.resume()
+def test_it_is_read_again_once_its_call_returns(
+    read: Nvml, node: SimulatedNode, late: psutil.Process
+) -> None:
     until(lambda: answers(read, node, 1))
-    assert stopped.is_running()
+    assert late.is_running()
 
 
+def test_while_one_does_not_answer_another_speaks_for_the_machine(read: Nvml) -> None:
+    reader(0).suspend()
+    assert read.driver()
+
+
+@pytest.mark.usefixtures("late")
 def test_a_late_answer_is_for_its_own_question(read: Nvml, node: SimulatedNode) -> None:
     uuid = node.gpus[1].uuid
-    stopped = reader(1)
-    stopped.suspend()
-    with pytest.raises(NvmlLate):
-        read.used_mib(uuid)
-    stopped.resume()
-    until(lambda: read.readers is not None and _listed(read, uuid) == ())
+    until(lambda: _listed(read, uuid) == ())
 
 
+@pytest.mark.usefixtures("late")
 def test_after_a_late_answer_questions_in_turn_get_theirs(read: Nvml, node: SimulatedNode) -> None:
     uuid = node.gpus[1].uuid
-    stopped = reader(1)
-    stopped.suspend()
-    with pytest.raises(NvmlLate):
-        read.used_mib(uuid)
-    stopped.resume()
     in_turn = itertools.cycle([read.uses, read.drawing, read.mps_pids])
 
     def is_answered() -> bool:
@@ -196,7 +210,7 @@ def test_none_is_left_after_the_end(read: Nvml) -> None:
 def test_none_is_left_once_whoever_asks_is_killed(node: SimulatedNode) -> None:
     asks = (
         "import sys; from mpsd.platform.nvml_readers import GpuReaders;"
-        " readers = GpuReaders(sys.argv[1:]); readers.ask_any('count', within_s=30);"
+        " readers = GpuReaders(sys.argv[1:]); readers.ask('count', within_s=30);"
         " print('asked', flush=True); sys.stdin.read()"
     )
     command = [sys.executable, "-c", asks, *program(node)]
@@ -207,6 +221,18 @@ def test_none_is_left_once_whoever_asks_is_killed(node: SimulatedNode) -> None:
         assert len(of_it) == 2
         os.kill(asker.pid, signal.SIGKILL)
         until(lambda: not any(one.is_running() for one in of_it))
+
+
+def test_a_host_that_could_not_be_started_is_started_later(
+    node: SimulatedNode, tmp_path: Path
+) -> None:
+    absent = tmp_path / "python"
+    _python, *arguments = program(node)
+    with closing(GpuReaders((str(absent), *arguments))) as readers:
+        assert not counts(readers)
+        absent.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+        absent.chmod(0o755)
+        until(lambda: counts(readers))
 
 
 def test_what_no_driver_answers_is_told_at_once(tmp_path: Path) -> None:
