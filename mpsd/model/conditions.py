@@ -59,21 +59,20 @@ def mps_ready(view: "NodeView", driver_upgrade: str = "") -> Condition:
     here = {gpu.uuid for gpu in view.gpus}  # a MIG instance that was removed is nobody's trouble
     domains = [domain for domain in view.domains if not here.isdisjoint(domain.record.gpus)]
     whole = len(domains)
+    ready = sum(domain.state is State.READY for domain in domains)
+    served_now = f"{ready} of {whole} domains serve"
     for state, reason in _REASONS.items():
         if troubled := [domain for domain in domains if domain.state is state]:
-            ready = sum(domain.state is State.READY for domain in domains)
-            text = f"{ready} of {whole} domains serve"
+            text = served_now
             for one in troubled:
                 text += because(f"; {one.name} is {after_is(state)}", one.record.reason)
             return Condition(Truth.FALSE, reason, text)
     if view.troubles:
-        ready = sum(domain.state is State.READY for domain in domains)
         why = "; ".join(dict.fromkeys(view.troubles.values()))
-        return Condition(Truth.FALSE, "GPUUnavailable", f"{ready} of {whole} domains serve; {why}")
+        return Condition(Truth.FALSE, "GPUUnavailable", f"{served_now}; {why}")
     if sick := [domain for domain in domains if domain.is_sick and domain.state in DRAINS]:
-        ready = sum(domain.state is State.READY for domain in domains)
         why = "; ".join(domain.record.reason for domain in sick)
-        return Condition(Truth.FALSE, "GPUSick", f"{ready} of {whole} domains serve; {why}")
+        return Condition(Truth.FALSE, "GPUSick", f"{served_now}; {why}")
     unknown = [*view.unknown, *[f"it is not known {one}" for one in view.unseen_in_words]]
     if not view.grants_known:
         return Condition(Truth.UNKNOWN, "NotSeen", "; ".join(unknown))

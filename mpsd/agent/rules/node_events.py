@@ -55,9 +55,7 @@ def _unavailable(before: NodeView | None, now: NodeView, node: Subject) -> Itera
     new = {uuid: why for uuid, why in now.troubles.items() if known.get(uuid) != why}
     for why in dict.fromkeys(new.values()):
         yield Event(node, Reason.UNAVAILABLE, f"takes no new pods: {why}")
-        gpus = {uuid for uuid in new if new[uuid] == why}
-        holding = [held.grant for held in now.grants if not gpus.isdisjoint(held.grant.gpus)]
-        for pod in {pod for grant in holding for pod in grant.pods}:
+        for pod in _pods_on(now, {uuid for uuid in new if new[uuid] == why}):
             text = f"a GPU of this pod takes no new programs: {why}; its grant is kept"
             yield Event(pod_subject(pod), Reason.UNAVAILABLE, text)
 
@@ -75,9 +73,14 @@ def _sick(
             continue
         text = f"{labels.get(one.gpu, one.gpu)} is sick and takes no new pods: {one.reason}"
         yield Event(node, Reason.SICK, text)
-        holding = [held.grant for held in now.grants if one.gpu in held.grant.gpus]
-        for pod in {pod for grant in holding for pod in grant.pods}:
+        for pod in _pods_on(now, {one.gpu}):
             yield Event(pod_subject(pod), Reason.SICK, f"{text}; the processes there continue")
+
+
+def _pods_on(view: NodeView, gpus: set[str]) -> set[PodName]:
+    """Those with a grant on one of these GPUs."""
+    holding = [held.grant for held in view.grants if not gpus.isdisjoint(held.grant.gpus)]
+    return {pod for grant in holding for pod in grant.pods}
 
 
 # -- faults
@@ -269,7 +272,7 @@ def _risk(earlier: DomainRecord, now: DomainRecord) -> Reason | None:
 def _is_bereft(earlier: DomainRecord, now: DomainRecord) -> bool:
     """Whether a daemon is gone that programs may have been on. mpsd ends those of drained domains
     itself: for another MIG layout, when GPUs are joined or divided, or when it stops."""
-    if earlier.state in {State.DRAINED, State.REFUSED}:
+    if earlier.state in {State.DRAINED, State.REFUSED} or now.state is State.DRAINED:
         return False
     return bool(earlier.daemon) and not now.daemon
 

@@ -66,10 +66,6 @@ def passed(before: GpuCondition) -> GpuCondition:
     return replace(now, cause=None, reason="", accepted=before.seen.uncorrected)
 
 
-def programs_xids(xids: Iterable[int], rules: HealthRules) -> tuple[int, ...]:
-    return tuple(xid for xid in xids if rules.kind(xid) is XidKind.PROGRAM)
-
-
 def _counted(before: dict[str, int], xids: Iterable[int]) -> dict[str, int]:
     counts = dict(before)
     for xid in xids:
