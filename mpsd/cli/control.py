@@ -123,7 +123,8 @@ class ControlRole:
                             watched.update(self._settings.domain(name).written)
                         folders.follow(watched)
                     longest_s = _LOOK_S
-                    if not folders.works:
+                    serving = self._supervisors.values()
+                    if not folders.works or any(one.record.unwatched for one in serving):
                         longest_s = _POLL_S
                     if await folders.happened_within(longest_s):
                         await asyncio.sleep(_CALM_S)

@@ -27,6 +27,7 @@ class Reason(StrEnum):
     DRAINED = "MPSDrained"
     SICK = "GPUSick"
     UNAVAILABLE = "GPUUnavailable"
+    UNWATCHED = "GPUUnwatched"
     # Of the node.
     CORDON_UNKNOWN = "MPSCordonUnknown"
     EVENTS_DROPPED = "MPSEventsDropped"

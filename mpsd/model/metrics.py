@@ -120,6 +120,11 @@ DOMAIN_RESTARTS = _metric(
     _DOMAIN,
 )
 DOMAIN_SERVERS = _metric("mpsd_domain_servers", "MPS servers of the domain's daemon.", _DOMAIN)
+DOMAIN_UNWATCHED = _metric(
+    "mpsd_domain_unwatched",
+    "1 while no container may start there because nobody watches its processes.",
+    _DOMAIN,
+)
 DOMAIN_FAULTS = _metric(
     "mpsd_domain_faults_total", "Faults of the domain's GPUs in this boot.", _DOMAIN
 )

@@ -176,6 +176,8 @@ class DomainReport(ReportPart, frozen=True):
     version: str = ""
     #: A value of model.domain.DomainKind.
     kind: str = ""
+    #: No container may start there, for the reason.
+    unwatched: bool = False
 
     @property
     def context_mib(self) -> int | None:

@@ -155,7 +155,8 @@ class DomainRecord:
     the newest last. canary: None before it has run. written_by: the version of the `mpsd control`
     that keeps it. kind: a `DomainKind`. started_s: when mpsd started a daemon last; held_until_s:
     no new client is let in before, since mpsd first makes a context of its own there. Both in
-    seconds of CLOCK_BOOTTIME, and 0 where there is none. health: of each GPU."""
+    seconds of CLOCK_BOOTTIME, and 0 where there is none. health: of each GPU. unwatched: why no
+    container may start there although it serves; empty while its processes are watched."""
 
     version: int
     domain: str
@@ -178,6 +179,7 @@ class DomainRecord:
     kind: str = ""
     held_until_s: float = 0.0
     health: tuple[GpuCondition, ...] = ()
+    unwatched: str = ""
 
 
 @dataclass(frozen=True, slots=True)

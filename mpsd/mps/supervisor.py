@@ -17,6 +17,7 @@ from mpsd.mps.daemon import DaemonPlace, DomainDaemon
 from mpsd.mps.drain import DomainDrain
 from mpsd.mps.faults import DomainFaults
 from mpsd.mps.health import DomainHealth
+from mpsd.mps.heartbeats import Heartbeats
 from mpsd.mps.lifecycle import DomainRestarts, DomainSettling
 from mpsd.mps.records import KeptRecord
 from mpsd.mps.rules.faults import ClientDeath
@@ -66,6 +67,8 @@ class DomainSupervisor:
         self._settling = DomainSettling(domain, place.folder, self._daemon, self._log)
         self._drain = DomainDrain(place.folder)
         one_gpu = len(domain.gpus) == 1
+        self._heartbeats = Heartbeats(place.folder.path.parent)
+        self._began_s = clock.boot_s()
         end_records = place.folder.path.parent / ENDS
         self._faults = DomainFaults(
             self._daemon,
@@ -171,7 +174,7 @@ class DomainSupervisor:
     def look_at_files(self) -> None:
         """Wakes the loop where there is news in them, or something else is to be looked at."""
         is_news = self._daemon.tail.has_grown() or self._modes.is_news(self._policy())
-        if is_news or self._health.is_due:
+        if is_news or self._health.is_due or self._why_unwatched() != self.record.unwatched:
             self.wake()
         if self._drain.is_news() or (self._daemon.is_stopped and not self._daemon.unanswered):
             self._probe_at = 0.0
@@ -195,6 +198,7 @@ class DomainSupervisor:
         daemon = self._daemon
         graces = self._policy().graces
         self._look_at_health()
+        self._follow_watch()
         obstacle = ""
         if state in {State.DOWN, State.STARTING, State.REFUSED}:
             obstacle = self._obstacle(self._policy())
@@ -240,6 +244,16 @@ class DomainSupervisor:
             self._drain.sick = self._health.reason
             self._probe_at = 0.0
         self._kept.change(canary=canary.result, health=self._health.as_recorded)
+
+    def _follow_watch(self) -> None:
+        why = self._why_unwatched()
+        if why and not self.record.unwatched:
+            self._log.warning("gate closed", reason=why)
+        self._kept.change(unwatched=why)
+
+    def _why_unwatched(self) -> str:
+        """An agent that starts with it has as long as one that stops."""
+        return self._heartbeats.why_unwatched(self.record.gpus, self._began_s, clock.boot_s())
 
     def _probe_pause_s(self) -> float:
         if self._daemon.unanswered:
@@ -369,6 +383,8 @@ class DomainSupervisor:
         Without a file of limits there is none: a container would be denied its GPU."""
         if state in SERVING and self._daemon.first_context.is_awaited:
             self._hold_back()
+        elif self.record.unwatched:
+            gate.remove(self._folder)
         elif state in SERVING and self._place.with_gate and self._folder.limits.exists():
             gate.make(self._folder)
         elif state is not State.STARTING or self._daemon.no_server:

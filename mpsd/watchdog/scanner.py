@@ -15,7 +15,7 @@ from mpsd.model.cuda_limit_parser import VARIABLES
 from mpsd.model.grants import Gpu
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import Client, DomainRecord
-from mpsd.platform import processes, run_directory
+from mpsd.platform import clock, processes, run_directory
 from mpsd.platform.containers import Whereabouts
 from mpsd.platform.nvml import Nvml, NvmlFailed, NvmlLate, Uses
 from mpsd.platform.processes import ProcessSet
@@ -229,6 +229,7 @@ class GpuProcessScanner:
         self._living = ProcessSet()  # of those that are known
         # whether nothing about them is left to read, and each is held by a pidfd
         self._settled = True
+        self.scanned_s: dict[str, float] = {}  # by GPU: when last, of CLOCK_BOOTTIME
         self.last = Scan(())
         self.follow(gpus)
 
@@ -283,6 +284,7 @@ class GpuProcessScanner:
         try:
             changed = self._look(uuid, one, now, sure=sure, anew=anew)
             one.is_seen = True
+            self.scanned_s[uuid] = clock.boot_s()
             return changed
         except (NvmlFailed, OSError) as error:
             if isinstance(error, NvmlLate) and one.is_seen:

@@ -29,6 +29,7 @@ from mpsd.model.policy import Policy, Response
 from mpsd.model.times import utc
 from mpsd.model.violations import Violation, ViolationKind
 from mpsd.mps.ends import ClientEnds, EndAsked, NotEnded, NotKilled
+from mpsd.mps.heartbeats import Heartbeats
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import DomainRecords
 from mpsd.platform import clock, life
@@ -221,6 +222,8 @@ class Watchdog:
         self._own = OwnProcesses(settings.run_directory)
         self._scripts = OomScripts(settings.run_directory, self._log)
         folder = settings.run_directory / ENDS
+        self._heartbeats = Heartbeats(settings.run_directory)
+        self._beaten: dict[str, float] = {}
         self.ends = ClientEnds(folder, node, ledger.whereabouts, records.read, self._log)
         self._before = JudgedScan()
         self._judged: tuple[object, ...] = ()  # what was judged last
@@ -242,6 +245,7 @@ class Watchdog:
             with self._shortages.survived("scan"):
                 again = self._cycle(began, sure=sure)
                 self.on_scan(self._scanner.last)
+                self._beat()
             self._history.scanned(began)
             pause_s = SECOND_SCAN_S
             if not again:
@@ -249,10 +253,17 @@ class Watchdog:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await stop.wait()
+        self._heartbeats.end()
         await self.ends.finish()
         if self._ending:
             await asyncio.wait(self._ending, timeout=_STOP_S)
         await self._scripts.stop()
+
+    def _beat(self) -> None:
+        for gpu, scanned_s in self._scanner.scanned_s.items():
+            if self._beaten.get(gpu) != scanned_s:
+                self._heartbeats.beat(gpu, scanned_s)
+                self._beaten[gpu] = scanned_s
 
     def scan(self) -> Scan:
         self._scanner.follow(self._node.gpus)

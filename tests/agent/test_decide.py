@@ -363,6 +363,17 @@ def test_who_is_gone_waits_for_nothing() -> None:
     assert why_waiting(view(grants=held, waits=(gone,)), POLICY) == {}
 
 
+def test_a_request_waits_a_moment_for_a_gpu_to_be_watched_again() -> None:
+    unwatched = replace(record(0), unwatched="nobody watches it")
+    asked = replace(waiting("a", 7), asked_s=NOW_S)
+    alone = view(waits=(asked,), records=(unwatched,))
+    assert (admitted(alone), refused(alone)) == ([], [])
+    (late,) = refused(replace(alone, now_s=NOW_S + DIVIDE_S + 1))
+    assert "nobody watches it" in late.reason
+    (elsewhere,) = admitted(view(waits=(waiting("a", 7),), records=(unwatched, record(1))))
+    assert elsewhere.gpus == (UUIDS[1],)
+
+
 def test_a_request_waits_for_a_gpu_that_mpsd_tries_unless_it_fits_elsewhere() -> None:
     tried = replace(record(0), held_until_s=NOW_S + 1)
     alone = view(waits=(waiting("a", 7),), records=(tried,))

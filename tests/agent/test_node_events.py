@@ -171,6 +171,12 @@ def test_a_domain_that_is_ended_as_soon_as_it_is_drained_is_no_daemon_down() -> 
     assert told(before, now) == [("Node node1", Reason.DRAINED)]
 
 
+def test_that_nobody_watches_a_gpu_is_told_once_on_the_node() -> None:
+    unwatched = like(BUSY, unwatched="nobody watches the processes on GPU-0")
+    assert told(BUSY, unwatched) == told(None, unwatched) == [("Node node1", Reason.UNWATCHED)]
+    assert told(unwatched, unwatched) == []
+
+
 def test_another_gpu_that_takes_a_name_over_has_lost_nothing() -> None:
     before = like(BUSY, daemon=LIVE)
     (old, *_others) = before.domains

@@ -378,8 +378,11 @@ def test_a_gpu_whose_nvml_is_late_keeps_its_last_scan_until_it_is_not_read(
         assert [client.gpu for client in here.scanner.scan(Owners()).clients] == [first]
         unread = NvmlFailed("NVML does not answer")
         here.library.failing["all"] = unread
+        before = dict(here.scanner.scanned_s)
         seen = here.scanner.scan(Owners())
         assert (seen.clients, seen.unseen) == ((), {first: str(unread)})
+        scanned = {gpu for gpu, at_s in here.scanner.scanned_s.items() if at_s != before[gpu]}
+        assert scanned == {here.gpus[1].uuid}
         here.library.failing.clear()
         assert (here.seen, here.scanner.last.unseen) == (1, {})
         here.library.failing["all"] = NvmlFailed("NVML: GPU is lost")

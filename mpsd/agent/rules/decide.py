@@ -156,8 +156,10 @@ def _answer(
         return Refuse(waiting.id, whole_node.reason, for_ever=True)
     if any(is_tried(domain, view.now_s) for domain in view.domains):
         return None  # it takes new programs again in a moment
-    if view.is_regrouping and view.now_s < waiting.asked_s + DIVIDE_S:
-        return None  # likewise, once its GPUs are divided
+    # likewise, once its GPUs are divided, or mpsd control has seen that they are watched again
+    is_soon = view.is_regrouping or any(domain.record.unwatched for domain in view.domains)
+    if is_soon and view.now_s < waiting.asked_s + DIVIDE_S:
+        return None
     if waiting.deadline_s is not None and view.now_s < waiting.deadline_s:
         return None
     reasons = ["1 request is already queued"]
@@ -250,7 +252,7 @@ def _closed_to_grants(view: NodeView) -> dict[str, str]:
 
 def is_open(domain: DomainView, now_s: float) -> bool:
     """Whether it takes new programs. now_s: of CLOCK_BOOTTIME."""
-    return domain.state in SERVING and not is_tried(domain, now_s)
+    return domain.state in SERVING and not domain.record.unwatched and not is_tried(domain, now_s)
 
 
 def is_tried(domain: DomainView, now_s: float) -> bool:
@@ -260,6 +262,8 @@ def is_tried(domain: DomainView, now_s: float) -> bool:
 
 def why_closed(domain: DomainView) -> str:
     """Why a domain that is not open takes no new programs."""
+    if domain.record.unwatched:
+        return domain.record.unwatched
     if domain.state in SERVING:
         return f"{domain.name} is tried by mpsd, after its last client was killed"
     return because(f"{domain.name} is {after_is(domain.state)}", domain.record.reason)

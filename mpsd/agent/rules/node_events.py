@@ -229,6 +229,9 @@ def _domain_events(
             at_risk = list(_at_risk(before, domain))
     if domain.is_sick and not at_risk and (ended or domain.state is State.DOWN):
         return  # mpsd has restarted it to try the GPU
+    if domain.record.unwatched and not (earlier and earlier.record.unwatched):
+        text = f"MPS domain {domain.name} takes no new pods: {domain.record.unwatched}"
+        yield Event(node, Reason.UNWATCHED, text)
     if has_changed or ended:
         yield from _on_node(domain, node, at_risk, ended=ended)
     for one in at_risk:

@@ -73,6 +73,7 @@ def samples(
         found.add(names.DOMAIN_SINCE, epoch(domain.since), labels)
         found.add(names.DOMAIN_RESTARTS, domain.restarts, labels)
         found.add(names.DOMAIN_SERVERS, len(domain.servers), labels)
+        found.add(names.DOMAIN_UNWATCHED, domain.unwatched, labels)
         found.add(names.DOMAIN_FAULTS, domain.faults.count, labels)
         found.add(names.DOMAIN_FAULT_AT, epoch(domain.faults.last), labels)
         if domain.canary:

@@ -1,6 +1,7 @@
 """The gate of a domain: there while it serves, and whoever is left removes it when that is over."""
 
 import os
+import signal
 
 import pytest
 
@@ -69,6 +70,31 @@ def test_without_control_the_agent_closes_the_gate_of_a_daemon_that_dies(pair: M
     eventually(lambda: agent.logged("gate closed", domain="gpu1"), "it says so")
     pair.service("control")
     pair.until_ready()
+
+
+def test_while_the_agent_is_frozen_nothing_starts_and_everything_goes_on(pair: Machine) -> None:
+    _control, agent = pair.apart()
+    program = pair.client(2)
+    eventually(lambda: is_open(pair, "gpu0") and is_open(pair, "gpu1"), "both gates are open")
+
+    agent.send(signal.SIGSTOP)
+
+    eventually(lambda: not is_open(pair, "gpu0") and not is_open(pair, "gpu1"), "both are closed")
+    assert pair.record("gpu0").unwatched
+    assert pair.record("gpu0").state == State.READY
+    agent.send(signal.SIGCONT)
+    eventually(lambda: is_open(pair, "gpu0") and is_open(pair, "gpu1"), "both are open again")
+    assert not pair.record("gpu0").unwatched
+    assert program.running
+
+
+def test_an_agent_that_has_gone_for_good_leaves_no_gate_open(pair: Machine) -> None:
+    _control, agent = pair.apart()
+    eventually(lambda: is_open(pair, "gpu0"), "its gate is open")
+    agent.kill()
+    eventually(lambda: not is_open(pair, "gpu0") and not is_open(pair, "gpu1"), "both are closed")
+    pair.service("agent")
+    eventually(lambda: is_open(pair, "gpu0") and is_open(pair, "gpu1"), "both are open again")
 
 
 def test_it_stays_closed_until_an_agent_has_said_who_holds_what(machine: Machine) -> None:
