@@ -101,10 +101,10 @@ def vanished_together(
 ) -> bool:
     """Whether these ends confirm a fault that was over before the server was asked. One survivor
     from before refutes it. It takes clients of several owners, as one tenant may end its own
-    together, that ended by themselves and, as far as is known, not well."""
+    together, and none that is known to have ended well."""
     owners = set()
     for one in deaths:
-        if one.at_s >= noticed_s - TOGETHER_S and one.is_by_itself and not one.is_well:
+        if one.at_s >= noticed_s - TOGETHER_S and not one.is_well:
             owners.add(one.owner)
     return not survivors and len(owners) > 1
 
