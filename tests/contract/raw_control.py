@@ -45,8 +45,8 @@ def say(path: Path | str, talk: Talk) -> list[bytes]:
         with suppress(OSError):
             for packet in talk:
                 connection.send(packet)
-        if talk[:2] == (CREDENTIALS, COMMANDER) and len(talk) == 5 and talk[-1] == bytes(8):
-            while (packet := connection.recv(LONGEST)) and packet != END:
+            is_command = talk[:2] == (CREDENTIALS, COMMANDER) and len(talk) == 5
+            while is_command and (packet := connection.recv(LONGEST)) and packet != END:
                 answers.append(packet)
     return answers
 

@@ -132,6 +132,7 @@ def bed(world: World, request: pytest.FixtureRequest) -> Iterator[UnderMpsd]:
     """`mpsd up` on the same GPUs, with the shipped policy but for the compute mode."""
     simulate = "" if request.config.getoption("--gpu") else SIMULATED
     with UnderMpsd(simulate, facts(), shipped_folder()) as made:
+        made.folder.chmod(0o755)  # as /run is, so that another user finds the socket
         yield made
 
 
