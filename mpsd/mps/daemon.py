@@ -100,10 +100,10 @@ class DaemonPlace:
 class DomainDaemon:
     """identity: None for no daemon. servers, server, clients: as answered last; None where not
     known. asked_s: when, by CLOCK_BOOTTIME. unanswered: commands in a row without a proper answer;
-    trouble: what came instead. settled: its settings were read back and a server started. coming: a
-    server that is not ready yet. no_server: the last one did not start up; server_words: what the
-    log says of that. on_line: gets each line of the log that means something. commands: times of
-    answers since mpsd began."""
+    trouble: what came instead; silent_s: when the last of them was asked. settled: its settings
+    were read back and a server started. coming: a server that is not ready yet. no_server: the last
+    one did not start up; server_words: what the log says of that. on_line: gets each line of the
+    log that means something. commands: times of answers since mpsd began."""
 
     def __init__(
         self, place: DaemonPlace, gpus: Sequence[str], on_end: Callable[[], None], log: Logger
@@ -128,7 +128,7 @@ class DomainDaemon:
     def _forget_answers(self) -> None:
         self.unanswered = 0
         self.trouble = ""
-        self.asked_s = 0.0
+        self.asked_s = self.silent_s = 0.0
         self.settled = self.no_server = False
         self.server_words = ""
         self.coming: int | None = None
@@ -327,6 +327,7 @@ class DomainDaemon:
             self.unanswered += 1
             self.commands = replace(self.commands, unanswered=self.commands.unanswered + 1)
             self.trouble = str(error)
+            self.silent_s = asked_s
             return
         self.unanswered = 0
         self.trouble = ""
