@@ -63,10 +63,10 @@ class DaemonPlace:
 class DomainDaemon:
     """identity: None for no daemon. servers, server, clients: as answered last; None where not
     known. asked_s: when, by CLOCK_BOOTTIME. unanswered: commands in a row without a proper answer;
-    trouble: what came instead. settled: its settings were read back and a server started.
-    no_server: one that this daemon had started ended before it answered; server_words: how, and
-    what the log says. on_line: gets each line of the log that may call for a look. commands: times
-    of answers since mpsd began."""
+    trouble: what came instead; silent_s: when the last of them was asked. settled: its settings
+    were read back and a server started. no_server: one that this daemon had started ended before it
+    answered; server_words: how, and what the log says. on_line: gets each line of the log that may
+    call for a look. commands: times of answers since mpsd began."""
 
     def __init__(
         self, place: DaemonPlace, gpus: Sequence[str], on_end: Callable[[], None], log: Logger
@@ -93,7 +93,7 @@ class DomainDaemon:
     def _forget_answers(self) -> None:
         self.unanswered = 0
         self.trouble = ""
-        self.asked_s = 0.0
+        self.asked_s = self.silent_s = 0.0
         self.settled = self.no_server = self._end_noted = False
         self.server_words = ""
         self._missing_since_s: float | None = None  # None: one is listed
@@ -370,6 +370,7 @@ class DomainDaemon:
             self.unanswered += 1
             self.commands = replace(self.commands, unanswered=self.commands.unanswered + 1)
             self.trouble = str(error)
+            self.silent_s = asked_s
             return
         self.unanswered = 0
         self.trouble = ""

@@ -52,7 +52,7 @@ class DomainFaults:
         self._signs: FaultSigns | None = None  # of the last fault, until it is settled
         # whether this daemon was asked for the clients that it had when it was taken over
         self._asked = False
-        self._ended_at = 0.0
+        self._ended_at = -math.inf
         self._kept: dict[int, str] = {}  # why nobody may end a process, by pid
         self.all: tuple[Fault, ...] = ()
         self.total = 0
@@ -224,8 +224,11 @@ class DomainFaults:
         return f"a program's fault has ended the work of every program on the GPU; {how}"
 
     def why_stuck(self, graces: Graces) -> str:
-        """Why only another daemon can help; empty where this one may heal yet."""
-        return faults.why_stuck(self.all, clock.boot_s(), graces)
+        """Why only another daemon can help; empty where this one may heal yet, as after a sleep of
+        the machine, when its processes are ended first."""
+        if time.monotonic() - self._ended_at < graces.wedged_limit_s:
+            return ""
+        return faults.why_stuck(self.all, self._daemon.asked_s, graces)
 
     def look_again_s(self, graces: Graces) -> float | None:
         """Seconds until the next look is worth it; None where nothing is waited for."""

@@ -111,9 +111,10 @@ class DomainRestarts:
             return how
         return f"{how}; {restarts + 1} times in a row, the next start is in {delay_s:g} s"
 
-    def kill_after(self, limit_s: float, why: str) -> None:
-        """Ends a daemon that has been in this state too long; its death starts the next one."""
-        if clock.boot_s() - self._kept.since_s >= limit_s:
+    def kill_after(self, limit_s: float, why: str, now_s: float) -> None:
+        """Ends a daemon that has been in this state too long; its death starts the next one. now_s:
+        when that was seen last, by CLOCK_BOOTTIME: a machine that wakes asks again first."""
+        if now_s - self._kept.since_s >= limit_s:
             self.kill(f"{why}: {self._daemon.trouble}")
 
     def kill(self, why: str) -> None:

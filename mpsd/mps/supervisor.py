@@ -414,7 +414,8 @@ class DomainSupervisor:
             if not self._drain.trouble:
                 await self._settling.try_canary_again(policy)
         elif state is State.WEDGED:
-            self._restarts.kill_after(graces.wedged_limit_s, "it did not answer for too long")
+            why = "it did not answer for too long"
+            self._restarts.kill_after(graces.wedged_limit_s, why, self._daemon.silent_s)
         elif state is State.DRAINED and self._drain.is_for_sickness:
             self._restarts.kill("a canary on a new one is to show whether its GPU is well")
         elif why := self._faults.why_stuck(graces):
@@ -440,7 +441,8 @@ class DomainSupervisor:
         if settled:
             self.wake()
         elif not usurped and not self._daemon.canary.running:
-            self._restarts.kill_after(policy.graces.start_s, "it could not be made ready")
+            why = "it could not be made ready"
+            self._restarts.kill_after(policy.graces.start_s, why, clock.boot_s())
 
     async def stop(self, timeout_s: int) -> None:
         """After so many seconds for clients, and undoes all; another's daemon is left alone."""
