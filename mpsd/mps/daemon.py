@@ -39,7 +39,7 @@ _ASKS_FOR_A_PROBE = {
     LogEvent.LEFT_OUT,
 }
 _LEFT_OUT = LogLine(LogEvent.LEFT_OUT, None, f"only the last {MOST_BYTES} bytes are read")
-_SAYS_WHY = {LogEvent.OTHER, LogEvent.FATAL, LogEvent.SERVER_EXITED}  # a server does not come up
+_SAYS_WHY = {LogEvent.OTHER, LogEvent.FAULT, LogEvent.FATAL}  # a server does not come up
 _LONGEST_WORDS = 200  # of a line of the log in a reason
 _MOST_SAID = 20  # lines of the log that are forwarded to mpsd's own, in so many seconds
 _SAID_S = 1.0
@@ -323,7 +323,8 @@ class DomainDaemon:
         self.no_server = True
         self.settled = False
         self.read_log()
-        self.server_words = f'{why}; the log has "{self._server_said}" ({self._folder.log})'
+        said = self._server_said or printable(self._last_words, _LONGEST_WORDS)
+        self.server_words = f'{why}; the log has "{said}" ({self._folder.log})'
 
     def _note_missing(self, servers: Collection[int], now_s: float, longest_s: float) -> None:
         """servers: as listed just after one was to start."""

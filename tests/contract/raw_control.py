@@ -40,14 +40,13 @@ def connected(path: Path | str) -> socket.socket:
 def say(path: Path | str, talk: Talk) -> list[bytes]:
     """What came back to a command, up to its end; to anything else nothing is waited for."""
     answers: list[bytes] = []
-    with connected(path) as connection:
-        # the other side may close, and a packet be longer than one can be
-        with suppress(OSError):
-            for packet in talk:
-                connection.send(packet)
-            is_command = talk[:2] == (CREDENTIALS, COMMANDER) and len(talk) == 5
-            while is_command and (packet := connection.recv(LONGEST)) and packet != END:
-                answers.append(packet)
+    is_command = talk[:2] == (CREDENTIALS, COMMANDER) and len(talk) == 5
+    # the other side may close, and a packet be longer than one can be
+    with connected(path) as connection, suppress(OSError):
+        for packet in talk:
+            connection.send(packet)
+        while is_command and (packet := connection.recv(LONGEST)) and packet != END:
+            answers.append(packet)
     return answers
 
 
