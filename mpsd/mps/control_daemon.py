@@ -22,6 +22,7 @@ from mpsd.mps.records import read_of_this_boot
 from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules.control_protocol import Command, ControlFailed
 from mpsd.platform import processes, records
+from mpsd.platform.process_environment import environment_of
 from mpsd.platform.run_directory import DomainFolder, peer_of
 from mpsd.platform.settings import Settings
 
@@ -130,7 +131,7 @@ def program_found(environment: Mapping[str, str]) -> bool:
 
 def serves(daemon: ProcessIdentity, gpus: Sequence[str]) -> bool:
     """Whether this daemon was started for these GPUs; False if its environment cannot be read."""
-    environment = processes.environment_of(daemon.pid)
+    environment = environment_of(daemon.pid, (CUDA_VISIBLE_DEVICES,))
     return environment is not None and environment.get(CUDA_VISIBLE_DEVICES) == ",".join(gpus)
 
 

@@ -13,6 +13,7 @@ import pytest
 from mpsd.mps.daemon import LogTail
 from mpsd.platform import event_loop, processes, records
 from mpsd.platform.event_loop import DeathWatch
+from mpsd.platform.process_environment import environment_of
 from tests.world.captured import captured
 
 _OWN = "import resource; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
@@ -86,7 +87,7 @@ def test_what_cannot_be_read_for_want_of_descriptors_is_not_taken_for_absent(
     with pytest.raises(OSError, match="Too many open files"):
         records.read(tmp_path / "record.json", int)
     with pytest.raises(OSError, match="Too many open files"):
-        processes.environment_of(os.getpid())
+        environment_of(os.getpid(), ("PATH",))
 
 
 def test_a_log_that_cannot_be_copied_on_a_full_disk_loses_no_line(

@@ -244,14 +244,12 @@ class Machine:
         environment: Mapping[str, str] | None = None,
         stderr: IO[bytes] | None = None,
         *,
-        umask: str = "",
+        wrap: Sequence[str] = (),
     ) -> Service:
-        """`mpsd up`, `control` or `agent`, not waited for. umask: of its shell."""
+        """`mpsd up`, `control` or `agent`, not waited for. wrap: a command that becomes it."""
         if self._tried and self._plain and verb in {"up", "control"}:
             self._write_canaries()
-        argv = [str(MPSD), verb]
-        if umask:
-            argv = ["sh", "-c", 'umask "$0" && exec "$@"', umask, *argv]
+        argv = [*wrap, str(MPSD), verb]
         service = self._started(
             Service(argv, self.environment | dict(environment or {}), self._said, stderr)
         )
