@@ -7,22 +7,18 @@ import errno
 import fcntl
 import os
 import shutil
-import socket
 import stat
-import struct
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from mpsd.model.problem import InvalidInput
 from mpsd.platform.processes import is_shortage
 
 ENDS = "ends"  # below it; a file there for each client that mpsd ends
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class AlreadyHeld(Exception):
@@ -183,21 +179,6 @@ def holder(directory: Path) -> int | None:
         if fields[1:2] == ["FLOCK"] and fields[5:6] == [place]:
             return int(fields[4]) if int(fields[4]) > 0 else None
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Who is at the other end of a Unix socket."""
-
-    pid: int  # 0: in a pid namespace that cannot be seen from here
-    uid: int
-
-
-def peer_of(connection: Any) -> Peer:
-    """By SO_PEERCRED of unix(7)."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _gid = _CREDENTIALS.unpack(found)
-    return Peer(pid, uid)
 
 
 # -- the files of a domain
