@@ -388,8 +388,8 @@ def _each_once(uses: Uses) -> dict[int, int | None]:
 
 
 class OwnProcesses:
-    """Which processes on the GPUs are mpsd's own: what descends from mpsd, from the holder of its
-    run directory (`mpsd control`) or from a daemon of its records, and what mpsd descends from."""
+    """Which processes on the GPUs are mpsd's own: what descends from mpsd, from the `mpsd control`
+    that its run directory names or from a daemon of its records, and what mpsd descends from."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

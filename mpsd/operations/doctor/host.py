@@ -25,8 +25,8 @@ from mpsd.mps.control_daemon import PROGRAM
 from mpsd.operations.doctor.rules.checks import Fact, NotApplicable, Unknown
 from mpsd.operations.doctor.rules.node_facts import DaemonSeen, LauncherSeen
 from mpsd.platform import processes
+from mpsd.platform.peers import peer_of
 from mpsd.platform.process_environment import environment_of
-from mpsd.platform.run_directory import peer_of
 from mpsd.simulator.gpus import FOLDER
 
 # without one it only passes commands on

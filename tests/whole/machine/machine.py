@@ -32,7 +32,7 @@ from mpsd.mps.node_gpus import KNOWN_FILE
 from mpsd.mps.rules import control_protocol
 from mpsd.platform import clock, local_api, processes, records
 from mpsd.platform.limits_files import load_limits, shipped_folder
-from mpsd.platform.run_directory import DomainFolder
+from mpsd.platform.run_directory import LOCK, DomainFolder
 from mpsd.simulator.card import CardView
 from mpsd.simulator.gpus import SimulatedGpu
 from mpsd.simulator.node import cards_asked, create_node
@@ -550,12 +550,14 @@ class Machine:
         }
 
     def files_left(self) -> list[Path]:
-        """What is in the run directory beside the daemons' logs and what GPUs were seen: sockets,
-        records, links."""
+        """What is in the run directory beside the daemons' logs, what GPUs were seen, and the lock:
+        sockets, records, links."""
         return [
             path
             for path in self.run_directory.rglob("*")
-            if not path.is_dir() and path.parent.name != "log" and path.name != KNOWN_FILE
+            if not path.is_dir()
+            and path.parent.name != "log"
+            and path.name not in {KNOWN_FILE, LOCK}
         ]
 
     def destroy(self) -> None:
