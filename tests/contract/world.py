@@ -242,9 +242,7 @@ class World:
         environment = self._environment(self.nowhere, None, None)
         answer = self._run("raw", argv, environment, spoken, SPEAK_S, program.options)
         assert answer.exit_code == 0, answer.stderr
-        found = []
-        for line in answer.stdout.splitlines():
-            found.append([bytes.fromhex(packet) for packet in json.loads(line)])
+        found = [_packets(line) for line in answer.stdout.splitlines()]
         assert len(found) == len(talks)
         said = f"{len(talks)} raw talks, the first {talks[0]!r:.400}"
         self._journal.note_answer(Answer(said, 0, f"{found[0]!r:.400}", ""), "control", uid)
@@ -397,6 +395,10 @@ class World:
                 _signal(pid, signal.SIGKILL)
             self._platform.close()
             shutil.rmtree(self._folder)
+
+
+def _packets(line: str) -> list[bytes]:
+    return [bytes.fromhex(packet) for packet in json.loads(line)]
 
 
 def _seen_from(directory: Directory, program: Program) -> tuple[Program, Path]:
