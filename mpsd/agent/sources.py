@@ -62,9 +62,14 @@ class Refused(Exception):
 def known_asker(request: web.Request, why_not: str, *, for_ever: bool = False) -> Peer:
     """The caller, by the kernel's word. Refused, unless it is root or mpsd's own user."""
     found = peer(request)
-    if found is None or found.uid not in {0, os.geteuid()}:
+    if found is None or not is_operator(found):
         raise Refused(403, why_not, for_ever=for_ever)
     return found
+
+
+def is_operator(asker: Peer) -> bool:
+    """Whether it is root or mpsd's own user."""
+    return asker.uid in {0, os.geteuid()}
 
 
 async def read(request: web.Request, kind: type[Question]) -> Question:
