@@ -174,6 +174,30 @@ def test_without_the_webhook_nothing_of_it_is_there() -> None:
     ] == []
 
 
+_PROMETHEUS_ALONE = {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}
+
+
+@pytest.mark.parametrize("readers", [None, [], [_PROMETHEUS_ALONE, {"ipBlock": {"cidr": "::/0"}}]])
+def test_a_port_is_open_to_those_who_need_it(readers: list[Object] | None) -> None:
+    """Ports of probes alone to nobody: what comes from the pod's own node is let in always."""
+    chosen = {} if readers is None else {"readers": readers}
+    given = values(networkPolicy={"enabled": True, **chosen}, **_SCHEDULER)
+    peers = [{"namespaceSelector": {}}] if readers is None else readers
+    found = {}
+    for one in rendered_by_helm(given):
+        if one["kind"] == "NetworkPolicy":
+            rules = one["spec"].get("ingress") or []
+            ports = {rule["ports"][0]["port"]: rule.get("from", "anybody") for rule in rules}
+            assert all(len(rule["ports"]) == 1 for rule in rules)
+            found[one["metadata"]["name"]] = ports
+    assert found == {
+        "mps-control-daemon": {},
+        "mpsd-agent": {"readers": peers} if peers else {},
+        "mpsd-scheduler": {"readers": peers} if peers else {},
+        "mpsd-webhook": {"https": "anybody"} | ({"metrics": peers} if peers else {}),
+    }
+
+
 def test_a_given_secret_serves_the_webhook_which_then_has_no_rights_to_secrets() -> None:
     pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
     given = values(
