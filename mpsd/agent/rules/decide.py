@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from mpsd.agent.rules.queue import Reservation, delayed_by, reserve
+from mpsd.agent.rules.queue import QueuePlace, delayed_by, reserve
 from mpsd.grants.rules.messages import DIVIDE_S
 from mpsd.grants.rules.placement import (
     InsufficientResources,
@@ -132,7 +132,7 @@ def _answers(
     root and mpsd's own user wait for their own requests alone. After a request for which domains
     change, the others wait until they have changed."""
     grants = list(kept)
-    queue: list[Reservation] = []
+    queue: list[QueuePlace] = []
     for waiting in view.waiting:
         open_rooms = _open_rooms(view, grants, policy)
         if not waiting.holder_alive:
@@ -152,7 +152,7 @@ def _answer(
     open_rooms: Sequence[GpuCapacity],
     grants: Sequence[Grant],
     view: NodeView,
-    queue: Sequence[Reservation],
+    queue: Sequence[QueuePlace],
     policy: Policy,
 ) -> Admit | Refuse | None:
     """None: the request goes on waiting."""
@@ -204,7 +204,7 @@ def _place_behind(
     placed: Placed,
     rooms: Sequence[GpuCapacity],
     grants: Sequence[Grant],
-    ahead: Sequence[Reservation],
+    ahead: Sequence[QueuePlace],
     policy: Policy,
 ) -> Placed | InsufficientResources:
     """Where it delays none of those ahead: there, else on other GPUs that have room."""
@@ -225,7 +225,7 @@ def why_waiting(view: NodeView, policy: Policy) -> Mapping[str, str]:
     """By id, why a request goes on waiting; one that is about to be answered is left out."""
     grants = _held(view)
     open_rooms = _open_rooms(view, grants, policy)
-    queue: list[Reservation] = []
+    queue: list[QueuePlace] = []
     reasons: dict[str, str] = {}
     for waiting in view.waiting:
         if waiting.holder_alive:

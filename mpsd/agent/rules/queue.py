@@ -11,9 +11,9 @@ from mpsd.model.policy import Policy
 
 
 @dataclass(frozen=True, slots=True)
-class Reservation:
-    """gpus: UUIDs; empty where no GPU here could be given to it. beside: what it needs of each of
-    them; None where nothing may begin there before it."""
+class QueuePlace:
+    """A request that waits, and the GPUs kept for it: UUIDs, empty where none here could be given to
+    it. beside: what it needs of each of them; None where nothing may begin there before it."""
 
     waiting: WaitingRequest
     gpus: frozenset[str]
@@ -27,15 +27,15 @@ class Reservation:
 def reserve(
     waiting: WaitingRequest,
     rooms: Iterable[GpuCapacity],
-    before: Sequence[Reservation],
+    before: Sequence[QueuePlace],
     policy: Policy,
-) -> Reservation:
-    """For a request that goes on waiting: the GPUs that lack least of what it needs, after those of
-    the requests before it. What would not delay it there may begin, so that they come no nearer to
-    being another's; and it takes other GPUs that have room sooner."""
+) -> QueuePlace:
+    """For a request that goes on waiting: the GPUs that lack least of what it needs, once those before
+    it have theirs. Other GPUs that have room sooner it takes too, so this is decided anew each
+    time."""
     request = waiting.request
     if isinstance(request, CardsRequest):
-        return Reservation(waiting, frozenset(part.gpu for part in request.parts), None)
+        return QueuePlace(waiting, frozenset(part.gpu for part in request.parts), None)
     groups: defaultdict[str, list[GpuCapacity]] = defaultdict(list)
     for room in rooms:
         if request.memory_mib <= room.memory_mib_total:
@@ -55,10 +55,10 @@ def reserve(
     chosen = min(nearest, key=lambda group: [lack(room) for room in group], default=[])
     is_joined = request.gpus > 1 and any(room.holders is not None for room in chosen)
     gpus = frozenset(room.gpu.uuid for room in chosen)
-    return Reservation(waiting, gpus, None if is_joined else request)
+    return QueuePlace(waiting, gpus, None if is_joined else request)
 
 
-def _without(before: Iterable[Reservation], room: GpuCapacity) -> GpuCapacity:
+def _without(before: Iterable[QueuePlace], room: GpuCapacity) -> GpuCapacity:
     """What is left there once those have what they wait for."""
     for one in before:
         if one.beside and room.gpu.uuid in one.gpus:
@@ -78,11 +78,11 @@ def _clients(request: Request, policy: Policy) -> int:
 
 def delayed_by(
     new: Grant,
-    queue: Iterable[Reservation],
+    queue: Iterable[QueuePlace],
     grants: Sequence[Grant],
     rooms: Iterable[GpuCapacity],
     policy: Policy,
-) -> Reservation | None:
+) -> QueuePlace | None:
     """The first request that this grant would delay, in whatever order grants end; None: none.
     rooms: with `grants`, and without the new one."""
     room_of = {room.gpu.uuid: room for room in rooms}
