@@ -12,8 +12,8 @@ from mpsd.model.policy import Policy
 
 @dataclass(frozen=True, slots=True)
 class QueuePlace:
-    """A request that waits, and the GPUs kept for it: UUIDs, empty where none here could be given to
-    it. beside: what it needs of each of them; None where nothing may begin there before it."""
+    """A request that waits, and the GPUs kept for it: UUIDs, empty where none here could be given
+    to it. beside: what it needs of each of them; None where nothing may begin there before it."""
 
     waiting: WaitingRequest
     gpus: frozenset[str]
@@ -30,8 +30,8 @@ def reserve(
     before: Sequence[QueuePlace],
     policy: Policy,
 ) -> QueuePlace:
-    """For a request that goes on waiting: the GPUs that lack least of what it needs, once those before
-    it have theirs. Other GPUs that have room sooner it takes too, so this is decided anew each
+    """For a request that goes on waiting: the GPUs that lack least of what it needs, once those
+    before it have theirs. It takes others too that have room sooner; this is decided anew each
     time."""
     request = waiting.request
     if isinstance(request, CardsRequest):
