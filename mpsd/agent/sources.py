@@ -13,11 +13,12 @@ from mpsd.grants.ledger import LocalGrants
 from mpsd.grants.rules.messages import Refusal
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import facts_here
+from mpsd.model.identity import ProcessIdentity
 from mpsd.model.policy import Policy
 from mpsd.mps.node_gpus import Node
 from mpsd.platform.limits_files import LimitsFiles
-from mpsd.platform.listener import json_answer, peer
-from mpsd.platform.run_directory import Peer
+from mpsd.platform.listener import asking_process, json_answer, peer
+from mpsd.platform.peers import Peer
 from mpsd.platform.settings import Settings
 
 
@@ -67,9 +68,29 @@ def known_asker(request: web.Request, why_not: str, *, for_ever: bool = False) -
     return found
 
 
+def asking(request: web.Request) -> ProcessIdentity:
+    """The process that connected, by the kernel's word. Refused where it does not say which, or
+    that has ended."""
+    if found := asking_process(request):
+        return found
+    why = "the kernel does not report which process asks, or that has ended"
+    remedy = "ask over a connection of its own, in mpsd's pid and network namespaces"
+    raise Refused(400, f"{why}; {remedy}", for_ever=True)
+
+
 def is_operator(asker: Peer) -> bool:
     """Whether it is root or mpsd's own user."""
     return asker.uid in {0, os.geteuid()}
+
+
+def tenant_of(request: web.Request) -> int | None:
+    """The uid of who connected; None for root and mpsd's own user. Refused where it has gone."""
+    found = peer(request)
+    if found is None:
+        raise Refused(400, "the connection is closed; ask again")
+    if is_operator(found):
+        return None
+    return found.uid
 
 
 async def read(request: web.Request, kind: type[Question]) -> Question:

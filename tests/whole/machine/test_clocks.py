@@ -84,6 +84,20 @@ def test_a_wedged_daemon_is_replaced_after_its_limit(clocks: SetMachine, ahead_s
     machine.in_state(State.READY)
 
 
+def test_a_daemon_that_answers_after_the_machine_has_slept_is_not_replaced(
+    clocks: SetMachine,
+) -> None:
+    machine = clocks.machine
+    clocks.limits(LONG_S)
+    daemon = machine.recorded_daemon()
+    os.kill(daemon, signal.SIGSTOP)
+    machine.in_state(State.WEDGED)
+    os.kill(daemon, signal.SIGCONT)
+    clocks.sleep()
+    machine.in_state(State.READY)
+    assert machine.recorded_daemon() == daemon
+
+
 @each_way
 def test_a_request_waits_for_as_long_as_it_asked(clocks: SetMachine, ahead_s: float) -> None:
     machine = clocks.machine

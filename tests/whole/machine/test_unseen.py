@@ -65,4 +65,5 @@ def test_grants_and_the_watch_go_on_beside_a_gpu_that_is_lost(three: Machine) ->
     assert not gpus(three)["gpu1"].unseen
     three.end_programs()
     three.until_no_grants()
+    three.until_ready()
     assert placed(three, 3).keys() == {"gpu0", "gpu1", "gpu2"}
