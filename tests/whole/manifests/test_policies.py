@@ -21,7 +21,7 @@ from tests.whole.manifests.cel import Object, apply_configuration, broken, is_as
 
 _POLICIES, _MUTATIONS = "policies", "policies-mutating"
 # What the policies leave out, because CEL sees the object alone.
-_OF_NO_POD = {"mpsd-exemptions", "mpsd-agent-writes"}
+_OF_NO_POD = {"mpsd-exemptions", "mpsd-agent-writes", "mpsd-agent-evictions"}
 _OTHERS = {"mpsd-placement", *_OF_NO_POD}
 _LEFT_OUT = {
     RuleId.OBJECT_MALFORMED: "the API server's own schema refuses it first",
