@@ -17,8 +17,9 @@ from mpsd.kubelet.plugin_server import PluginServer
 from mpsd.kubelet.pod_ends import PodEnds
 from mpsd.kubelet.rules.allocation import NodeConditions
 from mpsd.kubelet.rules.gpu_choice import annotations_for
-from mpsd.kubelet.rules.ledger import ContainerDevices, Held, by_name, late, since, without_devices
+from mpsd.kubelet.rules.ledger import ContainerDevices, Held, by_name
 from mpsd.kubelet.rules.node_pods import NodePod, PodKey, read_node_pod
+from mpsd.kubelet.rules.ungranted import late, since, without_devices
 from mpsd.kubelet.settings import KubeletSettings
 from mpsd.model.domain import Domain, drains, read_cordoned, unknown_cordons
 from mpsd.model.events import Reason

@@ -45,8 +45,8 @@ class ContainerName:
 
 @dataclass(frozen=True, slots=True)
 class NodePod:
-    """A pod of this node. One that asks for no GPU of ours has the fields up to `ends` alone, which
-    tell whose its processes are: there may be hundreds."""
+    """A pod of this node. One that asks for no GPU of ours has the fields up to `phase` alone,
+    which tell whose its processes are: there may be hundreds."""
 
     identity: PodName
     #: the names of everything that device plugins may have given it, as `Pod.asked` has them
@@ -58,6 +58,8 @@ class NodePod:
     deletion: PodDeletion | None = None
     #: of its containers, the last ones; none of a pod that was given nothing
     ends: tuple[ContainerEnd, ...] = ()
+    #: empty where it has none, and of a pod that was given nothing
+    phase: str = ""
     #: RFC 3339
     created: str = ""
     #: as kubelet allocates: init containers and sidecars first, each in the order of the pod
@@ -65,8 +67,6 @@ class NodePod:
     #: the names of all of `spec.containers`, also of those that ask for nothing
     main_containers: tuple[str, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: empty where it has none
-    phase: str = ""
 
     @property
     def namespace(self) -> str:
@@ -137,7 +137,13 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
         return None
     claims = sorted({one.name for one in pod.claims_made.values() if one.kind == CLAIM})
     of_processes = NodePod(
-        pod.name, pod.asked, tuple(claims), pod.priority, pod.deletion, _ends(pod)
+        pod.name,
+        pod.asked,
+        tuple(claims),
+        pod.priority,
+        pod.deletion,
+        _ends(pod),
+        pod.status.phase if pod.asked else "",
     )
     if not requests:
         return of_processes
@@ -149,7 +155,6 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
         annotations={
             key: value for key, value in pod.annotations.items() if isinstance(value, str)
         },
-        phase=pod.status.phase,
     )
 
 
