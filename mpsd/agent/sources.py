@@ -16,7 +16,7 @@ from mpsd.model.grants import facts_here
 from mpsd.model.policy import Policy
 from mpsd.mps.node_gpus import Node
 from mpsd.platform.limits_files import LimitsFiles
-from mpsd.platform.listener import json_answer, peer
+from mpsd.platform.listener import json_answer, peer, read_body
 from mpsd.platform.run_directory import Peer
 from mpsd.platform.settings import Settings
 
@@ -68,8 +68,9 @@ def known_asker(request: web.Request, why_not: str, *, for_ever: bool = False) -
 
 
 async def read(request: web.Request, kind: type[Question]) -> Question:
-    """Refused where the body does not have this form."""
+    """Refused where the body does not have this form; BodyRefused where it does not arrive."""
+    body = await read_body(request)
     try:
-        return msgspec.json.decode(await request.read(), type=kind)
-    except msgspec.MsgspecError as error:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Refused(400, f"the request is not understood: {error}", for_ever=True) from None
