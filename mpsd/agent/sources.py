@@ -13,11 +13,12 @@ from mpsd.grants.ledger import LocalGrants
 from mpsd.grants.rules.messages import Refusal
 from mpsd.model.gpu_facts import GpuFacts
 from mpsd.model.grants import facts_here
+from mpsd.model.identity import ProcessIdentity
 from mpsd.model.policy import Policy
 from mpsd.mps.node_gpus import Node
 from mpsd.platform.limits_files import LimitsFiles
-from mpsd.platform.listener import json_answer, peer, read_body
-from mpsd.platform.run_directory import Peer
+from mpsd.platform.listener import asking_process, json_answer, peer, read_body
+from mpsd.platform.peers import Peer
 from mpsd.platform.settings import Settings
 
 
@@ -65,6 +66,16 @@ def known_asker(request: web.Request, why_not: str, *, for_ever: bool = False) -
     if found is None or found.uid not in {0, os.geteuid()}:
         raise Refused(403, why_not, for_ever=for_ever)
     return found
+
+
+def asking(request: web.Request) -> ProcessIdentity:
+    """The process that connected, by the kernel's word. Refused where it does not say which, or
+    that has ended."""
+    if found := asking_process(request):
+        return found
+    why = "the kernel does not report which process asks, or that has ended"
+    remedy = "ask over a connection of its own, in mpsd's pid and network namespaces"
+    raise Refused(400, f"{why}; {remedy}", for_ever=True)
 
 
 async def read(request: web.Request, kind: type[Question]) -> Question:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import mpsd
 from mpsd.agent.rules.decide import Refuse
-from mpsd.agent.sources import PODS_ONLY, AgentSources, Refused, read
+from mpsd.agent.sources import PODS_ONLY, AgentSources, Refused, asking, read
 from mpsd.containers.api import ContainersApi, GrantSetApi
 from mpsd.containers.requested_ends import RequestedEndsApi
 from mpsd.grants.rules.messages import GrantAnswer, ProgramRequest
@@ -33,7 +33,7 @@ from mpsd.model.request import (
     problems_with_asked,
 )
 from mpsd.model.times import DAY_S
-from mpsd.platform import clock, processes
+from mpsd.platform import clock
 from mpsd.platform.listener import (
     Handler,
     Listener,
@@ -41,7 +41,6 @@ from mpsd.platform.listener import (
     UnixPath,
     health_routes,
     json_answer,
-    peer,
 )
 from mpsd.platform.settings import GRANT
 from mpsd.status.node_api import MetricsApi, UseApi
@@ -160,13 +159,7 @@ class AgentApi:
             raise Refused(410, f"{why}, as with `mpsd up`", for_ever=False)
         asks = await read(request, ProgramRequest)
         wanted = read_program_request(asks, sources.policy, sources.facts)
-        asker = peer(request)
-        holder = None
-        if asker and asker.pid:
-            holder = processes.identity_of(asker.pid)
-        if holder is None:
-            why = "the kernel does not report which process asks"
-            raise Refused(400, f"{why}; run mpsd in the same pid namespace", for_ever=True)
+        holder = asking(request)
         now_s = clock.boot_s()
         deadline_s = None
         if asks.wait_s > 0:

@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 from aiohttp import web
 
 from mpsd.agent.rules.decide import Refuse, had_room
-from mpsd.agent.sources import PODS_ONLY, AgentSources, Refused, known_asker, read
+from mpsd.agent.sources import PODS_ONLY, AgentSources, Refused, asking, known_asker, read
 from mpsd.containers.dialects.parsing import read_dialect
 from mpsd.containers.dialects.request import (
     DialectRequest,
@@ -36,7 +36,7 @@ from mpsd.kubelet.rules.allocation import DeviceListStrategy, NodeConditions
 from mpsd.model.grants import Grant
 from mpsd.model.identity import HostContainer, ProcessIdentity
 from mpsd.model.node_view import WaitingRequest
-from mpsd.platform import clock, processes
+from mpsd.platform import clock
 from mpsd.platform.event_loop import until
 from mpsd.platform.listener import Handler, json_answer
 from mpsd.platform.logs import logger
@@ -201,13 +201,8 @@ class ContainersApi:
     def _caller(self, request: web.Request) -> ProcessIdentity:
         """By the kernel's word. Refused."""
         who = "only root and mpsd's own user may request shares"
-        found = known_asker(request, who, for_ever=True)
-        caller = found.pid and processes.identity_of(found.pid)
-        if not caller:
-            reason = "the kernel does not identify the calling process"
-            remedy = "run mpsd in the same pid namespace"
-            raise Refused(400, f"{reason}; {remedy}", for_ever=True)
-        return caller
+        known_asker(request, who, for_ever=True)
+        return asking(request)
 
 
 # -- another size of memory, percentage or weight for a grant

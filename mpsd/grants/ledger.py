@@ -24,7 +24,7 @@ from mpsd.grants.kept import (
 )
 from mpsd.grants.rules.messages import HostContainerName, HostContainerRequest
 from mpsd.model.client_limits import limit_in
-from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY
+from mpsd.model.cuda_limit_parser import CUDA_VISIBLE_DEVICES, PIPE_DIRECTORY, VARIABLES
 from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant, evenly, rooms
 from mpsd.model.identity import ProcessIdentity, process_of
@@ -35,6 +35,7 @@ from mpsd.platform import containers, processes, records
 from mpsd.platform.containers import ContainerProcesses, ProgramCgroups, Whereabouts, own_cgroups
 from mpsd.platform.event_loop import DeathWatch
 from mpsd.platform.logs import Logger
+from mpsd.platform.process_environment import environment_of
 from mpsd.platform.run_directory import DomainFolder
 from mpsd.platform.settings import GRANT
 
@@ -47,6 +48,9 @@ class MarkedProcess:
     variables: Mapping[str, str]
 
 
+_OF_GRANTS = (GRANT, *VARIABLES)
+
+
 def marked_processes() -> Mapping[str, Sequence[MarkedProcess]]:
     """By the grant that it was started under, every process that lives outside containers, the
     oldest first: what a process in a container is started with proves nothing."""
@@ -54,10 +58,10 @@ def marked_processes() -> Mapping[str, Sequence[MarkedProcess]]:
     here = containers.pid_namespace("self")
     for pid in (int(path.name) for path in Path("/proc").glob("[0-9]*")):
         one = processes.identity_of(pid)
-        variables = processes.environment_of(pid) or {}
-        if not one or GRANT not in variables or containers.pid_namespace(pid) != here:
+        if not one or containers.pid_namespace(pid) != here:
             continue
-        if processes.is_alive(one):
+        variables = environment_of(pid, _OF_GRANTS) or {}
+        if GRANT in variables and processes.is_alive(one):
             found.setdefault(variables[GRANT], []).append(MarkedProcess(one, variables))
     for marked in found.values():
         marked.sort(key=lambda one: (one.process.start_ticks, one.process.pid))

@@ -23,6 +23,9 @@ VARIABLES = (
     CUDA_VISIBLE_DEVICES,
 )
 
+# stands, where no variable does, for an environment that no exec has made; its value says why
+FORGED = ""
+
 _UNLIMITED_BYTES = 2**64 - 1
 
 

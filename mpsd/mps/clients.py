@@ -38,16 +38,19 @@ class _Connected:
 
 
 class DomainClients:
-    """on_last_end: called with the end of the last known client. on_unlisted_end: called where one
+    """on_end: called at every end of a client. on_last_end: called with that of the last known one.
+    on_unlisted_end: called where one
     that had connected was gone before it was listed, and did not end well as far as is known. ends:
     the folder of mpsd's ends."""
 
     def __init__(
         self,
+        on_end: Callable[[], None],
         on_last_end: Callable[[ClientDeath], None],
         on_unlisted_end: Callable[[], None],
         ends: Path,
     ) -> None:
+        self._on_end = on_end
         self._on_last_end = on_last_end
         self._on_unlisted_end = on_unlisted_end
         self._ends = ends
@@ -58,9 +61,15 @@ class DomainClients:
         self._list_at = math.inf  # monotonic
         self._list_pause_s = _FIRST_LIST_S
         self._listed_at = -math.inf
+        self._named = 0  # by the log, since the last list
 
     def connected(self, pid: int) -> None:
-        """By the log's word."""
+        """By the log's word, so that its end is seen; it is a client once the server lists it. Too
+        many before the next list, which a tenant may name, are not looked at."""
+        self._named += 1
+        if self._named > _MOST_UNLISTED:
+            self.ask_for_list()
+            return
         is_gone = False
         try:
             is_new = self._hold(pid)
@@ -71,10 +80,13 @@ class DomainClients:
                 raise
             is_new = True  # it is known once it is listed, and mpsd can look at it
         if is_new:
-            self._list_pause_s = _FIRST_LIST_S
-            self._ask_for_list(_FIRST_LIST_S)
+            self.ask_for_list()
         if is_gone:
             self._on_unlisted_end()
+
+    def ask_for_list(self) -> None:
+        self._list_pause_s = _FIRST_LIST_S
+        self._ask_for_list(_FIRST_LIST_S)
 
     def _ask_for_list(self, after_s: float) -> None:
         soonest = max(time.monotonic() + after_s, self._listed_at + _LISTS_APART_S)
@@ -92,6 +104,7 @@ class DomainClients:
         CLOCK_BOOTTIME. OSError in a shortage."""
         self._listed_at = time.monotonic()
         self._list_at = math.inf
+        self._named = 0
         for death in tuple(self._unlisted):
             # before the answer came
             if death.at_s >= asked_s and death.client.process.pid in pids:
@@ -145,6 +158,7 @@ class DomainClients:
         death = ClientDeath(one.who, one.owner, now_s, signum, how, is_well=status == 0)
         if one.is_client:
             self._note(death)
+            self._on_end()
         else:
             self._unlisted = [*_recent(self._unlisted, now_s), death]
             if not death.is_well:

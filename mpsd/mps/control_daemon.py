@@ -22,7 +22,9 @@ from mpsd.mps.records import read_of_this_boot
 from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules.control_protocol import Command, ControlFailed
 from mpsd.platform import processes, records
-from mpsd.platform.run_directory import DomainFolder, peer_of
+from mpsd.platform.peers import peer_of
+from mpsd.platform.process_environment import environment_of
+from mpsd.platform.run_directory import DomainFolder
 from mpsd.platform.settings import Settings
 
 # -- commands: one process each, as the manual has it
@@ -130,7 +132,7 @@ def program_found(environment: Mapping[str, str]) -> bool:
 
 def serves(daemon: ProcessIdentity, gpus: Sequence[str]) -> bool:
     """Whether this daemon was started for these GPUs; False if its environment cannot be read."""
-    environment = processes.environment_of(daemon.pid)
+    environment = environment_of(daemon.pid, (CUDA_VISIBLE_DEVICES,))
     return environment is not None and environment.get(CUDA_VISIBLE_DEVICES) == ",".join(gpus)
 
 
@@ -177,7 +179,7 @@ def listener(folder: DomainFolder) -> ProcessIdentity | None:
                     raise
             else:
                 # of pid 0, in another pid namespace, nothing is known
-                return processes.identity_of(peer_of(probe).pid)
+                return peer_of(probe).process
     return None
 
 

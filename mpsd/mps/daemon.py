@@ -1,15 +1,16 @@
 """The control daemon of one domain: started or adopted, probed, followed in its log, ended. Its
 last answers are kept; `DomainSupervisor` draws the conclusions."""
 
+import asyncio
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import TypeVar
 
 from mpsd.model.domain import ServerStatus
@@ -21,6 +22,7 @@ from mpsd.mps import control_daemon
 from mpsd.mps.canary import CanarySetup, DomainCanary, FirstContext
 from mpsd.mps.control_daemon import ControlPipe, DaemonSilent
 from mpsd.mps.daemon_cgroup import CgroupRefused, DaemonCgroup
+from mpsd.mps.log_tail import MOST_BYTES, LogTail
 from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules.control_protocol import Command, ControlFailed, LogEvent, LogLine, read_line
 from mpsd.platform import clock, processes
@@ -28,59 +30,20 @@ from mpsd.platform.event_loop import DeathWatch, until
 from mpsd.platform.logs import Logger
 from mpsd.platform.run_directory import DomainFolder
 
-ROTATE_BYTES = 8 * 1024 * 1024
-
-
-class LogTail:
-    """The end of a log that another process appends to, by whole lines. The writer keeps the file
-    open, so a long one is copied and cut in place."""
-
-    def __init__(self, path: Path, *, from_end: bool) -> None:
-        self._path = path
-        self._position = 0
-        if from_end and path.exists():
-            self._position = path.stat().st_size
-        self._rest = b""
-
-    def has_grown(self) -> bool:
-        try:
-            return self._path.stat().st_size != self._position
-        except FileNotFoundError:
-            return False
-
-    def lines(self) -> list[str]:
-        """What was added since the last call, but a line that is not whole yet."""
-        try:
-            size = self._path.stat().st_size
-        except FileNotFoundError:
-            return []
-        if size < self._position:
-            self._position = 0
-            self._rest = b""
-        if size == self._position:
-            return []
-        with self._path.open("rb") as file:
-            file.seek(self._position)
-            added = file.read()
-        self._position += len(added)
-        *whole, self._rest = (self._rest + added).split(b"\n")
-        if self._position > ROTATE_BYTES:
-            with contextlib.suppress(OSError):  # such as a full disk: later
-                shutil.copyfile(self._path, self._path.with_name(self._path.name + ".1"))
-                os.truncate(self._path, 0)
-                self._position = 0
-        return [line.decode(errors="replace") for line in whole]
-
-
+# No more than that follows from a line: any tenant can write each of them.
 _ASKS_FOR_A_PROBE = {
     LogEvent.SERVER_STARTING,
     LogEvent.SERVER_READY,
     LogEvent.SERVER_EXITED,
     LogEvent.FAULT,
+    LogEvent.LEFT_OUT,
 }
-_COME = {LogEvent.SERVER_READY, LogEvent.SERVER_EXITED}  # or not
-_SAYS_WHY = {LogEvent.OTHER, LogEvent.FAULT, LogEvent.FATAL}  # of a server that does not come up
+_LEFT_OUT = LogLine(LogEvent.LEFT_OUT, None, f"only the last {MOST_BYTES} bytes are read")
+_SAYS_WHY = {LogEvent.OTHER, LogEvent.FAULT, LogEvent.FATAL}  # a server does not come up
 _LONGEST_WORDS = 200  # of a line of the log in a reason
+_MOST_SAID = 20  # lines of the log that are forwarded to mpsd's own, in so many seconds
+_SAID_S = 1.0
+_LOOK_S = 0.1  # between two questions whether a server is up
 Answer = TypeVar("Answer")
 TROUBLES = (ControlFailed, OSError)  # TimeoutError is one of the latter
 
@@ -101,9 +64,9 @@ class DomainDaemon:
     """identity: None for no daemon. servers, server, clients: as answered last; None where not
     known. asked_s: when, by CLOCK_BOOTTIME. unanswered: commands in a row without a proper answer;
     trouble: what came instead; silent_s: when the last of them was asked. settled: its settings
-    were read back and a server started. coming: a server that is not ready yet. no_server: the last
-    one did not start up; server_words: what the log says of that. on_line: gets each line of the
-    log that means something. commands: times of answers since mpsd began."""
+    were read back and a server started. no_server: one that this daemon had started ended before it
+    answered; server_words: how, and what the log says. on_line: gets each line of the log that may
+    call for a look. commands: times of answers since mpsd began."""
 
     def __init__(
         self, place: DaemonPlace, gpus: Sequence[str], on_end: Callable[[], None], log: Logger
@@ -119,19 +82,22 @@ class DomainDaemon:
         self.tail = LogTail(place.folder.log, from_end=True)
         self._watch: DeathWatch | None = None
         self._child: subprocess.Popen[bytes] | None = None
-        self._last_words = self._refused = ""
+        self._last_words = self._refused = self._server_said = ""
+        self._said = deque[float](maxlen=_MOST_SAID)  # when the last lines were forwarded
         self.on_line: Callable[[LogLine], None] = lambda _line: None
         self.commands = CommandTimes(processes.boot_id())
         self.identity: ProcessIdentity | None = None
+        self._held: dict[int, DeathWatch] = {}  # its servers, by pid
         self._forget_answers()
 
     def _forget_answers(self) -> None:
         self.unanswered = 0
         self.trouble = ""
         self.asked_s = self.silent_s = 0.0
-        self.settled = self.no_server = False
+        self.settled = self.no_server = self._end_noted = False
         self.server_words = ""
-        self.coming: int | None = None
+        self._missing_since_s: float | None = None  # None: one is listed
+        self._forget_servers()
         self.servers: tuple[int, ...] = ()
         self.server: ServerStatus | None = None
         self.clients: int | None = None
@@ -181,6 +147,12 @@ class DomainDaemon:
             if str(refused) != self._refused:
                 self._log.warning("daemon ends with this container", reason=str(refused))
             self._refused = str(refused)
+
+    def _forget_servers(self) -> None:
+        for watch in self._held.values():
+            watch.close()
+        self._held = {}
+        self._answering: set[int] = set()
 
     def _hold(self, daemon: ProcessIdentity) -> None:
         self._forget_answers()
@@ -267,6 +239,7 @@ class DomainDaemon:
 
     def release(self) -> None:
         """The daemon goes on."""
+        self._forget_servers()
         self.canary.cancel()
         self.first_context.cancel()
         if self._watch:
@@ -279,29 +252,98 @@ class DomainDaemon:
 
     def read_log(self) -> bool:
         """Forwards its new log lines to our log; True where one calls for a probe."""
-        asks = False
-        for text in self.tail.lines():
+        added = self.tail.lines()
+        found = [_LEFT_OUT] * (bool(added) and self.tail.has_left_out)
+        for text in added:
             self._last_words = text.strip() or self._last_words
             if line := read_line(text):
-                asks = asks or line.event in _ASKS_FOR_A_PROBE
-                self._follow_server(line)
-                self.on_line(line)
-                if line.event.is_forwarded:
-                    self._log.info("daemon says", kind=line.event.value, text=line.text)
-        return asks
+                found.append(line)
+        for line in found:
+            if line.event in _SAYS_WHY:
+                self._server_said = printable(line.text, _LONGEST_WORDS)
+            self.on_line(line)
+            self._forward(line)
+        return any(line.event in _ASKS_FOR_A_PROBE for line in found)
 
-    def _follow_server(self, line: LogLine) -> None:
-        if line.event is LogEvent.SERVER_STARTING:
-            self.coming = line.pid
-            self.server_words = ""
-        elif self.coming is not None and line.event in _SAYS_WHY:
-            self.server_words = printable(line.text, _LONGEST_WORDS)
-        elif line.pid == self.coming and line.event in _COME:
-            # A server that ends before it was ready could not start.
-            self.coming = None
-            self.no_server = line.event is LogEvent.SERVER_EXITED
-            self.server_words = self.server_words or printable(line.text, _LONGEST_WORDS)
-            self.settled = self.settled and not self.no_server
+    def _forward(self, line: LogLine) -> None:
+        now = time.monotonic()
+        is_full = len(self._said) == _MOST_SAID and self._said[0] > now - _SAID_S
+        if line.event.is_forwarded and not is_full:
+            self._said.append(now)
+            self._log.info("daemon says", kind=line.event.value, text=line.text)
+
+    # -- its servers
+
+    async def start_server(self, pipe: ControlPipe) -> None:
+        """Has one started where there is none. As `ControlPipe.ask`."""
+        self.server_words = self._server_said = ""
+        await pipe.ask(control_protocol.start_server(os.geteuid()))
+
+    async def list_servers(self, pipe: ControlPipe) -> tuple[int, ...]:
+        """As `ControlPipe.ask`."""
+        servers = await pipe.ask(control_protocol.server_list())
+        self._watch_servers(servers)
+        return servers
+
+    async def until_server_is_up(self, pipe: ControlPipe, deadline_s: float) -> None:
+        """After `start_server`. ControlFailed where none comes up; as `ControlPipe.ask`."""
+        began = time.monotonic()
+        while not self._answering:
+            if time.monotonic() >= began + deadline_s:
+                self._could_not_start(f"none answers {deadline_s:g} s after its start")
+            if self.server_words:
+                raise ControlFailed(f"no MPS server starts: {self.server_words}")
+            await asyncio.sleep(_LOOK_S)
+            self.servers, _status = await self.ask_for_health(pipe)
+
+    @property
+    def is_server_due(self) -> bool:
+        """Whether there should be one that has not answered yet."""
+        return not self._answering
+
+    def _watch_servers(self, servers: Iterable[int]) -> None:
+        """Until they end: those that the daemon has started, as the kernel has it."""
+        for pid in servers:
+            server = processes.identity_of(pid)
+            is_its = self.identity is not None and processes.parent_of(pid) == self.identity.pid
+            if server and is_its and pid not in self._held:
+                self._held[pid] = DeathWatch(server, partial(self._server_ended, pid))
+
+    def _server_ended(self, pid: int) -> None:
+        watch = self._held.pop(pid, None)
+        if watch is None:  # its daemon is gone
+            return
+        if pid not in self._answering:
+            self._could_not_start(f"process {pid}: {processes.how_ended(watch.status)}")
+        self._answering.discard(pid)
+        self.note_end()
+
+    def _could_not_start(self, why: str) -> None:
+        self.no_server = True
+        self.settled = False
+        self.read_log()
+        said = self._server_said or printable(self._last_words, _LONGEST_WORDS)
+        self.server_words = f'{why}; the log has "{said}" ({self._folder.log})'
+
+    def _note_missing(self, servers: Collection[int], now_s: float, longest_s: float) -> None:
+        """servers: as listed just after one was to start."""
+        if servers:
+            self._missing_since_s = None
+        elif self._missing_since_s is None:
+            self._missing_since_s = now_s
+        elif now_s - self._missing_since_s > longest_s:
+            self._could_not_start(f"none is listed for {longest_s:g} s")
+
+    def note_end(self) -> None:
+        """Of a server or a client: the daemon is to be asked."""
+        self._end_noted = True
+        self._on_end()
+
+    def is_news(self) -> bool:
+        """Whether the daemon is to be asked, for a line in its log or for an end."""
+        is_noted = self._end_noted
+        self._end_noted = False
+        return self.read_log() or is_noted
 
     async def probe(self, deadline_s: float, *, with_clients: bool) -> None:
         """Asks for its servers and their status, and for clients in a drain; has a server started
@@ -319,8 +361,9 @@ class DomainDaemon:
                 clients = len(await pipe.clients(servers))
             # it died: start another at once, so that nobody else takes the GPU
             elif not servers:
-                await pipe.ask(control_protocol.start_server(os.geteuid()))
-                servers = await pipe.ask(control_protocol.server_list())
+                await self.start_server(pipe)
+                servers = await self.list_servers(pipe)
+                self._note_missing(servers, asked_s, deadline_s)
         except TROUBLES as error:
             if processes.is_shortage(error):  # ours: the daemon was not asked
                 raise
@@ -349,6 +392,11 @@ class DomainDaemon:
                 await self._timed(pipe, control_protocol.server_status(server))
                 for server in servers
             ]
+        self._watch_servers(servers)
+        for server, status in zip(servers, statuses, strict=True):
+            if status is not ServerStatus.GONE:
+                self._answering.add(server)
+                self.no_server = False
         if ServerStatus.FAULT in statuses:
             return servers, ServerStatus.FAULT
         return servers, ServerStatus.ACTIVE

@@ -19,12 +19,15 @@ from mpsd.mps.rules.faults import ClientDeath, FaultSigns
 from mpsd.platform import clock, processes
 from mpsd.platform.logs import Logger
 
+_MAY_BE_OF_FAULT = {LogEvent.FAULT, LogEvent.LEFT_OUT}
+_REFUTE_S = 60.0  # between two lines that say so
 _SOON_S = 0.05  # between two looks while somebody who was ended may still be there
 
 
 class DomainFaults:
-    """all, total: as in its record. one_gpu: of all clients. on_last_end, on_unlisted_end,
-    ends: of DomainClients."""
+    """all, total: as in its record. on_last_end, on_unlisted_end, ends: of DomainClients. struck:
+    the clients on those of several GPUs that had an Xid since (CLOCK_BOOTTIME); None where all
+    clients are on one."""
 
     def __init__(
         self,
@@ -33,18 +36,18 @@ class DomainFaults:
         on_last_end: Callable[[ClientDeath], None],
         on_unlisted_end: Callable[[], None],
         ends: Path,
-        *,
-        one_gpu: bool,
+        struck: Callable[[float], frozenset[int]] | None,
     ) -> None:
         self._daemon = daemon
-        self._one_gpu = one_gpu
+        self._struck = struck
+        self._one_gpu = struck is None
         self._log = log
         daemon.on_line = self._hear
-        self._clients = DomainClients(on_last_end, on_unlisted_end, ends)
+        self._clients = DomainClients(daemon.note_end, on_last_end, on_unlisted_end, ends)
         self._servers: tuple[int, ...] = ()
-        self._read = faults.Reading()
         # since when the log speaks of a fault that was not looked for yet
         self._heard_s: float | None = None
+        self._refuted_at = -math.inf  # when that was last logged, monotonic
         self._clear_s = 0.0  # as of FaultSigns
         self._signs: FaultSigns | None = None  # of the last fault, until it is settled
         # whether this daemon was asked for the clients that it had when it was taken over
@@ -69,26 +72,26 @@ class DomainFaults:
         self._settle()
         self._heal()
         self._clients.forget()
-        self._read = faults.Reading()
         self._heard_s = None
         self._asked = True  # of the next one all clients are seen as they come
 
     # -- look
 
     def _hear(self, line: LogLine) -> None:
+        """Notes what to ask for; a tenant may have written it."""
         if line.event is LogEvent.CLIENT_CONNECTED and line.pid:
             if not self._daemon.is_own(line.pid):
                 self._clients.connected(line.pid)
-            return
-        self._read = faults.read_on(self._read, line)
-        if self._read.of_fault and self._heard_s is None:
+        elif line.event is LogEvent.LEFT_OUT:
+            self._clients.ask_for_list()
+        if line.event in _MAY_BE_OF_FAULT and self._heard_s is None:
             self._heard_s = clock.boot_s()
 
     async def look(self, graces: Graces) -> None:
         """After each proper answer of the daemon: what faults there are, whom to end for them."""
         in_fault = self._daemon.server is ServerStatus.FAULT
-        if in_fault or self._read.of_fault:
-            self._daemon.read_log()  # the rest of what it has to say
+        if in_fault:
+            self._daemon.read_log()  # so that no later look takes it for another one
         self._follow_servers()
         listed: dict[int, FaultHit | None] = {}
         if self._must_list(graces, in_fault=in_fault):
@@ -113,11 +116,11 @@ class DomainFaults:
 
     def _must_list(self, graces: Graces, *, in_fault: bool) -> bool:
         """Each list costs a process."""
-        if not self._asked or self._clients.list_due_s == 0 or self._read.of_fault:
+        if not self._asked or self._clients.list_due_s == 0 or self._heard_s is not None:
             return True
         open_faults = faults.unhealed(self.all)
         lingers = faults.to_end(open_faults, None, clock.boot_s(), graces)
-        return in_fault and bool(lingers or not open_faults)
+        return in_fault and bool(lingers or not open_faults or not self._one_gpu)
 
     async def _listed(self, graces: Graces) -> dict[int, FaultHit | None]:
         """By pid, whom its servers list, None for who is gone since; nobody without an answer."""
@@ -133,34 +136,38 @@ class DomainFaults:
         return {pid: known.get(pid) for pid in pids}
 
     def _note(self, listed: dict[int, FaultHit | None], *, in_fault: bool) -> None:
-        """What this look shows of a fault; of one that is there already the log may name more."""
-        read = self._read
-        self._read = faults.rest_of(self._read)
+        """What this look shows of a fault."""
         heard_s = self._heard_s
         self._heard_s = None
-        if self._signs:
-            self._signs = replace(self._signs, named=self._signs.named | read.pids)
-            return
-        if faults.unhealed(self.all) and (self._one_gpu or faults.are_hit(self.all, read.pids)):
-            return
-        signs = FaultSigns(heard_s or clock.boot_s(), self._clear_s, read.pids)
+        known: dict[int, FaultHit] = {}
+        gone = []
         if in_fault:
-            known = {}
-            gone = []
-            for pid, who in listed.items():
+            here = set(listed)
+            if self._struck:
+                here &= self._struck(self._clear_s)
+            for pid in here:
+                who = listed[pid]
                 if who is None:
                     gone.append(pid)
                 # who is about to be gone may be its cause, whose end the server has not noticed
                 elif not processes.is_ending(who.process):
                     known[pid] = who
-            self._begin(replace(signs, listed=known), gone)
-        elif read.of_fault and self._has_vanished(over := replace(signs, over_s=clock.boot_s())):
+        signs = FaultSigns(heard_s or clock.boot_s(), self._clear_s, known)
+        if self._signs:
+            return
+        if faults.unhealed(self.all):
+            if self._struck:  # NVML may tell of it later
+                self.all = faults.also_hit(self.all, known)
+        elif in_fault:
+            self._begin(signs, gone)
+        elif heard_s and self._has_vanished(over := replace(signs, over_s=clock.boot_s())):
             self._begin(over)
         else:
             self._clear_s = self._daemon.asked_s
-            if read.of_fault:
-                reason = "the log reports it, but neither server nor ends of clients confirm it"
-                self._log.warning("fault not recorded", reason=reason, pids=sorted(read.pids))
+            if heard_s and time.monotonic() - self._refuted_at > _REFUTE_S:
+                self._refuted_at = time.monotonic()
+                reason = "the log may report one, but neither server nor ends of clients confirm it"
+                self._log.warning("fault not recorded", reason=reason)
 
     def _has_vanished(self, signs: FaultSigns) -> bool:
         survivors = self._clients.living(signs.noticed_s)

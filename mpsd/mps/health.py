@@ -1,7 +1,9 @@
 """The health of one domain's GPUs: looks at them, and keeps which of them is sick and why."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from mpsd.model.gpu_health import GpuCondition, XidKind
 from mpsd.model.grants import Gpu
@@ -25,6 +27,7 @@ class DomainHealth:
         self._log = log
         self._labels = {gpu.uuid: gpu.label for gpu in gpus}
         self._now = {gpu.uuid: GpuCondition(gpu.uuid) for gpu in gpus}
+        self._xid_s: dict[str, float] = {}  # of the last one, by CLOCK_BOOTTIME
         self._look_at = 0.0
         self._is_news = False
 
@@ -67,6 +70,8 @@ class DomainHealth:
         except NvmlFailed:
             return
         rules = self._rules()
+        if seen.xids:
+            self._xid_s[uuid] = clock.boot_s()
         for xid in seen.xids:
             kind = rules.kind(xid)
             log = self._log.info
@@ -75,6 +80,16 @@ class DomainHealth:
             about = {"what": rules.facts.xid(xid).what, "kind": kind.value}
             log("xid", gpu=self._labels[uuid], xid=xid, **about)
         self._keep(health.looked(self._now[uuid], seen, rules, clock.boot_s()))
+
+    def struck(self, since_s: float) -> frozenset[int]:
+        """The MPS clients on those GPUs that had an Xid since then (CLOCK_BOOTTIME)."""
+        found: frozenset[int] = frozenset()
+        for uuid in self._now:
+            self._look_at_gpu(uuid)
+            if self._xid_s.get(uuid, -math.inf) >= since_s:
+                with suppress(NvmlFailed):
+                    found |= self._nvml.mps_pids(uuid)
+        return found
 
     def context_ended(self, uuid: str, failure: str) -> None:
         """A context of mpsd's own was made, or failed in these words."""

@@ -1,7 +1,6 @@
 """The life of one domain's daemon: adopted or started, settled before its first client, killed and
 restarted. Each step is recorded at once, so that a later mpsd continues from there."""
 
-import os
 import time
 
 from mpsd.model.client_limits import DENY_MIB
@@ -17,7 +16,6 @@ from mpsd.mps.drain import limit_mib
 from mpsd.mps.faults import DomainFaults
 from mpsd.mps.records import KeptRecord
 from mpsd.mps.rules import control_protocol
-from mpsd.mps.rules.control_protocol import ControlFailed
 from mpsd.platform import clock, processes, records
 from mpsd.platform.event_loop import until
 from mpsd.platform.logs import Logger
@@ -168,13 +166,13 @@ class DomainSettling:
                 daemon.servers = daemon.canary.servers or daemon.servers
                 return False
             await self._restore_limits(pipe, memory_mib)
-            await pipe.ask(control_protocol.start_server(os.geteuid()))
+            await daemon.start_server(pipe)
             # at once: a client that finds no socket runs unlimited
             control_daemon.offer_to_clients(self._folder)
             # those whose limits the agent must raise
-            daemon.servers = await pipe.ask(control_protocol.server_list())
+            daemon.servers = await daemon.list_servers(pipe)
             if doubtful or daemon.no_server:
-                await self._until_server_is_up(policy.graces.command_s)
+                await daemon.until_server_is_up(pipe, policy.graces.command_s)
             status = ServerStatus.ACTIVE  # as far as one says that was just started
             if daemon.adopted:
                 _servers, status = await daemon.ask_for_health(pipe)
@@ -201,16 +199,6 @@ class DomainSettling:
         for ordinal in self._ordinals:
             for server in (None, *servers):
                 await pipe.set_limit(ServerLimit(server, ordinal, memory_mib))
-
-    async def _until_server_is_up(self, deadline_s: float) -> None:
-        def has_spoken() -> bool:
-            self._daemon.read_log()
-            return self._daemon.coming is None
-
-        await until(has_spoken, deadline_s, "an MPS server comes up")
-        if self._daemon.no_server:
-            says = f'the daemon\'s log says "{self._daemon.server_words}"'
-            raise ControlFailed(f"no MPS server starts: {says} ({self._folder.log})")
 
     async def try_canary_again(self, policy: Policy) -> None:
         """While it keeps the domain from serving; a silent daemon is asked again later."""

@@ -38,6 +38,7 @@ _PROBE_S = {
 }
 _STOPPING_PROBE_S = 0.2  # while mpsd itself ends, and waits for the last program
 _LOOK_S = 0.25
+_APART_S = 0.05  # between two probes, whatever calls for them: a tenant may write lines all day
 _CONTEXT_S = 5.0  # between two contexts of mpsd's own because programs may get none
 _TRY_S = 5.0  # between two starts of a server while another process has the GPU exclusively
 _TROUBLED = {State.DOWN, State.WEDGED, State.FAULT, State.REFUSED}
@@ -66,26 +67,28 @@ class DomainSupervisor:
         self._daemon = DomainDaemon(place, domain.gpus, self._wake.set, self._log)
         self._settling = DomainSettling(domain, place.folder, self._daemon, self._log)
         self._drain = DomainDrain(place.folder)
-        one_gpu = len(domain.gpus) == 1
         self._heartbeats = Heartbeats(place.folder.path.parent)
         self._began_s = clock.boot_s()
         end_records = place.folder.path.parent / ENDS
+        self._health = DomainHealth(
+            place.canary.gpus, nvml, lambda: HealthRules(facts, policy().health), self._log
+        )
+        struck = None
+        if len(domain.gpus) > 1:
+            struck = self._health.struck
         self._faults = DomainFaults(
             self._daemon,
             self._log,
             self._last_client_ended,
             self._try_context,
             end_records,
-            one_gpu=one_gpu,
+            struck,
         )
         self._restarts = DomainRestarts(
             self._kept, self._daemon, self._faults, self._modes, self._log
         )
-        self._health = DomainHealth(
-            place.canary.gpus, nvml, lambda: HealthRules(facts, policy().health), self._log
-        )
         self._daemon.first_context.on_outcome = self._health.context_ended
-        self._probe_at = self._try_at = self._context_at = 0.0
+        self._probe_at = self._probed_at = self._try_at = self._context_at = 0.0
         self._taken_over = self._ends_foreign = False
         self._why = ""  # the reason of the state, restored once a passing trouble is over
 
@@ -184,8 +187,8 @@ class DomainSupervisor:
         pause_s = _LOOK_S
         if self.record.state in _PROBE_S:
             pause_s = self._probe_at - time.monotonic()
-            if self._faults.look_again_s(self._policy().graces) is None:
-                pause_s = max(pause_s, _LOOK_S)
+            if pause_s <= 0 and self._faults.look_again_s(self._policy().graces) is None:
+                pause_s = _LOOK_S
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max(pause_s, 0.0)):
                 await self._wake.wait()
@@ -203,13 +206,14 @@ class DomainSupervisor:
         if state in {State.DOWN, State.STARTING, State.REFUSED}:
             obstacle = self._obstacle(self._policy())
         self._drain.look()
-        if daemon.read_log():
-            self._probe_at = 0.0
+        if daemon.is_news():
+            self._probe_at = min(self._probe_at, self._probed_at + _APART_S)
         elif not daemon.unanswered:
             soon_s = self._faults.look_again_s(graces)
             if soon_s is not None:
                 self._probe_at = min(self._probe_at, time.monotonic() + soon_s)
         if daemon.alive and state in _PROBE_S and time.monotonic() >= self._probe_at:
+            self._probed_at = time.monotonic()
             await daemon.probe(graces.command_s, with_clients=self._drain.asked)
             with contextlib.suppress(OSError):  # such as a full disk, which the record tells of
                 records.write(self._folder.commands, daemon.commands, mode=0o644)
@@ -263,6 +267,8 @@ class DomainSupervisor:
             return min(soon_s, _LOOK_S)
         if self._drain.stopping or self._drain.leaving:
             return _STOPPING_PROBE_S
+        if self.record.state in SERVING and self._daemon.is_server_due:
+            return _LOOK_S
         return _PROBE_S[self.record.state]
 
     # -- what prevents it from serving

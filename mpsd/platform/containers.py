@@ -16,6 +16,7 @@ import msgspec
 
 from mpsd.model.identity import ProcessIdentity
 from mpsd.platform import processes
+from mpsd.platform.process_environment import environment_of
 from mpsd.platform.rules.cgroups import (
     Cgroup,
     alone_in,
@@ -194,7 +195,7 @@ class ProgramCgroups:
         """The grant by its program's cgroup, or by its environment where there can be none. Names
         that others give to their cgroups count for nothing."""
         if self._hierarchy is None:
-            return (processes.environment_of(one.pid) or {}).get(GRANT)
+            return (environment_of(one.pid, (GRANT,)) or {}).get(GRANT)
         named = re.search("/mpsd-([0-9a-f]{12})(?![^/\n])", _cgroup(one.pid))
         if named and self.found_again(one, named[1]):
             return named[1]

@@ -22,16 +22,18 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from mpsd.model.identity import ProcessIdentity
 from mpsd.model.problem import shown
 from mpsd.platform import life
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import Logger, logger
+from mpsd.platform.peers import Peer, is_connected_by, peer_of
 from mpsd.platform.processes import is_shortage
-from mpsd.platform.run_directory import Peer, peer_of
 from mpsd.platform.settings import CannotListen, ListenAddress
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 USER = web.RequestKey("USER", str)  # whose token came
+_PEER = web.RequestKey("PEER", Peer)  # of a connection to a Unix socket
 
 # else a traceback for every peer that speaks no HTTP
 _SILENT = logging.Logger("aiohttp", logging.CRITICAL + 1)
@@ -91,6 +93,8 @@ class Listener:
         self._socket: socket.socket | None = None  # None while it does not listen
         # address or uid; also of some that were closed meanwhile
         self._peers: dict[socket.socket, str | int] = {}
+        # by file descriptor, who connected to a Unix socket; also of some that have gone
+        self._connected: dict[int, Peer] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
         # of peers that have asked nothing yet
         self._silent: dict[asyncio.BaseProtocol, asyncio.TimerHandle] = {}
@@ -176,7 +180,12 @@ class Listener:
                 loop.call_later(_RETRY_ACCEPT_S, self._listen, listening)
                 return
             found.setblocking(False)
-            if self._has_place(found, address):
+            try:
+                has_place = self._has_place(found, address)
+            except OSError as error:  # who asks cannot be read
+                self._shortages.tell("accept a connection", error)
+                has_place = False
+            if has_place:
                 task = life.background(self._take(found))
                 self._handshakes.add(task)
                 task.add_done_callback(self._handshakes.discard)
@@ -190,7 +199,8 @@ class Listener:
         most = self._most
         peer: str | int
         if isinstance(self._where, UnixPath):
-            peer = peer_of(found).uid
+            self._connected[found.fileno()] = connected = peer_of(found)
+            peer = connected.uid
             if peer in {0, os.geteuid()}:
                 most += _RESERVED
         else:
@@ -238,6 +248,9 @@ class Listener:
     async def _note_and_close(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if timer := self._silent.pop(request.protocol, None):
             timer.cancel()
+        connection = request.get_extra_info("socket")
+        if connection is not None and (connected := self._connected.get(connection.fileno())):
+            request[_PEER] = connected
         try:
             _check_body(request)
             answer = await handler(request)
@@ -364,9 +377,19 @@ def tls_context(client_authorities: str = "") -> ssl.SSLContext:
 
 
 def peer(request: web.Request) -> Peer | None:
-    """Who asks on a Unix socket, by the kernel's word; None where the connection is gone."""
-    if connection := request.get_extra_info("socket"):
-        return peer_of(connection)
+    """Who connected to a Unix socket, by the kernel's word; None where the connection is gone."""
+    return request.get(_PEER)
+
+
+def asking_process(request: web.Request) -> ProcessIdentity | None:
+    """The process that connected to a Unix socket, and lives. None where it has ended, the kernel
+    cannot say that it is the one, or the connection is gone. OSError for a shortage."""
+    connected = peer(request)
+    connection = request.get_extra_info("socket")
+    if connection is None or connected is None or connected.process is None:
+        return None
+    if is_connected_by(connection, connected.process):
+        return connected.process
     return None
 
 
@@ -375,9 +398,8 @@ def asker(request: web.Request) -> str:
     loopback addresses are one."""
     if user := request.get(USER):
         return f"user {user}"
-    connection = request.get_extra_info("socket")
-    if connection is not None and connection.family == socket.AF_UNIX:
-        return f"user {peer_of(connection).uid} of this machine"
+    if connected := peer(request):
+        return f"user {connected.uid} of this machine"
     address = ipaddress.ip_address((request.remote or "::").partition("%")[0])
     if address.is_loopback:
         return "this machine"

@@ -9,7 +9,7 @@ from typing import TypeVar
 import msgspec
 
 from mpsd.platform import run_directory
-from mpsd.platform.run_directory import peer_of
+from mpsd.platform.peers import peer_of
 
 Value = TypeVar("Value")
 

@@ -12,11 +12,12 @@ import sys
 import weakref
 from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 
 from mpsd.model.identity import END_UNKNOWN, ProcessIdentity, killed_by
+from mpsd.platform.threaded_read import ThreadedRead
 
 _PROC = Path("/proc")
 _SHORTAGES = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC, errno.EDQUOT, errno.EAGAIN}
@@ -55,13 +56,13 @@ def boot_id() -> str:
 
 def identity_of(pid: int) -> ProcessIdentity | None:
     """None when nobody has this pid. A process lives by its other threads too."""
-    fields = _stat_fields(pid)
+    fields = fields_from_state(pid)
     if fields is None or (fields[0] in b"ZXx" and int(fields[17]) < 2):
         return None
     return ProcessIdentity(pid, int(fields[19]), boot_id())
 
 
-def _stat_fields(pid: int) -> list[bytes] | None:
+def fields_from_state(pid: int) -> list[bytes] | None:
     """/proc/PID/stat from field 3 (state, behind the name in brackets) to 22, then the rest."""
     if stat := _read_start(pid, "stat"):
         return stat[stat.rindex(b")") + 2 :].split(None, 20)
@@ -70,7 +71,7 @@ def _stat_fields(pid: int) -> list[bytes] | None:
 
 def _own_fields(identity: ProcessIdentity) -> list[bytes] | None:
     """The same of this very process."""
-    fields = _stat_fields(identity.pid)
+    fields = fields_from_state(identity.pid)
     if fields and int(fields[19]) == identity.start_ticks:
         return fields
     return None
@@ -192,47 +193,7 @@ def signal_held(descriptor: int, signum: signal.Signals) -> bool:
     return True
 
 
-def environment_of(pid: int) -> dict[str, str] | None:
-    """What the process was started with; None when it is gone or not ours to read, empty in the
-    middle of an exec. The first of a name counts, as for getenv(3). OSError for a shortage."""
-    block: bytes | None
-    try:
-        block = (_PROC / str(pid) / "environ").read_bytes()
-    except PermissionError:  # the file is its user's alone, and root may lack CAP_DAC_READ_SEARCH
-        block = _environment_in_memory(pid)
-    except OSError as error:
-        if is_shortage(error):
-            raise
-        return None
-    if block is None:
-        return None
-    found: dict[str, str] = {}
-    for entry in block.split(b"\0"):
-        name, equals, value = entry.partition(b"=")
-        if equals:
-            found.setdefault(name.decode(errors="replace"), value.decode(errors="replace"))
-    return found
-
-
-def _environment_in_memory(pid: int) -> bytes | None:
-    """The block by process_vm_readv(2), for which CAP_SYS_PTRACE suffices. proc(5): fields 50 and
-    51 of stat, env_start and env_end, 0 for who may not trace it."""
-    import ctypes  # a tool on a laptop reads no other user's
-
-    if not (fields := _stat_fields(pid)):
-        return None
-    start, end = map(int, fields[-1].split()[27:29])
-    if not start or end < start:
-        return None
-    read = ctypes.create_string_buffer(end - start)
-    piece = ctypes.c_size_t * 2
-    here = piece(ctypes.addressof(read), end - start)
-    there = piece(start, end - start)
-    copy = ctypes.CDLL(None, use_errno=True).process_vm_readv
-    count = copy(pid, here, 1, there, 1, ctypes.c_ulong(0))
-    if count < 0:
-        return None
-    return read.raw[:count]
+_READ_S = 0.1  # for what may never end
 
 
 def address_space_pages(pid: int) -> int | None:
@@ -251,14 +212,10 @@ def mappings(pid: int) -> Iterator[bytes]:
         yield from file
 
 
-def mapped_bytes(pid: int, device: bytes) -> int | None:
-    """How much it maps of such files; None when it is gone or not ours to read."""
-    try:
-        maps = (_PROC / str(pid) / "maps").read_bytes()
-    except OSError:
-        return None
+def mapped_bytes(pid: int, device: bytes) -> int:
+    """How much it maps of such files; 0 when it is gone or not ours to read. It may never end."""
     total = 0
-    for line in maps.splitlines():
+    for line in mappings(pid):
         if b"/" + device in line:
             start, end = line.partition(b" ")[0].split(b"-")
             total += int(end, 16) - int(start, 16)
@@ -267,14 +224,26 @@ def mapped_bytes(pid: int, device: bytes) -> int | None:
 
 def command_of(pid: int) -> str:
     """Its words, or the kernel's name for it; empty when it is gone."""
+    try:
+        return ThreadedRead(partial(read_command, pid)).value(_READ_S)
+    except TimeoutError:
+        return name_of(pid)
+
+
+def read_command(pid: int) -> str:
+    """The same; it may never end."""
     words = _read_start(pid, "cmdline").rstrip(b"\0").replace(b"\0", b" ")
-    words = words or _read_start(pid, "comm").rstrip(b"\n")
-    return words.decode(errors="replace")
+    return words.decode(errors="replace") or name_of(pid)
+
+
+def name_of(pid: int) -> str:
+    """The kernel's name for it; empty when it is gone."""
+    return _read_start(pid, "comm").rstrip(b"\n").decode(errors="replace")
 
 
 def parent_of(pid: int) -> int:
     """0 when it has none, or is gone."""
-    fields = _stat_fields(pid) or [b"", b"0"]
+    fields = fields_from_state(pid) or [b"", b"0"]
     return int(fields[1])
 
 

@@ -1,28 +1,29 @@
 """The run directory: its lock, its identity, and the files of each domain in it.
 
-The lock is the kernel's, on the directory itself: it is released however its holder ends.
+The lock is the kernel's, on a file that its user alone can open: it is released however its holder
+ends, and nobody else can take it. The file has who holds it.
 """
 
 import errno
 import fcntl
 import os
 import shutil
-import socket
 import stat
-import struct
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from mpsd.model.identity import ProcessIdentity
 from mpsd.model.problem import InvalidInput
+from mpsd.platform import processes
 from mpsd.platform.processes import is_shortage
 
+LOCK = "lock"
+_LONGEST_IDENTITY = 80  # bytes
 ENDS = "ends"  # below it; a file there for each client that mpsd ends
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 
 
 class AlreadyHeld(Exception):
@@ -104,20 +105,47 @@ def held(directory: Path) -> Iterator[None]:
         raise _unusable(directory, f"cannot be used: {error.strerror}") from None
     try:
         _ours_alone(directory, descriptor)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            why = f"another `mpsd up` or `mpsd control` holds {directory}; stop it first"
-            raise AlreadyHeld(f"mpsd runs here already: {why}") from None
-        # a full one will do: daemons that run there are only taken over
-        try:
-            tempfile.TemporaryFile(dir=directory).close()
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise _unusable(directory, f"takes no files: {error.strerror}") from None
-        yield
+        with _lock_in(directory, descriptor) as lock:
+            _take(lock, directory)
+            # a full one will do: daemons that run there are only taken over
+            try:
+                tempfile.TemporaryFile(dir=directory).close()
+            except OSError as error:
+                if error.errno not in _FULL:
+                    raise _takes_no_files(directory, error) from None
+            yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def _lock_in(directory: Path, descriptor: int) -> Iterator[int]:
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        lock = os.open(LOCK, flags, 0o600, dir_fd=descriptor)
+    except OSError as error:
+        raise _takes_no_files(directory, error) from None
+    try:
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _take(lock: int, directory: Path) -> None:
+    """AlreadyHeld; InvalidInput where others may have opened the file, and can lock it."""
+    seen = os.fstat(lock)
+    if seen.st_uid != os.geteuid() or stat.S_IMODE(seen.st_mode) & 0o077:
+        what = f"has {LOCK}, which other users may open (mode {stat.S_IMODE(seen.st_mode):04o})"
+        raise _unusable(directory, what, f"remove {directory / LOCK}")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        why = f"another `mpsd up` or `mpsd control` holds {directory}; stop it first"
+        raise AlreadyHeld(f"mpsd runs here already: {why}") from None
+    if me := processes.identity_of(os.getpid()):
+        text = f"{me.pid} {me.start_ticks} {me.boot_id}".ljust(_LONGEST_IDENTITY).encode()
+        with suppress(OSError):  # a full one, of whose holder then nobody knows
+            os.pwrite(lock, text, 0)  # in place, which takes no space from the second time on
 
 
 def _ours_alone(directory: Path, descriptor: int) -> None:
@@ -154,6 +182,10 @@ def _unusable(directory: Path, message: str, remedy: str = _ANOTHER) -> InvalidI
     return InvalidInput.of("settings", rule, "--run-dir", str(directory), message, remedy)
 
 
+def _takes_no_files(directory: Path, error: OSError) -> InvalidInput:
+    return _unusable(directory, f"takes no files: {error.strerror}")
+
+
 def why_unsaved(directory: Path, error: Exception) -> str:
     """Why a file could not be written there, with the remedy; empty for any other error."""
     if not isinstance(error, OSError) or not isinstance(error.filename, str):
@@ -167,10 +199,28 @@ def why_unsaved(directory: Path, error: Exception) -> str:
 
 
 def holder(directory: Path) -> int | None:
-    """Its pid, by the kernel's word; None while nobody does, or from another pid namespace. OSError
-    for a shortage."""
+    """The pid of the mpsd that holds it; None while none does, or from another pid namespace. Who
+    may not read the lock's file has the kernel's word, which counts for root and the own user: they
+    alone can open it. OSError for a shortage."""
     try:
-        at = directory.stat()
+        with (directory / LOCK).open("rb") as file:
+            text = file.read(_LONGEST_IDENTITY)
+    except PermissionError:
+        return _locked_by(directory / LOCK)
+    except OSError as error:
+        if is_shortage(error):
+            raise
+        return None
+    with suppress(ValueError):
+        pid, start_ticks, boot_id = text.decode().split()
+        if processes.is_alive(ProcessIdentity(int(pid), int(start_ticks), boot_id)):
+            return int(pid)
+    return None
+
+
+def _locked_by(path: Path) -> int | None:
+    try:
+        at = path.stat()
         locks = Path("/proc/locks").read_text()
     except OSError as error:
         if is_shortage(error):
@@ -181,23 +231,10 @@ def holder(directory: Path) -> int | None:
     for line in locks.splitlines():
         fields = line.split()
         if fields[1:2] == ["FLOCK"] and fields[5:6] == [place]:
-            return int(fields[4]) if int(fields[4]) > 0 else None
+            pid = int(fields[4])
+            if processes.user_of(pid) in {0, os.geteuid()}:
+                return pid
     return None
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Who is at the other end of a Unix socket."""
-
-    pid: int  # 0: in a pid namespace that cannot be seen from here
-    uid: int
-
-
-def peer_of(connection: Any) -> Peer:
-    """By SO_PEERCRED of unix(7)."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, _gid = _CREDENTIALS.unpack(found)
-    return Peer(pid, uid)
 
 
 # -- the files of a domain

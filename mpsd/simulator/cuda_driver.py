@@ -41,7 +41,7 @@ from mpsd.simulator.gpus import (
 )
 from mpsd.simulator.kernel_queue import KernelQueue
 from mpsd.simulator.memory_limits import MemoryLimits
-from mpsd.simulator.mps import client_share, messages
+from mpsd.simulator.mps import client_share, messages, question
 from mpsd.simulator.mps.control_daemon import PIPE_DIRECTORY as USUAL_PIPE_DIRECTORY
 from mpsd.simulator.mps.messages import Message
 
@@ -236,7 +236,10 @@ class CudaProcess:
     ) -> tuple[SimulatedGpu, ...]:
         """Become a client of the daemon; the server's devices of those present, in the server's
         order."""
-        messages.send(connection, {"client": True})
+        if messages.receive_packet(connection) != question.HELLO:
+            raise CudaFailure("cuInit", MPS_CONNECTION_FAILED)
+        for packet in (question.CREDENTIALS, question.CLIENT):
+            messages.send_packet(connection, packet)
         welcome = messages.receive(connection)
         if welcome is None:
             raise CudaFailure("cuInit", MPS_CONNECTION_FAILED)

@@ -7,18 +7,26 @@ too. Nothing new costs two calls to NVML a GPU, and gives the same clients."""
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
-from mpsd.model.cuda_limit_parser import VARIABLES
+from mpsd.model.cuda_limit_parser import FORGED, VARIABLES
 from mpsd.model.grants import Gpu
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import Client, DomainRecord
 from mpsd.platform import clock, processes, run_directory
 from mpsd.platform.containers import Whereabouts
 from mpsd.platform.nvml import Nvml, NvmlFailed, NvmlLate, Uses
+from mpsd.platform.process_environment import (
+    ForgedEnvironment,
+    NoEnvironment,
+    read_environment,
+)
 from mpsd.platform.processes import ProcessSet
+from mpsd.platform.threaded_read import ThreadedRead, Value
+from mpsd.watchdog.managed_memory import ManagedMemory
 from mpsd.watchdog.rules.escapes import RESERVED_APART_S, reserved_kib
 
 _MIB = 1024 * 1024
@@ -26,15 +34,7 @@ _MIB = 1024 * 1024
 _ON_MPS_S = 2.0
 # to read an environment that is empty, as it is during an exec, and what a context reserves
 _TRIES = 10
-_UVM = b"nvidia-uvm"
-_UVM_OF_CONTEXT_MIB = 2  # docs/mps-observed.md, section 10
-_LOOK_MIB = 64  # unexplained, from which on some of it may be managed memory
-# at least, between two looks at what the processes map while more of the GPU comes into use
-_LOOK_S = 0.25
-_LOOK_AGAIN_S = 1.0  # and while it does not: one process may have freed what another took
-_STEADY_S = 1.0  # how long a figure must stay before anything is concluded from it
-_REPORT_MIB = 1024  # contexts cost up to 350 MiB of a GPU that NVML counts for no process
-_ROUND_MIB = 64
+_PATIENCE_S = 0.05  # in all, for the reads of one scan; those that last longer go on meanwhile
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,9 @@ class Scan:
 class _Reservation:
     """What a process reserves, and since when. used_bytes: its use of the GPU then, as it is there
     before it has a context. tries: left while that stays. is_final: it stays for the process's
-    life."""
+    life. reading: under way."""
 
+    reading: ThreadedRead[int] | None = None
     kib: int = 0
     since: float = 0.0
     used_bytes: int | None = None
@@ -82,112 +83,30 @@ class _KnownProcess:
     command: str
     pod: str | None
     environment: Mapping[str, str] | None
-    tries: int  # that are left at an environment that was empty
+    tries: int  # that are left at an environment that was empty, or is not read yet
+    reading: "ThreadedRead[_Started] | None"
     reservation: _Reservation = field(default_factory=_Reservation)
 
 
 @dataclass(frozen=True, slots=True)
-class UvmMapping:
-    """What a process maps of `nvidia-uvm` beyond its contexts, as managed memory, on whichever of
-    its `gpus` GPUs; of a managed pool only the addresses."""
+class _Started:
+    """What a process was started with: the variables that count, None where they are not ours to
+    read. is_read: False where it had not finished its exec, or it is not read yet."""
 
-    mib: int
-    gpus: int
-
-
-def managed_mib(
-    mapped: Mapping[int, UvmMapping], unexplained_mib: int, memory_mib: int
-) -> dict[int, int]:
-    """By pid, the managed memory proven on a GPU with this memory. unexplained_mib: in use there of
-    nobody by NVML. On one GPU all that is mapped counts, if the GPU has as much; else only what
-    nobody else can have."""
-    proven = {}
-    all_mib = sum(one.mib for one in mapped.values())
-    for pid, one in mapped.items():
-        mib = one.mib
-        if one.gpus > 1 or mib > memory_mib:
-            mib = min(mib, unexplained_mib - (all_mib - mib))
-        if mib > 0:
-            proven[pid] = mib
-    return proven
+    command: str = ""
+    variables: Mapping[str, str] | None = None
+    is_read: bool = False
 
 
-class ManagedMemory:
-    """The managed memory of the processes on one GPU, which NVML counts for none: it shows in what
-    is in use in all, and only where that grows are processes read. of: MiB by pid. unexplained_mib:
-    for a second in use of nobody known; 0 for too little."""
-
-    def __init__(self, memory_mib: int) -> None:
-        self._memory_mib = memory_mib
-        self._seen_mib = 0  # what was in use and not counted when `of` was found
-        self._looked_at = self._steady_since = -math.inf
-        self._over_since = math.inf
-        self._over_mib = 0  # of nobody's, beyond the least that was
-        self._rest_mib = 0  # in use, and not counted by NVML for any process
-        # of it, with no managed memory in use; None before that is known
-        self._least_mib: int | None = None
-        # by pid, pages of its address space and MiB mapped with these
-        self._mapped: dict[int, tuple[int, int]] = {}
-        self.of: Mapping[int, int] = {}
-        self.unexplained_mib = 0
-
-    def look(self, used_mib: int, uses: Uses, count_gpus: Callable[[int], int], now: float) -> None:
-        """used_mib: of the whole GPU. count_gpus: of a process. now: monotonic seconds."""
-        counted = [used_bytes for _pid, used_bytes in uses if used_bytes is not None]
-        if len(counted) < len(uses):  # NVML does not know all, so nothing is known of the rest
-            return
-        rest_mib = used_mib - sum(counted) // _MIB
-        if rest_mib != self._rest_mib:
-            self._rest_mib = rest_mib
-            self._steady_since = now
-        self._find({pid for pid, _ in uses}, count_gpus, now)
-        nobodys_mib = rest_mib - sum(self.of.values())
-        if now - self._steady_since >= _STEADY_S:
-            least_mib = max(0, nobodys_mib)
-            if self._least_mib is not None:
-                least_mib = min(least_mib, self._least_mib)
-            self._least_mib = least_mib
-        self._over_mib = 0
-        if self._least_mib is not None:
-            self._over_mib = nobodys_mib - self._least_mib
-        self._over_since = min(self._over_since, now)
-        if self._over_mib < _REPORT_MIB:
-            self._over_since = math.inf
-        self.unexplained_mib = 0
-        if now - self._over_since >= _STEADY_S:
-            self.unexplained_mib = self._over_mib // _ROUND_MIB * _ROUND_MIB
-
-    def _find(self, pids: set[int], count_gpus: Callable[[int], int], now: float) -> None:
-        grown_mib = self._rest_mib - (self._least_mib or 0)
-        for pid in self._mapped.keys() - pids:
-            del self._mapped[pid]
-        if self._over_mib >= _LOOK_MIB:  # one may map other things with as many pages
-            self._mapped.clear()
-        if grown_mib < _LOOK_MIB:
-            self.of = {}
-            self._seen_mib = self._rest_mib
-            return
-        pause_s = _LOOK_AGAIN_S
-        if self._rest_mib >= self._seen_mib + _LOOK_MIB:
-            pause_s = _LOOK_S
-        if now - self._looked_at < pause_s:
-            return
-        self._seen_mib = self._rest_mib
-        self._looked_at = now
-        if self._least_mib is None:
-            grown_mib = 0
-        found = {pid: self._mapping(pid, count_gpus(pid)) for pid in pids}
-        self.of = managed_mib(found, grown_mib, self._memory_mib)
-
-    def _mapping(self, pid: int, gpus: int) -> UvmMapping:
-        pages = processes.address_space_pages(pid)
-        if pages is None:  # it is gone, and holds nothing
-            return UvmMapping(0, gpus)
-        known_pages, mib = self._mapped.get(pid, (0, 0))
-        if known_pages != pages:
-            mib = (processes.mapped_bytes(pid, _UVM) or 0) // _MIB
-            self._mapped[pid] = pages, mib
-        return UvmMapping(max(0, mib - _UVM_OF_CONTEXT_MIB * gpus), gpus)
+def _read_started(pid: int, names: Collection[str]) -> _Started:
+    """It may never end."""
+    command = processes.read_command(pid)
+    try:
+        return _Started(command, read_environment(pid, names), is_read=True)
+    except NoEnvironment:
+        return _Started(command)
+    except ForgedEnvironment as error:
+        return _Started(command, {FORGED: str(error)}, is_read=True)
 
 
 @dataclass(slots=True)
@@ -229,6 +148,8 @@ class GpuProcessScanner:
         self._living = ProcessSet()  # of those that are known
         # whether nothing about them is left to read, and each is held by a pidfd
         self._settled = True
+        self._patience_s = _PATIENCE_S  # what is left of it
+        self._names = (*VARIABLES, *filter(None, (mark,)))
         self.scanned_s: dict[str, float] = {}  # by GPU: when last, of CLOCK_BOOTTIME
         self.last = Scan(())
         self.follow(gpus)
@@ -246,6 +167,7 @@ class GpuProcessScanner:
 
     def scan(self, owners: Owners, *, sure: bool = False) -> Scan:
         """The same object where nothing has changed. sure: asks NVML who is on MPS in any case."""
+        self._patience_s = _PATIENCE_S
         ended = self._living.ask()
         for pid in ended:
             self._known.pop(pid, None)
@@ -395,7 +317,7 @@ class GpuProcessScanner:
         if known is None or known.identity != identity:
             known = self._read(identity, _TRIES)
         elif known.tries:
-            known = self._read(identity, known.tries)
+            known = self._read(identity, known.tries, known.reading)
         self._known[pid] = known
         self._living.add(identity)
         if known.tries or pid not in self._living:
@@ -411,7 +333,10 @@ class GpuProcessScanner:
             one.tries = _TRIES
         if one.tries:
             one.tries -= 1
-            kib = reserved_kib(processes.mappings(known.identity.pid))
+            pid = known.identity.pid
+            reading = one.reading or ThreadedRead(lambda: reserved_kib(processes.mappings(pid)))
+            kib = self._waited_for(reading, one.kib)
+            one.reading = None if reading.has_ended else reading
             if kib != one.kib:
                 one.kib = kib
                 one.since = now
@@ -419,18 +344,36 @@ class GpuProcessScanner:
             self._settled = False
         return one.kib
 
-    def _read(self, identity: ProcessIdentity, tries: int) -> _KnownProcess:
+    def _waited_for(self, reading: ThreadedRead[Value], default: Value) -> Value:
+        """default: while it has not ended, or failed for want of memory or descriptors."""
+        began = time.monotonic()
+        try:
+            return reading.value(self._patience_s)
+        except (OSError, MemoryError):
+            return default
+        finally:
+            self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
+
+    def _read(
+        self, identity: ProcessIdentity, tries: int, reading: ThreadedRead[_Started] | None = None
+    ) -> _KnownProcess:
         pid = identity.pid
-        found = processes.environment_of(pid)
-        left = 0
-        if found == {}:
-            left = tries - 1
-        environment = None
-        if found:
-            environment = {name: found[name] for name in VARIABLES if name in found}
-        mark = (found or {}).get(self._mark or "")
-        command = processes.command_of(pid)
-        return _KnownProcess(identity, mark, command, self._pod_of(pid), environment, left)
+        reading = reading or ThreadedRead(partial(_read_started, pid, self._names))
+        started = self._waited_for(reading, _Started())
+        found = started.variables
+        environment = mark = None
+        if found is not None:
+            mark = found.get(self._mark or "")
+            environment = {name: value for name, value in found.items() if name != self._mark}
+        return _KnownProcess(
+            identity,
+            mark,
+            started.command or processes.name_of(pid),
+            self._pod_of(pid),
+            environment,
+            tries=0 if started.is_read else tries - 1,
+            reading=None if reading.has_ended else reading,
+        )
 
 
 def _each_once(uses: Uses) -> dict[int, int | None]:
@@ -445,8 +388,8 @@ def _each_once(uses: Uses) -> dict[int, int | None]:
 
 
 class OwnProcesses:
-    """Which processes on the GPUs are mpsd's own: what descends from mpsd, from the holder of its
-    run directory (`mpsd control`) or from a daemon of its records, and what mpsd descends from."""
+    """Which processes on the GPUs are mpsd's own: what descends from mpsd, from the `mpsd control`
+    that its run directory names or from a daemon of its records, and what mpsd descends from."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -13,7 +13,7 @@ from tests.admission.reviews import review_of, validated
 from tests.model.manifests import container, pod
 
 _LONG = 2_800 * 1024
-_MOST_CALLS_A_PATH = 100
+_MOST_CALLS_A_PATH = 155
 Paths = Callable[[int], str]
 PATHS: dict[str, Paths] = {
     "devices": lambda number: f"/dev/nvidia{number}",

@@ -43,7 +43,7 @@ class Program:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _as_user(uid: int, *modules: str) -> Program:
+def as_user(uid: int, *modules: str) -> Program:
     return Program((sys.executable, str(HERE / "as_user.py"), str(uid), ",".join(modules)))
 
 
@@ -78,14 +78,14 @@ class Simulated:
         return (
             Program((CONTROL,))
             if uid == os.getuid()
-            else _as_user(uid, "mpsd.simulator.mps.control_daemon", "mpsd.simulator.mps.question")
+            else as_user(uid, "mpsd.simulator.mps.control_daemon", "mpsd.simulator.mps.question")
         )
 
     def client(self, uid: int) -> Program:
         return (
             Program(("sim-cuda",))
             if uid == os.getuid()
-            else _as_user(uid, "mpsd.simulator.cuda_client")
+            else as_user(uid, "mpsd.simulator.cuda_client")
         )
 
 
@@ -133,7 +133,7 @@ class Real:
     def client(self, uid: int) -> Program:
         if uid == os.getuid():
             return Program((sys.executable, cuda_client.__file__))
-        return _as_user(uid, "mpsd.bench.cuda_client")
+        return as_user(uid, "mpsd.bench.cuda_client")
 
     def _handles(self) -> Iterator[Any]:
         for index in range(min(GPUS, self.nvml.nvmlDeviceGetCount())):

@@ -4,7 +4,8 @@ of them outside."""
 import pytest
 
 from mpsd.model.cuda_limit_parser import THREAD_PERCENT
-from mpsd.platform.processes import environment_of, mappings
+from mpsd.platform.process_environment import environment_of
+from mpsd.platform.processes import mappings
 from mpsd.watchdog.rules.escapes import reserved_kib
 from tests.contract.gpus import Seen
 from tests.contract.processes import Client
@@ -59,7 +60,8 @@ class TestTheAddressesThatAContextReserves:
     ) -> None:
         client = daemon.ready_client("threads=100", "hold", environment={THREAD_PERCENT: "30"})
         assert client.lines[0]["sms"] == world.gpu.sms
-        assert (environment_of(client.pid) or {})[THREAD_PERCENT] == "30", "it shows nowhere else"
+        shown = environment_of(client.pid, (THREAD_PERCENT,))
+        assert shown == {THREAD_PERCENT: "30"}, "it shows nowhere else"
         assert is_as_known(client, world)
 
     @pytest.mark.parametrize("action", ["alloc=700", "managed=200", "reconnect", "launch=0.1"])

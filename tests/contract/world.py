@@ -3,6 +3,7 @@
 One rule: when the world is closed nothing of it is left, and no setting of a card was changed.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -15,11 +16,13 @@ from typing import Any
 
 from tests.contract.gpus import Gpu, OutOfMemory, Seen
 from tests.contract.journal import Journal
-from tests.contract.platforms import Platform, Program
+from tests.contract.platforms import Platform, Program, as_user
 from tests.contract.processes import SOON_S, Answer, Client, eventually
+from tests.contract.raw_control import Talk
 from tests.contract.tenants import ReadOnlyMount
 
 OTHER_UID = 65534
+SPEAK_S = 60.0  # some hundred talks; only a failing test takes it
 # only root may start a daemon for several users
 FLAGS = ("-f", "-M") if os.getuid() == 0 else ("-f",)
 
@@ -76,6 +79,10 @@ class Daemon:
         with self.output.open("rb") as log:
             log.seek(size)
             return log.read().decode(errors="replace")
+
+    def speak(self, talks: Sequence[Talk], uid: int) -> list[list[bytes]]:
+        """To its socket `control`, one after the other; what each was answered."""
+        return self._world.speak(talks, self.pipe / "control", uid)
 
     def client(
         self,
@@ -226,6 +233,18 @@ class World:
         program, pipe = _seen_from(directory, self._platform.control(uid))
         environment = self._environment(pipe, {"CUDA_VISIBLE_DEVICES": None}, None)
         return self._run(text, program.argv, environment, text + "\n", deadline_s, program.options)
+
+    def speak(self, talks: Sequence[Talk], socket: Path, uid: int) -> list[list[bytes]]:
+        lines = [json.dumps([packet.hex() for packet in talk]) for talk in talks]
+        program = as_user(uid, "tests.contract.raw_control")
+        argv = [*program.argv, str(socket)]
+        spoken = "\n".join(lines)
+        environment = self._environment(self.nowhere, None, None)
+        answer = self._run("raw", argv, environment, spoken, SPEAK_S, program.options)
+        assert answer.exit_code == 0, answer.stderr
+        found = [json.loads(line) for line in answer.stdout.splitlines()]
+        assert len(found) == len(talks)
+        return [[bytes.fromhex(packet) for packet in packets] for packets in found]
 
     def run(self, program: Program) -> Answer:
         environment = self._environment(self.nowhere, None, None)

@@ -24,6 +24,7 @@ from mpsd.model.node_view import LedgerView, NodeView, UnreadableGrant
 from mpsd.mps.records import NodeDomains
 from mpsd.platform import processes, records
 from mpsd.platform.logs import logger
+from mpsd.platform.process_environment import environment_of
 from mpsd.platform.settings import GRANT
 from mpsd.simulator.programs import wait_until
 from tests.model.worlds import GPUS, POLICY, UUIDS, view, waiting
@@ -44,7 +45,7 @@ def start() -> Iterator[Start]:
         assert found
         # for a moment after its exec the kernel shows none
         wait_until(
-            lambda: processes.environment_of(found.pid) or not variables, 20, "its environment"
+            lambda: environment_of(found.pid, (GRANT,)) or not variables, 20, "its environment"
         )
         return found
 

@@ -1,9 +1,9 @@
-"""Faults: who was hit by the log, who is ended so that the server heals, and who was there each
+"""Faults: who was hit, who is ended so that the server heals, and who was there each
 time."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,7 +23,6 @@ from mpsd.model.node_view import (
 )
 from mpsd.model.times import utc
 from mpsd.mps.rules import faults
-from mpsd.mps.rules.control_protocol import LogEvent, LogLine, read_line
 from mpsd.mps.rules.faults import (
     BEFORE_S,
     LATE_S,
@@ -31,9 +30,7 @@ from mpsd.mps.rules.faults import (
     TOGETHER_S,
     ClientDeath,
     FaultSigns,
-    Reading,
     presence,
-    read_on,
     suspects,
     to_end,
 )
@@ -41,11 +38,6 @@ from tests.model.worlds import NOW, NOW_S, POLICY, identity
 from tests.status.pod_worlds import node
 
 GRACES = POLICY.graces
-TRANSCRIPT = (
-    Path(__file__).parents[1] / "data" / "transcripts" / "h200-r580-4-server-limits-fault-log.txt"
-)
-LINES = [line for text in TRANSCRIPT.read_text().splitlines() if (line := read_line(text))]
-
 
 RECORD = DomainRecord(
     RECORD_VERSION, "gpu0", ("GPU-1",), State.READY, NOW, "", None, (), 0, 0, 0, {}
@@ -66,12 +58,6 @@ def series(*faults_pods: Sequence[str]) -> tuple[Fault, ...]:
     return tuple(fault(*pods, at=NOW + 60 * number) for number, pods in enumerate(faults_pods))
 
 
-LOGGED = st.builds(
-    LogLine,
-    event=st.sampled_from(LogEvent),
-    pid=st.one_of(st.none(), st.integers(1, 9)),
-    text=st.just(""),
-)
 HITS = st.builds(
     FaultHit,
     st.integers(1, 6).map(identity),
@@ -90,53 +76,6 @@ FAULTS = st.lists(
 )
 
 
-def read_all(lines: Sequence[LogLine]) -> Reading:
-    reading = Reading()
-    for line in lines:
-        reading = read_on(reading, line)
-    return reading
-
-
-# -- the log
-
-
-def test_the_real_log_names_both_that_were_hit_and_no_device() -> None:
-    reading = read_all(LINES)
-    assert reading.of_fault
-    assert reading.pids == {996, 997}
-
-
-@given(st.integers(0, len(LINES)))
-def test_however_the_log_is_cut_into_looks_it_says_the_same(cut: int) -> None:
-    first = read_all(LINES[:cut])
-    for line in LINES[cut:]:
-        first = read_on(first, line)
-    assert first == read_all(LINES)
-
-
-@given(st.integers(0, len(LINES)))
-def test_whoever_a_look_cuts_off_is_named_at_the_next(cut: int) -> None:
-    first = read_all(LINES[:cut])
-    then = faults.rest_of(first)
-    for line in LINES[cut:]:
-        then = read_on(then, line)
-    assert first.pids | then.pids == read_all(LINES).pids
-
-
-@given(st.lists(LOGGED, max_size=30))
-def test_nobody_is_hit_whom_no_line_names(lines: list[LogLine]) -> None:
-    assert read_all(lines).pids <= {line.pid for line in lines}
-
-
-def test_a_number_counts_only_below_its_heading() -> None:
-    number = LogLine(LogEvent.PID, 7, "7")
-    heading = LogLine(LogEvent.STICKY_ERRORS, None, "")
-    other = LogLine(LogEvent.OTHER, 1, "")
-    assert read_all([number]).pids == frozenset()
-    assert read_all([heading, number]).pids == {7}
-    assert read_all([heading, number, other, replace(number, pid=8)]).pids == {7}
-
-
 # -- what confirms a fault, and who caused it
 
 SEEN_S = 1000.0  # when a fault was noticed, in seconds of CLOCK_BOOTTIME
@@ -149,8 +88,8 @@ def death(pid: int, before_s: float, signum: int = KILL, owner: str = "") -> Cli
     return ClientDeath(hit(pid), owner or f"pod {pid}", SEEN_S - before_s, signum, "ended")
 
 
-def signs(*named: int, clear_s: float = 0.0, listed: Sequence[int] = ()) -> FaultSigns:
-    return FaultSigns(SEEN_S, clear_s, frozenset(named), {pid: hit(pid) for pid in listed})
+def signs(clear_s: float = 0.0, listed: Sequence[int] = ()) -> FaultSigns:
+    return FaultSigns(SEEN_S, clear_s, {pid: hit(pid) for pid in listed})
 
 
 def caused_by(deaths: Sequence[ClientDeath], seen: FaultSigns) -> list[int]:
@@ -190,40 +129,49 @@ def test_only_clients_of_several_that_all_vanish_together_confirm_a_fault(
 
 
 @pytest.mark.parametrize(
-    ("before_s", "signum", "named", "is_cause"),
+    ("changed", "confirmed"),
+    [({}, True), ({"is_well": True}, False), ({"signum": KILL}, True)],
+    ids=["exited", "ended well", "was killed, as its cause"],
+)
+def test_who_ended_well_confirms_no_fault(changed: dict[str, Any], confirmed: bool) -> None:
+    """Beside it a tenant may forge the line and end its own."""
+    neighbour = replace(death(1, 0.0, EXIT, "a"), **changed)
+    own = death(2, 0.0, EXIT, "b")
+    assert faults.vanished_together([neighbour, own], SEEN_S, ()) == confirmed
+
+
+@pytest.mark.parametrize(
+    ("before_s", "signum", "is_cause"),
     [
-        (0.1, KILL, (2,), True),
-        (0.1, TERM, (2,), True),
-        (0.1, KILL, (1, 2), True),  # whatever the log says of it
-        (BEFORE_S, KILL, (2,), True),
-        (BEFORE_S + 0.01, KILL, (2,), False),
-        (-LATE_S + 0.01, KILL, (2,), True),
-        (-LATE_S - 0.01, KILL, (2,), False),
-        (0.1, EXIT, (2,), True),
-        (0.1, EXIT, (1, 2), False),
-        (0.1, ABRT, (1, 2), False),
-        (0.1, EXIT, (), False),  # nobody tells whom the fault hit
+        (0.1, KILL, True),
+        (0.1, TERM, True),
+        (BEFORE_S, KILL, True),
+        (BEFORE_S + 0.01, KILL, False),
+        (-LATE_S + 0.01, KILL, True),
+        (-LATE_S - 0.01, KILL, False),
+        (0.1, EXIT, False),  # it may be hit as well
+        (0.1, ABRT, False),
     ],
 )
-def test_an_end_just_before_a_fault_that_is_not_by_it_is_its_cause(
-    before_s: float, signum: int, named: Sequence[int], is_cause: bool
+def test_who_was_killed_just_before_a_fault_is_its_cause(
+    before_s: float, signum: int, is_cause: bool
 ) -> None:
-    assert caused_by([death(1, before_s, signum)], signs(*named)) == [1] * is_cause
+    assert caused_by([death(1, before_s, signum)], signs()) == [1] * is_cause
 
 
 def test_an_end_after_which_there_was_no_fault_yet_was_not_by_it() -> None:
     early = death(1, 0.3, EXIT)
-    assert caused_by([early], signs(1, 2, clear_s=early.at_s)) == [1]
-    assert caused_by([early], signs(1, 2, clear_s=early.at_s - 0.001)) == []
+    assert caused_by([early], signs(clear_s=early.at_s)) == [1]
+    assert caused_by([early], signs(clear_s=early.at_s - 0.001)) == []
 
 
 def test_who_lived_while_the_server_was_in_fault_did_not_cause_it() -> None:
-    assert caused_by([death(1, -0.05), death(2, -0.05)], signs(1, 2, listed=[1])) == [2]
+    assert caused_by([death(1, -0.05), death(2, -0.05)], signs(listed=[1])) == [2]
 
 
 @pytest.mark.parametrize(("after_s", "is_hit"), [(1.5, True), (1.51, False)])
 def test_a_fault_hit_whoever_ended_until_the_server_was_well(after_s: float, is_hit: bool) -> None:
-    over = replace(signs(1), over_s=SEEN_S + 1.5)
+    over = replace(signs(), over_s=SEEN_S + 1.5)
     near = faults.near([death(1, -after_s, EXIT)], over, ())
     assert bool(near) == is_hit
     assert bool(faults.hit_by(over, near, one_gpu=True)) == is_hit
@@ -231,7 +179,7 @@ def test_a_fault_hit_whoever_ended_until_the_server_was_well(after_s: float, is_
 
 @pytest.mark.parametrize("signum", [EXIT, KILL])
 def test_who_ended_long_after_a_fault_is_not_its_cause(signum: int) -> None:
-    over = replace(signs(2), over_s=SEEN_S + 1.5)
+    over = replace(signs(), over_s=SEEN_S + 1.5)
     assert caused_by([death(1, -1.0, signum)], over) == []
 
 
@@ -239,9 +187,9 @@ def test_who_is_killed_after_others_have_exited_by_the_fault_did_not_cause_it() 
     """As the workers of a launcher that one of them has failed, or what a container's first process
     leaves."""
     exited = death(1, -0.05, EXIT)
-    assert caused_by([exited, death(2, -0.06)], signs(1)) == []
-    assert caused_by([exited, death(2, -0.03)], signs(1)) == [2]
-    assert caused_by([exited, death(2, 0.0)], signs(1)) == [2]
+    assert caused_by([exited, death(2, -0.06)], signs()) == []
+    assert caused_by([exited, death(2, -0.03)], signs()) == [2]
+    assert caused_by([exited, death(2, 0.0)], signs()) == [2]
 
 
 def test_who_is_killed_until_another_exits_may_be_the_cause_however_late_that_is() -> None:
@@ -256,24 +204,11 @@ def test_an_end_that_an_earlier_fault_explains_is_near_no_other() -> None:
     )
 
 
-@given(DEATHS, st.frozensets(st.integers(1, 9)), st.frozensets(st.integers(1, 9)))
-def test_what_is_forged_in_the_log_names_no_other_and_spares_nobody_who_was_killed(
-    deaths: list[ClientDeath], named: frozenset[int], forged: frozenset[int]
-) -> None:
-    by_pid = {one.client.process.pid: one for one in deaths}
-    without, with_forged = (
-        set(caused_by(deaths, signs(*names))) for names in (named, named | forged)
-    )
-    if named:  # as it is by the server at each fault
-        assert with_forged <= without
-    assert all(by_pid[pid].is_by_itself and pid in forged for pid in without - with_forged)
-
-
-@given(DEATHS, st.frozensets(st.integers(1, 9)), st.lists(st.integers(10, 12), unique=True))
+@given(DEATHS, st.lists(st.integers(10, 12), unique=True))
 def test_a_settled_fault_hit_or_was_caused_by_everybody_who_ended_near_it(
-    deaths: list[ClientDeath], named: frozenset[int], listed: list[int]
+    deaths: list[ClientDeath], listed: list[int]
 ) -> None:
-    seen = signs(*named, listed=listed)
+    seen = signs(listed=listed)
     near = faults.near(deaths, seen, ())
     before = Fault(NOW, (FaultHit(identity(10), "train", None, NOW + 5),), causes=None)
     now = faults.settled(before, seen, near, one_gpu=True)
@@ -286,9 +221,18 @@ def test_a_settled_fault_hit_or_was_caused_by_everybody_who_ended_near_it(
     assert [one.ended_at for one in now.hit if one.process.pid == 10] == [NOW + 5] * (10 in listed)
 
 
-def test_of_several_gpus_only_whom_the_log_names_among_the_clients_was_hit() -> None:
-    found = faults.hit_by(signs(1, 2, 9, listed=[1, 3]), [death(2, 0.1, EXIT)], one_gpu=False)
-    assert [one.process.pid for one in found] == [1, 2]
+def test_of_several_gpus_nobody_who_has_ended_was_hit() -> None:
+    seen = signs(listed=[1])
+    found = faults.hit_by(seen, [death(2, 0.1, EXIT)], one_gpu=False)
+    assert [one.process.pid for one in found] == [1]
+    assert len(faults.hit_by(seen, [death(2, 0.1, EXIT)], one_gpu=True)) == 2
+
+
+def test_whom_nvml_shows_later_was_hit_too_and_nobody_twice() -> None:
+    earlier, last = fault("a"), fault("a", "b")
+    *kept, now = faults.also_hit((earlier, last), {10: hit(10), 7: hit(7)})
+    assert kept == [earlier]
+    assert [one.process.pid for one in now.hit] == [10, 11, 7]
 
 
 def test_the_status_names_a_cause_by_its_pod_or_its_program() -> None:
@@ -441,13 +385,6 @@ def test_the_next_look_is_not_later_than_the_next_grace_is_over(
         assert due_s > 0
         before = to_end(known, everyone, now + due_s * 0.99, GRACES)
         assert before == to_end(known, everyone, now, GRACES)
-
-
-def test_who_is_hit_by_an_open_fault_is_hit_by_no_other() -> None:
-    known = [Fault(NOW, (hit(1), hit(2)), unidentified=(3,))]
-    assert faults.are_hit(known, {1, 3})
-    assert not faults.are_hit(known, {1, 4})
-    assert not faults.are_hit(faults.healed(known, NOW), {1})
 
 
 def test_only_the_last_faults_are_remembered() -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.mps.daemon import LogTail
+from mpsd.mps.log_tail import LogTail
 from mpsd.platform import event_loop, processes, records
 from mpsd.platform.event_loop import DeathWatch
+from mpsd.platform.process_environment import environment_of
 from tests.world.captured import captured
 
 _OWN = "import resource; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
@@ -86,13 +87,13 @@ def test_what_cannot_be_read_for_want_of_descriptors_is_not_taken_for_absent(
     with pytest.raises(OSError, match="Too many open files"):
         records.read(tmp_path / "record.json", int)
     with pytest.raises(OSError, match="Too many open files"):
-        processes.environment_of(os.getpid())
+        environment_of(os.getpid(), ("PATH",))
 
 
 def test_a_log_that_cannot_be_copied_on_a_full_disk_loses_no_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mpsd.mps.daemon.ROTATE_BYTES", 4)
+    monkeypatch.setattr("mpsd.mps.log_tail.ROTATE_BYTES", 4)
     log = tmp_path / "control.log"
     (tmp_path / "control.log.1").symlink_to("/dev/full")
     tail = LogTail(log, from_end=False)

@@ -13,6 +13,7 @@ import pytest
 
 from mpsd.model.identity import ProcessIdentity
 from mpsd.platform import processes
+from mpsd.platform.process_environment import environment_of
 from mpsd.platform.processes import ProcessSet
 from tests.whole.machine.machine import eventually
 from tests.world.captured import captured
@@ -104,7 +105,7 @@ def test_of_a_variable_that_is_there_twice_the_first_counts_as_it_does_for_the_p
     with subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1) as process:
         assert process.stdout
         process.stdout.readline()
-        found = processes.environment_of(process.pid)
+        found = environment_of(process.pid, ("A", "B"))
         process.kill()
     assert found == {"A": "first", "B": "\N{REPLACEMENT CHARACTER}"}
 
@@ -114,8 +115,8 @@ def test_root_that_may_only_trace_reads_the_environment_of_another_users_process
     """As the agent's container does: it has CAP_SYS_PTRACE and neither CAP_DAC_OVERRIDE nor
     CAP_DAC_READ_SEARCH."""
     script = (
-        "import sys\nfrom mpsd.platform import"
-        " processes\nprint(processes.environment_of(int(sys.argv[1])))"
+        "import sys\nfrom mpsd.platform.process_environment import environment_of\n"
+        "print(environment_of(int(sys.argv[1]), ('A', 'B')))"
     )
     drop = [
         "setpriv",

@@ -1,15 +1,27 @@
 """When a run directory counts as removed, and which failures are told as that."""
 
+import fcntl
 import os
 import shutil
+import signal
 import stat
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from mpsd.cli.foreground import directory_in_sight
 from mpsd.model.problem import InvalidInput
-from mpsd.platform.run_directory import DomainFolder, Vanished, held, in_sight
+from mpsd.platform.run_directory import (
+    LOCK,
+    AlreadyHeld,
+    DomainFolder,
+    Vanished,
+    held,
+    holder,
+    in_sight,
+)
+from tests.whole.machine.machine import eventually
 
 
 def missing(path: Path) -> FileNotFoundError:
@@ -73,6 +85,84 @@ def test_any_other_failure_stays_what_it_is(tmp_path: Path, failure: Exception) 
     with pytest.raises(ExceptionGroup) as raised, directory_in_sight(tmp_path):
         raise ExceptionGroup("", [missing(tmp_path / "gpu0"), failure])
     assert raised.value.exceptions[1] is failure
+
+
+# -- the lock
+
+
+def test_a_lock_on_the_directory_keeps_nobody_out(tmp_path: Path) -> None:
+    """Whoever may read it can take that."""
+    descriptor = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with held(tmp_path):
+            assert holder(tmp_path) == os.getpid()
+    finally:
+        os.close(descriptor)
+
+
+def test_it_is_held_once_and_by_a_file_that_nobody_else_may_open(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with held(tmp_path), pytest.raises(AlreadyHeld), held(tmp_path):
+            pass
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / LOCK).stat().st_mode) == 0o600
+    with held(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("mode", [0o604, 0o640, 0o622])
+def test_a_lock_that_others_may_open_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> None:
+    lock = tmp_path / LOCK
+    lock.touch()
+    lock.chmod(mode)
+    assert refusal(tmp_path).endswith(f"(mode {mode:04o}); remove {lock}")
+
+
+def test_a_lock_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / LOCK).symlink_to(tmp_path / "elsewhere")
+    assert "takes no files" in refusal(tmp_path)
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.parametrize("text", ["", "x", "1 2", "ME 1 x", "-1 0 \0", "1 2 3 4"])
+def test_who_has_not_written_that_it_holds_it_does_not(tmp_path: Path, text: str) -> None:
+    with held(tmp_path):
+        assert holder(tmp_path) == os.getpid()
+        (tmp_path / LOCK).write_text(text.replace("ME", str(os.getpid())))
+        assert holder(tmp_path) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_another_user_is_told_of_root_s_and_of_nobody_else_s() -> None:
+    def seen_by(uid: int) -> int:
+        """The pid, modulo 256."""
+        if not (child := os.fork()):
+            os.setresuid(uid, uid, uid)
+            os._exit((holder(run) or 0) % 256)
+        _pid, status = os.waitpid(child, 0)
+        return os.waitstatus_to_exitcode(status)
+
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        run = Path(folder) / "run"
+        with held(run):
+            assert seen_by(65534) == os.getpid() % 256
+        (run / LOCK).write_text("")
+        descriptor = os.open(run / LOCK, os.O_RDONLY)
+        if not (thief := os.fork()):
+            os.setresuid(65533, 65533, 65533)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            signal.pause()
+        try:
+            eventually(lambda: str(thief) in Path("/proc/locks").read_text(), "it has the lock")
+            assert seen_by(65534) == 0
+        finally:
+            os.kill(thief, signal.SIGKILL)
+            os.waitpid(thief, 0)
+            os.close(descriptor)
 
 
 def refusal(run: Path) -> str:

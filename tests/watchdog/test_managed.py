@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.watchdog.scanner import ManagedMemory, UvmMapping, managed_mib
+from mpsd.watchdog.managed_memory import ManagedMemory, UvmMapping, managed_mib
 
 CARD_MIB, MIB = 24_000, 1024 * 1024
 ME, OTHER = os.getpid(), 1

@@ -44,6 +44,32 @@ def foreign() -> Iterator[ProcessIdentity]:
     os.kill(pid, 9)
 
 
+_LOCKS = (
+    "import fcntl, os, signal, subprocess, sys\nfor path in sys.argv[1:]:\n   "
+    " fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX)\n"
+    "print(subprocess.Popen(['sleep', '600']).pid, flush=True)\nsignal.pause()\n"
+)
+
+
+def test_descent_from_who_took_a_lock_spares_nobody(tmp_path: Path) -> None:
+    lock = tmp_path / run_directory.LOCK
+    with run_directory.held(tmp_path):
+        pass
+    lock.write_bytes(b"")  # who holds it is no mpsd, which writes its identity there
+    parents = ["sh", "-c", f'setsid {sys.executable} -c "$0" {tmp_path} {lock} &', _LOCKS]
+    with subprocess.Popen(parents, stdout=-1, text=True) as shell:
+        assert shell.stdout
+        child = processes.identity_of(int(shell.stdout.readline()))
+        assert child
+        thief = processes.parent_of(child.pid)
+        try:
+            assert run_directory.holder(tmp_path) is None
+            assert OwnProcesses(tmp_path).among([child], list) == frozenset()
+        finally:
+            os.kill(thief, 9)
+            os.kill(child.pid, 9)
+
+
 def test_what_descends_from_mpsd_and_what_mpsd_descends_from_are_its_own(
     tmp_path: Path, foreign: ProcessIdentity
 ) -> None:

@@ -17,6 +17,7 @@ from mpsd.platform import processes
 from mpsd.platform.containers import ContainerProcesses, PodProcesses
 from mpsd.platform.limits_files import load_limits
 from mpsd.platform.nvml import Nvml, NvmlFailed, NvmlLate
+from mpsd.platform.process_environment import environment_of
 from mpsd.simulator.card import (
     GRAPHICS,
     MPS_CLIENT,
@@ -72,7 +73,7 @@ class World:
         """The pid of a process that holds 100 MiB."""
         environment = {"PATH": "/usr/bin:/bin"} | ({MARK: mark} if mark else {}) | variables
         process = self.start(["sleep", "600"], environment)
-        eventually(lambda: processes.environment_of(process.pid), "the process has its environment")
+        eventually(lambda: environment_of(process.pid, ("PATH",)), "it has its environment")
         self.card.claim(ContextClaim(process.pid, kind, 100 * MIB))
         return process.pid
 

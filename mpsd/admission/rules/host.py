@@ -274,7 +274,7 @@ def reached(host_path: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
     where nobody can read it off, so such a path leads to all of them."""
     if "/../" in f"/{host_path}/":
         return patterns
-    wanted = _wanted(patterns)
+    wanted = _patterns(patterns)
     steps = _steps(host_path, wanted.most_steps)
     if not steps:
         return patterns
@@ -284,7 +284,7 @@ def reached(host_path: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
 @_kept
 def inside(path: str, patterns: tuple[str, ...]) -> str:
     """The first pattern that is this path or contains it, or empty."""
-    wanted = _wanted(patterns)
+    wanted = _patterns(patterns)
     steps = _steps(path, wanted.most_steps)
     for pattern, way in wanted.near(steps):
         if len(way) <= len(steps) and all(map(_is_step, steps, way)):
@@ -297,7 +297,7 @@ def _is_step(step: str, wanted: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _Patterns:
     """Patterns and their steps, found by the first step: a pod may have thousands of paths."""
 
     by_first: Mapping[str, Sequence[tuple[str, _Steps]]]
@@ -310,7 +310,7 @@ class _Wanted:
 
 
 @lru_cache(maxsize=64)
-def _wanted(patterns: tuple[str, ...]) -> _Wanted:
+def _patterns(patterns: tuple[str, ...]) -> _Patterns:
     ways = [(pattern, _steps(pattern, len(pattern))) for pattern in patterns]
     is_other = {pattern: not way or way[0].endswith("*") for pattern, way in ways}
     firsts = {way[0] for pattern, way in ways if not is_other[pattern]}
@@ -318,7 +318,7 @@ def _wanted(patterns: tuple[str, ...]) -> _Wanted:
     for first in firsts:
         by_first[first] = [one for one in ways if is_other[one[0]] or one[1][0] == first]
     others = [one for one in ways if is_other[one[0]]]
-    return _Wanted(by_first, others, max((len(way) for _pattern, way in ways), default=0))
+    return _Patterns(by_first, others, max((len(way) for _pattern, way in ways), default=0))
 
 
 def _steps(path: str, most: int) -> _Steps:

@@ -140,24 +140,24 @@ class LogEvent(StrEnum):
     SERVER_EXITED = "server exited"
     FAULT = "fatal GPU error"
     CLIENT_TORN_DOWN = "client torn down by a fault"
-    STICKY_ERRORS = "clients with a sticky error follow"
     CLIENT_REFUSED = "client refused"
     FATAL = "fatal exception"
     OTHER = "other"
     CLIENT_CONNECTED = "client connected"
     CLIENT_GONE = "client gone"
-    PID = "a number by itself"  # such as the pids that follow STICKY_ERRORS
+    LEFT_OUT = "more lines than are read"
 
     @property
     def is_forwarded(self) -> bool:
         """To mpsd's own log; clients come and go all day."""
-        return self not in {LogEvent.CLIENT_CONNECTED, LogEvent.CLIENT_GONE, LogEvent.PID}
+        return self not in {LogEvent.CLIENT_CONNECTED, LogEvent.CLIENT_GONE}
 
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """pid: whom the event is about; None where none is named. when: the daemon's local time,
-    sortable."""
+    """pid: whom the line names; None where it names none. when: the daemon's local time, sortable.
+    Any tenant can have the daemon write any line, so nothing follows from one but a question to the
+    daemon (docs/mps-observed.md, section 4)."""
 
     event: LogEvent
     pid: int | None
@@ -165,8 +165,6 @@ class LogLine:
     when: str = ""
 
 
-# The daemon writes the words of anybody who may connect to it, so an event is one only from its own
-# writer, and only at the beginning of the text (docs/mps-observed.md, section 6).
 _LINE = re.compile(
     r"\[(?P<when>[0-9-]+ [0-9:.]+) (?P<writer>Control|Server) +(?P<pid>[0-9]{1,10})\] (?P<text>.*)"
 )
@@ -183,7 +181,6 @@ _EVENTS = {
     "Server": (
         (LogEvent.FAULT, re.compile(r"Server is handling a fatal GPU error")),
         (LogEvent.CLIENT_TORN_DOWN, re.compile(rf"Client {_CLIENT} on .* to be torn down")),
-        (LogEvent.STICKY_ERRORS, re.compile(r"The following client .*have a sticky error set:")),
         (LogEvent.CLIENT_REFUSED, re.compile(rf"Failed to accept client {_CLIENT} with status")),
         (LogEvent.FATAL, re.compile(r"Server encountered a fatal exception")),
         (
@@ -191,8 +188,6 @@ _EVENTS = {
             re.compile(r"Client \{PID: (?P<pid>[0-9]{1,10}), Context ID: 0\} connected$"),
         ),
         (LogEvent.CLIENT_GONE, re.compile(r"Client process (?P<pid>[0-9]{1,10}) disconnected$")),
-        # those of the daemon itself are its answers
-        (LogEvent.PID, re.compile(r"(?P<pid>[0-9]{1,10})$")),
     ),
 }
 _CHATTER = re.compile(

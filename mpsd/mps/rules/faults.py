@@ -1,8 +1,8 @@
 """The faults of a domain's GPUs: what confirms one, who was hit, who may have caused it, whom to
-end. The server confirms one, or clients that vanished together, never the log, which any tenant can
-write (docs/mps-observed.md, section 4). Who ends in mid-kernel takes others along, so those that
-ended just before are likely causes; who faulted itself cannot be told from those hit (section
-6)."""
+end. The daemon confirms one, or clients that vanished together; nothing is taken from its log,
+which any tenant can write (docs/mps-observed.md, section 4). Who ends in mid-kernel takes others
+along, so those that ended just before are likely causes; who faulted itself cannot be told from
+those hit (section 6)."""
 
 import re
 from collections import Counter
@@ -25,42 +25,12 @@ from mpsd.model.node_view import (
 )
 from mpsd.model.problem import program_of
 from mpsd.model.times import utc
-from mpsd.mps.rules.control_protocol import LogEvent, LogLine
 
 if TYPE_CHECKING:  # as in model.grants
     from mpsd.model.policy import Graces
 
 REMEMBERED = 16  # faults of a domain
 PodNames = Mapping[str, PodName]  # by uid
-
-# -- the log
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What the log says of a fault. pids: torn down. listing: a line with only a number names one
-    more."""
-
-    of_fault: bool = False
-    pids: frozenset[int] = frozenset()
-    listing: bool = False
-
-
-def read_on(reading: Reading, line: LogLine) -> Reading:
-    if line.event is LogEvent.FAULT:
-        return replace(reading, of_fault=True, listing=False)
-    is_listed = reading.listing and line.event is LogEvent.PID
-    pids = reading.pids
-    if line.pid is not None and (is_listed or line.event is LogEvent.CLIENT_TORN_DOWN):
-        pids |= {line.pid}
-    listing = is_listed or line.event is LogEvent.STICKY_ERRORS
-    return replace(reading, pids=pids, listing=listing)
-
-
-def rest_of(reading: Reading) -> Reading:
-    """What is kept once this was taken in: a look may cut a list of pids in two."""
-    return Reading(listing=reading.listing)
-
 
 # -- ends of clients
 
@@ -104,9 +74,8 @@ class FaultSigns:
     noticed_s: float
     #: when mpsd last asked before that, and the server had no fault
     clear_s: float
-    #: whom the log names as torn down, which is not to be relied on
-    named: frozenset[int] = frozenset()
-    #: by pid, those that the server listed while it was in fault, and that lived then
+    #: by pid, those that the server listed while it was in fault, and that lived then; where it has
+    #: several GPUs, those on one that had an Xid
     listed: Mapping[int, FaultHit] = field(default_factory=dict)
     #: when the server answered that it is over; 0 where it answered that it is in fault
     over_s: float = 0.0
@@ -132,8 +101,11 @@ def vanished_together(
 ) -> bool:
     """Whether these ends confirm a fault that was over before the server was asked. One survivor
     from before refutes it. It takes clients of several owners, as one tenant may end its own
-    together."""
-    owners = {one.owner for one in deaths if one.at_s >= noticed_s - TOGETHER_S}
+    together, and none that is known to have ended well."""
+    owners = set()
+    for one in deaths:
+        if one.at_s >= noticed_s - TOGETHER_S and not one.is_well:
+            owners.add(one.owner)
     return not survivors and len(owners) > 1
 
 
@@ -142,9 +114,7 @@ def causes(deaths: Iterable[ClientDeath], signs: FaultSigns) -> tuple[ClientDeat
     server listed in fault; of the others:
     - After whose end the server still had no fault.
     - Whom somebody killed, up to the first end of a program by itself after the fault was noticed,
-      which the fault may have caused. Nothing that the log says counts here.
-    - Who ended by themselves about when the fault began, and are not among those that the log names
-      as torn down. Who forges a line with their own name is left out; nobody else can be.
+      which the fault may have caused.
     """
     every = tuple(deaths)
     after = [one.at_s for one in every if one.is_by_itself and one.at_s >= signs.noticed_s]
@@ -159,22 +129,21 @@ def _may_have_caused(death: ClientDeath, signs: FaultSigns, last_s: float) -> bo
         return False
     if death.at_s <= signs.clear_s:
         return True
-    if death.is_by_itself:
-        is_early = death.at_s <= signs.noticed_s + LATE_S
-        return is_early and bool(signs.named) and death.client.process.pid not in signs.named
-    return death.at_s <= last_s
+    return not death.is_by_itself and death.at_s <= last_s
 
 
 def hit_by(
     signs: FaultSigns, deaths: Iterable[ClientDeath], *, one_gpu: bool
 ) -> tuple[FaultHit, ...]:
     """Who lost a context: whom the server listed, and who ended near it, but causes. Where not
-    one_gpu, only the log tells which GPU: those it names."""
+    one_gpu, nobody knows on which GPU those were that have ended."""
     every = tuple(deaths)
-    found = {**signs.listed, **{one.client.process.pid: one.client for one in every}}
+    found = dict(signs.listed)
+    if one_gpu:
+        found.update({one.client.process.pid: one.client for one in every})
     for cause in causes(every, signs):
         found.pop(cause.client.process.pid, None)
-    return tuple(found[pid] for pid in sorted(found) if one_gpu or pid in signs.named)
+    return tuple(found[pid] for pid in sorted(found))
 
 
 def settled(
@@ -256,9 +225,11 @@ def healed(faults: Iterable[Fault], now: float) -> tuple[Fault, ...]:
     return tuple(replace(fault, healed_at=fault.healed_at or now) for fault in faults)
 
 
-def are_hit(faults: Iterable[Fault], pids: Collection[int]) -> bool:
-    """Whether faults that have not healed hit all of these already."""
-    return frozenset(pid for fault in unhealed(faults) for pid in fault.pids).issuperset(pids)
+def also_hit(faults: Sequence[Fault], listed: Mapping[int, FaultHit]) -> tuple[Fault, ...]:
+    """With those in the last one too."""
+    *earlier, last = faults
+    more = [listed[pid] for pid in sorted(listed) if pid not in last.pids]
+    return (*earlier, replace(last, hit=(*last.hit, *more)))
 
 
 # -- how they heal

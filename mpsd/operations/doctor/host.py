@@ -25,7 +25,8 @@ from mpsd.mps.control_daemon import PROGRAM
 from mpsd.operations.doctor.rules.checks import Fact, NotApplicable, Unknown
 from mpsd.operations.doctor.rules.node_facts import DaemonSeen, LauncherSeen
 from mpsd.platform import processes
-from mpsd.platform.run_directory import peer_of
+from mpsd.platform.peers import peer_of
+from mpsd.platform.process_environment import environment_of
 from mpsd.simulator.gpus import FOLDER
 
 # without one it only passes commands on
@@ -50,7 +51,7 @@ def daemons(simulation: str) -> tuple[DaemonSeen, ...] | Unknown:
     found = [one.pid for one in processes_here if _is_daemon(one.info["cmdline"] or ())]
     seen = []
     for pid in sorted(found):
-        environment = processes.environment_of(pid)
+        environment = environment_of(pid, (FOLDER, PIPE_DIRECTORY))
         # a fork, or one that has ended
         if processes.parent_of(pid) in found or processes.identity_of(pid) is None:
             continue

@@ -4,6 +4,7 @@ The answers, the silences and the order of the checks are those of driver 580.15
 included.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -55,15 +56,22 @@ class Given:
 Handler = Callable[[Given], Answer]
 
 
-def answer(daemon: "ControlDaemon", asker: CommandSender, line: str) -> Answer:
-    """Carry out one command line."""
-    name, *words = line.split()
+def answer(daemon: "ControlDaemon", asker: CommandSender, text: str) -> Answer:
+    """Carry out the first line. What an empty one is answered was not observed."""
+    line, _break, _rest = text.partition("\n")
+    name, *words = line.split() or [""]
+    if not name:
+        return ""
     handler = _HANDLERS.get(name)
     return handler(Given(daemon, asker, words)) if handler else f'Unknown command "{name}"\n'
 
 
+def _is_number(text: str) -> bool:
+    return re.fullmatch("[0-9]{1,9}", text) is not None
+
+
 def _start_server(given: Given) -> Answer:
-    if len(given.words) != 2 or given.words[0] != "-uid" or not given.words[1].isdigit():
+    if len(given.words) != 2 or given.words[0] != "-uid" or not _is_number(given.words[1]):
         return "Invalid start_server cmd. Expected cmd: start_server -uid <user id>\n"
     uid = int(given.words[1])
     if not given.owner_asks and uid != given.asker.peer.uid:
@@ -95,7 +103,7 @@ def _quit(given: Given) -> Answer:
         return "Not enough privilege to execute quit command\n"
     timeout_s = (
         float(given.words[1])
-        if len(given.words) == 2 and given.words[0] == "-t" and given.words[1].isdigit()
+        if len(given.words) == 2 and given.words[0] == "-t" and _is_number(given.words[1])
         else None
     )
     if timeout_s is not None:
@@ -238,7 +246,7 @@ def _get_memory(given: Given) -> Answer:
 def _set_priority(given: Given) -> Answer:
     if not given.asker.privileged:
         return given.insufficient
-    if given.words and given.words[0].isdigit():
+    if given.words and _is_number(given.words[0]):
         given.daemon.defaults.priority = int(given.words[0])
     return ""
 

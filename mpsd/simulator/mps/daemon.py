@@ -25,7 +25,7 @@ from mpsd.model.cuda_limit_parser import (
 )
 from mpsd.simulator.card import MPS_SERVER_NOT_READY
 from mpsd.simulator.gpus import SimulatedGpu, present_gpus, simulated_folder, visible_gpus
-from mpsd.simulator.mps import commands, messages
+from mpsd.simulator.mps import commands, messages, question
 from mpsd.simulator.mps import messages as listening
 from mpsd.simulator.mps.control_daemon import PIPE_DIRECTORY as USUAL_PIPE_DIRECTORY
 from mpsd.simulator.mps.control_daemon import VERSION
@@ -161,35 +161,42 @@ class ControlDaemon:
         connection, _ = listener.accept()
         self.log.control("Accepting connection...")
         asker = CommandSender(connection, listening.peer(connection), privileged)
-        self._watch(connection, partial(self._hear_first, asker))
+        messages.send_packet(connection, question.HELLO)
+        self._watch(connection, partial(self._hear, asker))
 
-    def _hear_first(self, asker: CommandSender) -> None:
-        """The first message tells whether this is a CUDA client or somebody with commands."""
-        message = messages.receive(asker.connection)
-        if message is None:
-            self._drop(asker.connection)
-        elif "client" in message:
-            self._selector.unregister(asker.connection)
-            self._waiting.append((asker.connection, asker.peer))
-            self._serve_waiting()
-        else:
-            self.log.control("NEW UI")
-            self._selector.modify(
-                asker.connection, selectors.EVENT_READ, partial(self._hear_asker, asker)
-            )
-            self._obey(asker, message["words"])
+    def _hear(self, asker: CommandSender) -> None:
+        """The next packet: credentials, who it is, and of a commander the length of its command,
+        the command, and that there is no more. Else the connection ends, as on an H200."""
+        packet = messages.receive_packet(asker.connection)
+        asker.heard.append(packet)
+        match asker.heard:
+            case [question.CREDENTIALS]:
+                return
+            case [_, question.CLIENT]:
+                self._selector.unregister(asker.connection)
+                self._waiting.append((asker.connection, asker.peer))
+                self._serve_waiting()
+            case [_, question.COMMANDER]:
+                self.log.control("NEW UI")
+            case [_] | [_, _]:
+                self.log.control("Unable to read new connection type information")
+                self._drop(asker.connection)
+            case [_, _, length] if len(length) == question.LENGTH_BYTES:
+                return
+            case [_, _, length, text] if text and len(text) == int.from_bytes(length, "little"):
+                return
+            case [_, _, _, text, question.NO_MORE]:
+                self._obey(asker, text.decode(errors="surrogateescape").rstrip("\n\0"))
+            case _:
+                self._close(asker)
 
-    def _hear_asker(self, asker: CommandSender) -> None:
-        message = messages.receive(asker.connection)
-        if message is None:
-            self.log.control("UI closed")
-            self._drop(asker.connection)
-        else:
-            self._obey(asker, message["words"])
+    def _close(self, asker: CommandSender) -> None:
+        self.log.control("UI closed")
+        self._drop(asker.connection)
 
-    def _obey(self, asker: CommandSender, line: str) -> None:
-        self.log.control(f"Cmd:{line}")
-        answer = commands.answer(self, asker, line)
+    def _obey(self, asker: CommandSender, text: str) -> None:
+        self.log.control(f"Cmd:{text}")
+        answer = commands.answer(self, asker, text)
         if answer is not None:
             self._answer(asker, answer)
 
@@ -197,7 +204,8 @@ class ControlDaemon:
         for line in text.splitlines():
             self.log.control(line)
         if not asker.gone:
-            messages.send_words(asker.connection, text)
+            messages.send_answer(asker.connection, text)
+            self._close(asker)
 
     def _serve_waiting(self) -> None:
         """First come first served; without -M a client of another user waits until the server has
@@ -258,7 +266,7 @@ class ControlDaemon:
         # Answered last: after the answer there must be no daemon any more.
         with self._quit.asker.connection.dup() as asker:
             self._close_all()
-            messages.send_words(asker, "")
+            messages.send_answer(asker, "")
 
     def _close_all(self) -> None:
         for key in list(self._selector.get_map().values() if self._selector.get_map() else ()):

@@ -1,11 +1,8 @@
-"""How the simulated programs talk: one JSON object a packet, over unix sockets that keep packets
-apart.
+"""How the simulated programs talk, over unix sockets that keep packets apart.
 
-Only commands and their answers are plain words, since who asks is to be quick: `{"words": ...}`
-here.
-
-This format is the simulator's own. Only what the real programs print and do is copied, not what
-passes between them, which are not documented.
+Commands and their answers pass as the real ones do (`question`). Between a client, once it has said
+that it is one, and its server passes one JSON object a packet: the simulator's own, as what real
+ones say was not observed.
 """
 
 import json
@@ -19,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mpsd.simulator.mps.question import LONGEST, packed, unpacked
+from mpsd.simulator.mps.question import LONGEST, answer_packets
 
 Message = Mapping[str, Any]
 
@@ -42,15 +39,16 @@ def connect(path: str) -> socket.socket | None:
 
 def send(connection: socket.socket, message: Message, files: Sequence[int] = ()) -> bool:
     """Send one message, with open files for the other side; False when the other side has gone."""
-    return _send(connection, json.dumps(message).encode(), files)
+    return send_packet(connection, json.dumps(message).encode(), files)
 
 
-def send_words(connection: socket.socket, words: str) -> bool:
-    """The answer to a command; False when the other side has gone."""
-    return _send(connection, packed(words))
+def send_answer(connection: socket.socket, text: str) -> None:
+    """To a command."""
+    for packet in answer_packets(text):
+        send_packet(connection, packet)
 
 
-def _send(connection: socket.socket, packet: bytes, files: Sequence[int] = ()) -> bool:
+def send_packet(connection: socket.socket, packet: bytes, files: Sequence[int] = ()) -> bool:
     try:
         if files:
             socket.send_fds(connection, [packet], files)
@@ -62,12 +60,16 @@ def _send(connection: socket.socket, packet: bytes, files: Sequence[int] = ()) -
 
 
 def receive(connection: socket.socket) -> Message | None:
-    """The next message; None when the other side has gone."""
+    """The next message; None when the other side has gone, or sends what is none."""
+    return _message(receive_packet(connection))
+
+
+def receive_packet(connection: socket.socket) -> bytes:
+    """Empty when the other side has gone."""
     try:
-        packet = connection.recv(LONGEST)
+        return connection.recv(LONGEST)
     except ConnectionResetError:
-        return None
-    return _message(packet)
+        return b""
 
 
 def receive_with_files(connection: socket.socket) -> tuple[Message | None, list[int]]:
@@ -80,10 +82,12 @@ def receive_with_files(connection: socket.socket) -> tuple[Message | None, list[
 
 
 def _message(packet: bytes) -> Message | None:
-    if not packet:
+    try:
+        message = json.loads(packet)
+    except (ValueError, RecursionError):
         return None
-    words = unpacked(packet)
-    message: Message = json.loads(packet) if words is None else {"words": words}
+    if not isinstance(message, dict):
+        return None
     return message
 
 
@@ -148,6 +152,6 @@ def _write(file: int, writer: str, text: str) -> None:
     clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now))
     line = f"[{clock}.{int(now % 1 * 1000):03} {writer} {os.getpid():>5}] {text}\n"
     try:
-        os.write(file, line.encode())
+        os.write(file, line.encode(errors="surrogateescape"))
     except BrokenPipeError:
         return  # the foreground output has no reader any more; the daemon continues

@@ -7,6 +7,7 @@ holds. What was queued of one that is gone it reads off the card.
 import os
 import selectors
 import socket
+import struct
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -301,6 +302,12 @@ class MpsServer:
 
     def _hear_client(self, client: ServerClient) -> None:
         message = messages.receive(client.connection)
+        try:
+            self._obey(client, message)
+        except (LookupError, TypeError, ValueError, StopIteration, struct.error):
+            self._forget(client)  # no client of the simulator's talks so
+
+    def _obey(self, client: ServerClient, message: Message | None) -> None:
         if message is None:
             self._forget(client)
         elif "context" in message:

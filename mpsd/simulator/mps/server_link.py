@@ -19,11 +19,13 @@ from mpsd.simulator.mps.messages import SocketPeer
 
 @dataclass(eq=False, slots=True)
 class CommandSender:
-    """A process that gives commands: who it is and through which socket it came."""
+    """A process that gives commands: who it is, through which socket it came, and the packets that
+    it has sent."""
 
     connection: socket.socket
     peer: SocketPeer
     privileged: bool
+    heard: list[bytes] = field(default_factory=list)
 
     @property
     def gone(self) -> bool:

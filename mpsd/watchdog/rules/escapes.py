@@ -40,6 +40,9 @@ class Escape:
 
 def escapes(environment: Mapping[str, str], gpu: str, held: ClientBounds) -> tuple[Escape, ...]:
     """What in this environment lifts limits on this GPU (UUID), or raises the priority."""
+    if why := environment.get(cuda.FORGED):
+        message = f"lifts its limit: what it calls its environment is none: {why}"
+        return (Escape(ViolationKind.LIMIT_LIFTED, message),)
     found = []
     lifted = "; ".join(
         filter(None, (_memory(environment, gpu, held), _threads(environment, held.grant)))

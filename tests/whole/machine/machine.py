@@ -32,7 +32,7 @@ from mpsd.mps.node_gpus import KNOWN_FILE
 from mpsd.mps.rules import control_protocol
 from mpsd.platform import clock, local_api, processes, records
 from mpsd.platform.limits_files import load_limits, shipped_folder
-from mpsd.platform.run_directory import DomainFolder
+from mpsd.platform.run_directory import LOCK, DomainFolder
 from mpsd.simulator.card import CardView
 from mpsd.simulator.gpus import SimulatedGpu
 from mpsd.simulator.node import cards_asked, create_node
@@ -244,14 +244,12 @@ class Machine:
         environment: Mapping[str, str] | None = None,
         stderr: IO[bytes] | None = None,
         *,
-        umask: str = "",
+        wrap: Sequence[str] = (),
     ) -> Service:
-        """`mpsd up`, `control` or `agent`, not waited for. umask: of its shell."""
+        """`mpsd up`, `control` or `agent`, not waited for. wrap: a command that becomes it."""
         if self._tried and self._plain and verb in {"up", "control"}:
             self._write_canaries()
-        argv = [str(MPSD), verb]
-        if umask:
-            argv = ["sh", "-c", 'umask "$0" && exec "$@"', umask, *argv]
+        argv = [*wrap, str(MPSD), verb]
         service = self._started(
             Service(argv, self.environment | dict(environment or {}), self._said, stderr)
         )
@@ -552,12 +550,14 @@ class Machine:
         }
 
     def files_left(self) -> list[Path]:
-        """What is in the run directory beside the daemons' logs and what GPUs were seen: sockets,
-        records, links."""
+        """What is in the run directory beside the daemons' logs, what GPUs were seen, and the lock:
+        sockets, records, links."""
         return [
             path
             for path in self.run_directory.rglob("*")
-            if not path.is_dir() and path.parent.name != "log" and path.name != KNOWN_FILE
+            if not path.is_dir()
+            and path.parent.name != "log"
+            and path.name not in {KNOWN_FILE, LOCK}
         ]
 
     def destroy(self) -> None:

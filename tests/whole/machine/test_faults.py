@@ -7,7 +7,7 @@ from typing import Any
 
 from mpsd.model.domain import State
 from mpsd.model.node_view import Fault
-from mpsd.simulator.mps import messages
+from tests.contract import raw_control
 from tests.whole.machine.machine import MPSD, Machine, Program, eventually
 
 ILLEGAL_ADDRESS = "700:CUDA_ERROR_ILLEGAL_ADDRESS"
@@ -156,39 +156,73 @@ def test_a_client_that_mpsd_ends_in_mid_kernel_is_named_as_ended_by_it(machine: 
 # -- what tenants write into the log
 
 
-def forge(machine: Machine, *pids: int) -> None:
-    """Whole lines that report a fault and name these processes, as any tenant may have the daemon
-    write them."""
-    prefix = f"[2026-11-28 01:00:00.000 Server {machine.record().servers[0]:>5}]"
+def write(machine: Machine, *texts: str, name: str = "gpu0") -> None:
+    """Whole lines of its server and its daemon, as any tenant may have the daemon write them."""
+    lines = [f"[2026-11-28 01:00:00.000 {text}" for text in texts]
+    path = machine.folder_of(name).client / "control"
+    assert raw_control.say(path, raw_control.command("\n".join(["x", *lines]).encode()))
+    log = machine.folder_of(name).log
+    eventually(lambda: lines[-1] in log.read_text(), "they stand in the log")
+
+
+def forge(machine: Machine, *pids: int, name: str = "gpu0") -> None:
+    """A fault that names these processes."""
+    server = f"Server {machine.record(name).servers[0]:>5}]"
     texts = [f"Client {{PID: {pid}, Context ID: 0}} connected" for pid in pids]
     texts += ["Server is handling a fatal GPU error."]
     texts += [f"Client {{PID: {pid}, Context ID: 1}} on device 0 to be torn down" for pid in pids]
-    connection = messages.connect(str(machine.folder_of().client / "control"))
-    assert connection
-    with connection:
-        messages.send(
-            connection, {"words": "\n".join(["x", *(f"{prefix} {text}" for text in texts)])}
-        )
-        assert connection.recv(4096)
-
-
-def until_refused(machine: Machine, *pids: int) -> None:
-    """Until control has looked for the fault that was forged with these pids, and found none."""
-    refused = machine.part("control").logged
-    eventually(
-        lambda: refused("fault not recorded", pids=sorted(pids)), "the log's word is not believed"
-    )
+    texts += ["The following client process have a sticky error set:", *map(str, pids)]
+    write(machine, *(f"{server} {text}" for text in texts), name=name)
 
 
 def test_a_fault_that_a_tenant_forges_is_not_recorded_whoever_it_names(apart: Machine) -> None:
     known = apart.record()
     neighbour, stranger = apart.client(4), apart.start(["sleep", "600"])
     apart.until_listed(neighbour.pid)
-    for pids in ((neighbour.pid,), (stranger.pid,), (neighbour.pid, stranger.pid)):
-        forge(apart, *pids)
-        until_refused(apart, *pids)
-    stranger.kill()
-    forge(apart, stranger.pid, 1)
-    until_refused(apart, stranger.pid, 1)
+    gone = apart.start(["true"])
+    gone.exit_code()
+    forge(apart, neighbour.pid, stranger.pid, gone.pid, 1)
+    eventually(
+        lambda: apart.part("control").logged("fault not recorded"), "the log is not believed"
+    )
     assert apart.record().faults == known.faults
+    assert neighbour.running
+
+
+def test_a_server_whose_end_a_tenant_forges_serves_on(apart: Machine) -> None:
+    neighbour = apart.client(4)
+    before = apart.record()
+    for number in range(3):
+        started, ended = f"Starting new server 77{number} for user 0", f"Server 77{number} exited"
+        write(apart, f"Control    77] {started}", f"Control    77] {ended} with status 1")
+    last = f"Server {before.servers[0]} exited with status 1"
+    write(apart, f"Control    77] {last}")
+    control = apart.part("control")
+    eventually(lambda: control.logged("daemon says", text=last), "control has read it")
+    assert apart.client(4).running, "who asks for a GPU now gets it"
+    now = apart.record()
+    assert (now.state, now.reason, now.servers) == (State.READY, "", before.servers)
+    assert (now.restarts_total, now.faults_total) == (before.restarts_total, before.faults_total)
+    assert neighbour.running
+
+
+def test_a_neighbour_on_another_gpu_of_the_domain_is_not_ended_whatever_the_log_names(
+    pair: Machine,
+) -> None:
+    """Whom a fault hit there NVML tells, by the Xid of the GPU."""
+    pair.set_policy(**policy(), domains=[[0, 1]], placement="spread")
+    pair.apart()
+    name = "gpu0-1"
+    neighbour = pair.client(7)
+    culprit = pair.run("--gpu-mem 7", "sim-cuda", "fault", "linger")
+    assert culprit.heard("bad") == ILLEGAL_ADDRESS
+    assert culprit.heard("uuid") != neighbour.heard("uuid")
+
+    forge(pair, neighbour.pid, name=name)
+
+    assert culprit.exit_code() == KILLED
+    fault = healed(pair, name)
+    assert hit_pids(fault) == {culprit.pid}
+    assert pair.record(name).faults_total == 1
+    assert pair.record(name).restarts_total == 0
     assert neighbour.running

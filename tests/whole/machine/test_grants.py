@@ -102,7 +102,8 @@ def test_whatever_umask_root_has_others_reach_what_they_need_alone(
     machine.run_directory.parent.chmod(0o755)
     below = machine.run_directory / "made" / "run"
     ours = {"MPSD_RUN_DIR": str(below)}
-    service = machine.service("up", ours, umask=umask)  # it makes two folders
+    # it makes two folders
+    service = machine.service("up", ours, wrap=("sh", "-c", 'umask "$0" && exec "$@"', umask))
     record = below / "gpu0" / "record.json"
     eventually(lambda: record.exists() and '"ready"' in record.read_text(), "it serves")
     eventually((below / "mpsd.sock").exists, "it listens")

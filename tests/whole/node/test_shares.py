@@ -4,7 +4,7 @@ import json
 
 from mpsd.model.cuda_limit_parser import CLIENT_PRIORITY
 from mpsd.platform import local_api
-from mpsd.platform.processes import environment_of
+from mpsd.platform.process_environment import environment_of
 from tests.whole.machine.machine import eventually
 from tests.whole.node.cluster import NODE, Cluster, Object, PodProgram, pod
 
@@ -30,7 +30,7 @@ def reported(cluster: Cluster) -> list[tuple[object, ...]]:
 
 
 def priority_of(program: PodProgram) -> str | None:
-    return (environment_of(program.heard("pid")[-1]) or {}).get(CLIENT_PRIORITY)
+    return (environment_of(program.heard("pid")[-1], (CLIENT_PRIORITY,)) or {}).get(CLIENT_PRIORITY)
 
 
 def test_a_pod_runs_under_limits_of_the_node_and_is_shown(cluster: Cluster) -> None:
