@@ -113,7 +113,7 @@ class Listener:
             max_field_size=_LONGEST_FIELD,
             max_headers=_MOST_FIELDS,
             auto_decompress=False,  # a MiB may unpack to a GiB
-            lingering_time=_REST_OF_BODY_S,
+            lingering_time=0,  # which would keep what a peer sent that is gone
             shutdown_timeout=settings.last_requests_s,
             handler_cancellation=settings.cancels,
         )
@@ -287,13 +287,26 @@ def _check_body(request: web.Request) -> None:
 async def _closed_unread(request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
     """The connection ends with this answer, whatever its peer still sends."""
     answer.force_close()
-    await _sent(request, answer)
-    if request.transport:
-        request.transport.close()
+    await _send(request, answer)
+    request.protocol.force_close()
     return answer
 
 
 async def _sent(request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
+    """What is left of a body that was refused is thrown away for a while."""
+    await _send(request, answer)
+    if request.content.is_eof():
+        return answer
+    with suppress(ConnectionError, TimeoutError, web.RequestPayloadError):
+        async with asyncio.timeout(_REST_OF_BODY_S):
+            while not request.content.is_eof():
+                await request.content.readany()
+            return answer
+    request.protocol.force_close()
+    return answer
+
+
+async def _send(request: web.Request, answer: web.StreamResponse) -> None:
     """Who asks and then takes nothing keeps neither the answer nor the connection."""
     with suppress(ConnectionError):
         try:
@@ -303,7 +316,6 @@ async def _sent(request: web.Request, answer: web.StreamResponse) -> web.StreamR
         except TimeoutError:
             if request.transport:
                 request.transport.abort()
-    return answer
 
 
 def _bound_port(where: ListenAddress) -> socket.socket:
