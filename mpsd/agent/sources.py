@@ -17,7 +17,7 @@ from mpsd.model.identity import ProcessIdentity
 from mpsd.model.policy import Policy
 from mpsd.mps.node_gpus import Node
 from mpsd.platform.limits_files import LimitsFiles
-from mpsd.platform.listener import asking_process, json_answer, peer
+from mpsd.platform.listener import asking_process, json_answer, peer, read_body
 from mpsd.platform.peers import Peer
 from mpsd.platform.settings import Settings
 
@@ -94,8 +94,9 @@ def tenant_of(request: web.Request) -> int | None:
 
 
 async def read(request: web.Request, kind: type[Question]) -> Question:
-    """Refused where the body does not have this form."""
+    """Refused where the body does not have this form; BodyRefused where it does not arrive."""
+    body = await read_body(request)
     try:
-        return msgspec.json.decode(await request.read(), type=kind)
-    except msgspec.MsgspecError as error:
+        return msgspec.json.decode(body, type=kind)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise Refused(400, f"the request is not understood: {error}", for_ever=True) from None

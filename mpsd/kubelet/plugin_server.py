@@ -29,6 +29,12 @@ from mpsd.platform.logs import Logger, logger
 _LONGEST_REFUSAL = 700  # it travels in an HTTP/2 header, percent-encoded, and those end at 8 KiB
 
 UNREGISTERED = "not registered with kubelet"
+_BOUNDS = (
+    # the bit of no compression: other messages are answered UNIMPLEMENTED, and never unpacked
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+    ("grpc.max_receive_message_length", 4 * 1024**2),  # bytes
+    ("grpc.max_metadata_size", 16 * 1024),  # bytes of a call's headers
+)
 _LOOK_S = 0.25  # a stat of two sockets
 _RETRY_S = 1.0
 # a kubelet that accepted the registration and reads no devices by then has forgotten it
@@ -155,7 +161,7 @@ class SocketServer(ABC):
         # Under a temporary name the socket is never there without answering; gRPC, which deletes
         # that name when it stops, does not delete the socket of another process.
         making = self._path.with_name(f".{secrets.token_hex(4)}")
-        server = grpc.aio.server()
+        server = grpc.aio.server(options=_BOUNDS)
         self._add_to(server)
         try:
             server.add_insecure_port(f"unix:{making}")

@@ -299,9 +299,10 @@ class Pod(Read, frozen=True, gc=False):
 
     @property
     def host_volumes(self) -> Iterator[HostVolume]:
+        spec = at(self.path, "spec")
         for one in self.spec.volumes:
             if one.host_path is not None:
-                volume = f"{at(self.path, 'spec')}.volumes[{printable(one.name)}]"
+                volume = f"{spec}.volumes[{printable(one.name)}]"
                 yield HostVolume(one.name, one.host_path.path, f"{volume}.hostPath.path")
 
     def run_as(self, container: Container) -> tuple[int | None, bool]:

@@ -53,6 +53,8 @@ class InvalidInput(Exception):
 
 def shown(value: object, longest: int = 60) -> str:
     """A value as JSON for one line of a message."""
+    if isinstance(value, str):
+        value = value[:longest]  # quoted, that is longer already
     try:
         text = json.dumps(value, ensure_ascii=False, default=str)
     # numbers of thousands of digits, nesting without end

@@ -23,6 +23,7 @@ import msgspec
 from aiohttp import web
 
 from mpsd.model.identity import ProcessIdentity
+from mpsd.model.problem import shown
 from mpsd.platform import life
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import Logger, logger
@@ -41,6 +42,10 @@ _HANDSHAKE_S = 10.0
 _FIRST_REQUEST_S = 10.0
 _IDLE_S = 120.0  # longer than Go's client keeps one (90 s), or a request could be on its way
 _LONGEST_FIELD = 8190  # bytes of a header's line; aiohttp answers 400 to more
+_MOST_FIELDS = 64  # of a header, by the same answer
+_WITHOUT_BODY = frozenset({"GET", "HEAD"})
+_BODY_S = 10.0
+_SLOW_S = 30.0  # that a peer may need to take an answer, beyond what the kernel keeps for it
 _REST_OF_BODY_S = 2.0  # of a refused body, so that its sender sees the answer
 _JSON = "application/json"
 _CLOSED = -1  # the file descriptor of a closed socket
@@ -106,7 +111,9 @@ class Listener:
             keepalive_timeout=_IDLE_S,
             max_line_size=_LONGEST_FIELD,
             max_field_size=_LONGEST_FIELD,
-            lingering_time=_REST_OF_BODY_S,
+            max_headers=_MOST_FIELDS,
+            auto_decompress=False,  # a MiB may unpack to a GiB
+            lingering_time=0,  # which would keep what a peer sent that is gone
             shutdown_timeout=settings.last_requests_s,
             handler_cancellation=settings.cancels,
         )
@@ -245,13 +252,16 @@ class Listener:
         if connection is not None and (connected := self._connected.get(connection.fileno())):
             request[_PEER] = connected
         try:
+            _check_body(request)
             answer = await handler(request)
+        except BodyRefused as refused:
+            answer = web.Response(status=refused.status, text=f"{refused}\n")
+            return await _closed_unread(request, answer)
         except web.HTTPException as error:  # 404 and 405, which aiohttp answers from here
             answer = web.Response(status=error.status, text=f"{error.reason}\n")
             if "Allow" in error.headers:
                 answer.headers["Allow"] = error.headers["Allow"]
-            # so that others may have the connection
-            answer.force_close()
+            return await _closed_unread(request, answer)
         except Exception as error:  # a fault of ours
             if is_shortage(error):
                 self._shortages.tell(f"answer {request.path}", error)
@@ -263,7 +273,49 @@ class Listener:
                 answer = web.Response(status=500, text="mpsd failed; see its log\n")
         if self._closing:
             answer.force_close()
+        return await _sent(request, answer)
+
+
+def _check_body(request: web.Request) -> None:
+    """BodyRefused for a body that is packed, or that comes with a question that has none."""
+    if packed := request.headers.getall("Content-Encoding", []):
+        raise BodyRefused(415, f"the body is packed ({shown(packed)}); send it as it is")
+    if request.method in _WITHOUT_BODY and request.body_exists:
+        raise BodyRefused(400, f"a {request.method} has no body here; send it without one")
+
+
+async def _closed_unread(request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
+    """The connection ends with this answer, whatever its peer still sends."""
+    answer.force_close()
+    await _send(request, answer)
+    request.protocol.force_close()
+    return answer
+
+
+async def _sent(request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
+    """What is left of a body that was refused is thrown away for a while."""
+    await _send(request, answer)
+    if request.content.is_eof():
         return answer
+    with suppress(ConnectionError, TimeoutError, web.RequestPayloadError):
+        async with asyncio.timeout(_REST_OF_BODY_S):
+            while not request.content.is_eof():
+                await request.content.readany()
+            return answer
+    request.protocol.force_close()
+    return answer
+
+
+async def _send(request: web.Request, answer: web.StreamResponse) -> None:
+    """Who asks and then takes nothing keeps neither the answer nor the connection."""
+    with suppress(ConnectionError):
+        try:
+            async with asyncio.timeout(_SLOW_S):
+                await answer.prepare(request)
+                await answer.write_eof()
+        except TimeoutError:
+            if request.transport:
+                request.transport.abort()
 
 
 def _bound_port(where: ListenAddress) -> socket.socket:
@@ -392,10 +444,8 @@ class BodyRefused(Exception):
         super().__init__(reason)
 
 
-async def read_json(request: web.Request, deadline_s: float) -> bytes:
-    """BodyRefused: 415 for another type, 413 too long, 408 too slow."""
-    if request.content_type != _JSON:
-        raise BodyRefused(415, f"the content type is {request.content_type}; send {_JSON}")
+async def read_body(request: web.Request, deadline_s: float = _BODY_S) -> bytes:
+    """BodyRefused: 413 too long, 408 too slow."""
     too_long = BodyRefused(413, f"the body is longer than {request.client_max_size} bytes")
     if (request.content_length or 0) > request.client_max_size:
         raise too_long
@@ -407,8 +457,17 @@ async def read_json(request: web.Request, deadline_s: float) -> bytes:
             return await request.read()
     except web.HTTPRequestEntityTooLarge:
         raise too_long from None
+    except web.RequestPayloadError as error:  # such as chunks that are none
+        raise BodyRefused(400, f"the body cannot be read: {error}") from None
     except TimeoutError:
         raise BodyRefused(408, f"the body did not arrive within {deadline_s:g} s") from None
+
+
+async def read_json(request: web.Request, deadline_s: float) -> bytes:
+    """BodyRefused: as `read_body`, and 415 for another type."""
+    if request.content_type != _JSON:
+        raise BodyRefused(415, f"the content type is {request.content_type}; send {_JSON}")
+    return await read_body(request, deadline_s)
 
 
 async def trouble_reaching(

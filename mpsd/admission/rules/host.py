@@ -2,8 +2,10 @@
 Volumes whose contents the pod does not state (a local PersistentVolume, a CSI driver's) are out of
 reach here."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from posixpath import normpath
 from typing import TypeVar
 
 from mpsd.admission.rules.rule import EVERY, NOT_ASKING, Found, Rule, RuleInput, rule
@@ -167,15 +169,18 @@ def _host_paths(case: RuleInput) -> Iterator[Found]:
     allowed = case.policy.admission.allowed_host_paths
     for volume in case.pod.host_volumes:
         path = volume.host_path
+        places = reached(path, blocked)
+        if not places and allowed is None:
+            continue
         if _is_ours(volume):
             continue
-        if places := reached(path, blocked):
+        if places:
             where = places[0]
             if len(places) > 1:
                 where += " and other paths"
             message = f"gives access to {where} on the host, and so to GPUs that mpsd does not"
             yield Found(volume.path, shown(path), f"{message} account for")
-        elif allowed is not None and (".." in path.split("/") or not inside(path, allowed)):
+        elif "/../" in f"/{path}/" or not inside(path, allowed or ()):
             remedy = "use another kind of volume"
             if allowed:
                 remedy = f"mount {' or '.join(allowed)}, or {remedy}"
@@ -199,14 +204,13 @@ _host_paths_unasked = Rule(
     EVERY,
 )
 def _mpsd_files(case: RuleInput) -> Iterator[Found]:
-    for volume in case.pod.host_volumes:
+    near = [one for one in case.pod.host_volumes if reached(one.host_path, _OWN)]
+    for volume in near:
         if _is_ours(volume):
             yield Found(
                 volume.path, shown(volume.host_path), "contains the sockets of mpsd's daemons"
             )
-    above = {
-        one.name: one.host_path for one in case.pod.host_volumes if reached(one.host_path, _OWN)
-    }
+    above = {one.name: one.host_path for one in near}
     for container in case.pod.containers if above else ():
         for entry, mount in container.mounts:
             if mount.name not in above:
@@ -257,7 +261,7 @@ _Steps = tuple[str, ...]
 Led = TypeVar("Led")
 # characters of a path whose answer is kept: Kubernetes takes paths of a MiB, and thousands of them
 _LONGEST_KEPT = 256
-_LINKED = ("var", "run")  # on every distribution a link to /run
+_LINKED = "var/run/"  # on every distribution a link to /run
 
 
 def _kept(look: Callable[[str, tuple[str, ...]], Led]) -> Callable[[str, tuple[str, ...]], Led]:
@@ -269,20 +273,22 @@ def _kept(look: Callable[[str, tuple[str, ...]], Led]) -> Callable[[str, tuple[s
 def reached(host_path: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
     """The patterns that a path of the host contains, is, or lies below. `..` behind a link leads to
     where nobody can read it off, so such a path leads to all of them."""
-    if ".." in host_path.split("/"):
+    if "/../" in f"/{host_path}/":
         return patterns
-    steps = _steps(host_path)
-    return tuple(
-        pattern for pattern, wanted in _wanted(patterns) if all(map(_is_step, steps, wanted))
-    )
+    wanted = _patterns(patterns)
+    steps = _steps(host_path, wanted.most_steps)
+    if not steps:
+        return patterns
+    return tuple(pattern for pattern, way in wanted.near(steps) if all(map(_is_step, steps, way)))
 
 
 @_kept
 def inside(path: str, patterns: tuple[str, ...]) -> str:
     """The first pattern that is this path or contains it, or empty."""
-    steps = _steps(path)
-    for pattern, wanted in _wanted(patterns):
-        if len(wanted) <= len(steps) and all(map(_is_step, steps, wanted)):
+    wanted = _patterns(patterns)
+    steps = _steps(path, wanted.most_steps)
+    for pattern, way in wanted.near(steps):
+        if len(way) <= len(steps) and all(map(_is_step, steps, way)):
             return pattern
     return ""
 
@@ -291,17 +297,38 @@ def _is_step(step: str, wanted: str) -> bool:
     return step.startswith(wanted[:-1]) if wanted.endswith("*") else step == wanted
 
 
+@dataclass(frozen=True, slots=True)
+class _Patterns:
+    """Patterns and their steps, found by the first step: a pod may have thousands of paths."""
+
+    by_first: Mapping[str, Sequence[tuple[str, _Steps]]]
+    others: Sequence[tuple[str, _Steps]]  # whose first step is none by itself
+    most_steps: int  # of the longest
+
+    def near(self, steps: _Steps) -> Sequence[tuple[str, _Steps]]:
+        """All that begin as this path does, and maybe others."""
+        return self.by_first.get(steps[0], self.others) if steps else self.others
+
+
 @lru_cache(maxsize=64)
-def _wanted(patterns: tuple[str, ...]) -> tuple[tuple[str, _Steps], ...]:
-    return tuple((pattern, _steps(pattern)) for pattern in patterns)
+def _patterns(patterns: tuple[str, ...]) -> _Patterns:
+    ways = [(pattern, _steps(pattern, len(pattern))) for pattern in patterns]
+    is_other = {pattern: not way or way[0].endswith("*") for pattern, way in ways}
+    firsts = {way[0] for pattern, way in ways if not is_other[pattern]}
+    by_first = {}
+    for first in firsts:
+        by_first[first] = [one for one in ways if is_other[one[0]] or one[1][0] == first]
+    others = [one for one in ways if is_other[one[0]]]
+    return _Patterns(by_first, others, max((len(way) for _pattern, way in ways), default=0))
 
 
-def _steps(path: str) -> _Steps:
-    """One for any number of slashes, none for `.`, one back for each `..`."""
-    steps: list[str] = []
-    for step in path.split("/"):
-        if step == "..":
-            del steps[-1:]
-        elif step not in {"", "."}:
-            steps.append(step)
-    return tuple(steps[1:] if tuple(steps[:2]) == _LINKED else steps)
+def _steps(path: str, most: int) -> _Steps:
+    """The first ones. A step is one for any number of slashes, none for `.`, one back for each
+    `..`."""
+    plain = path.lstrip("/")
+    closed = f"/{plain}/"
+    if "//" in closed or "/./" in closed or "/../" in closed:
+        plain = normpath(f"/{plain}").lstrip("/")
+    if f"{plain}/".startswith(_LINKED):
+        plain = plain.removeprefix("var/")
+    return tuple(filter(None, plain.split("/", most)[:most]))

@@ -86,7 +86,11 @@ class SuddenServer:
         app = web.Application(client_max_size=longest_body)
         app.router.add_route("*", "/{path:.*}", handle)
         self._runner = web.AppRunner(
-            app, access_log=None, shutdown_timeout=_LAST_S, handler_cancellation=True
+            app,
+            access_log=None,
+            auto_decompress=False,
+            shutdown_timeout=_LAST_S,
+            handler_cancellation=True,
         )
         self._context = context
         self.port = port
