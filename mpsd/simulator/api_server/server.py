@@ -389,6 +389,8 @@ async def _streamed(
         said += between + msgspec.json.encode(thing)
         between = b","
         if len(said) > _PIECE:
+            if request.transport is None or request.transport.is_closing():
+                break  # the client has read enough
             await response.write(said)
             said = b""
     await response.write(said + b"]}")
