@@ -21,7 +21,7 @@ def test_a_pod_is_read_as_the_api_lists_it() -> None:
         "train-0",
         container(mem="7", percent=30),
         container("side"),
-        annotations={"a": "b", "odd": 3},
+        annotations={"mpsd.io/gpu": "GPU-1", "ALIYUN_COM_GPU_MEM_IDX": 3, "other": "b"},
     )
     (request,) = pod.requests
     assert (request.container, request.role, request.memory_units, request.memory_mib) == (
@@ -33,7 +33,7 @@ def test_a_pod_is_read_as_the_api_lists_it() -> None:
     assert (request.thread_percent, request.gpus) == (30, 1)
     assert (request.memory_units, request.percents) == (7, 30)
     assert pod.main_containers == ("main", "side")
-    assert pod.annotations == {"a": "b"}
+    assert pod.annotations == {"mpsd.io/gpu": "GPU-1"}
     assert pod.request("main") is request
     assert pod.request("side") is None
     assert not pod.is_finished
