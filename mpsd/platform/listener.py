@@ -97,7 +97,8 @@ class Listener:
         self._connected: dict[int, Peer] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
         # of peers that have asked nothing yet
-        self._silent: dict[asyncio.BaseProtocol, asyncio.TimerHandle] = {}
+        # by file descriptor, as their protocols keep what they sent when they are gone
+        self._silent: dict[int, asyncio.TimerHandle] = {}
         app = web.Application(
             client_max_size=settings.longest_body, middlewares=[self._note_and_close]
         )
@@ -225,32 +226,33 @@ class Listener:
         tls: dict[str, Any] = {}
         if context := self._settings.context:
             tls = {"ssl": context, "ssl_handshake_timeout": _HANDSHAKE_S}
+        server = self._runner.server
+        assert server is not None
         loop = asyncio.get_running_loop()
+        descriptor = found.fileno()
+        if before := self._silent.pop(descriptor, None):  # of a connection that is closed
+            before.cancel()
+        self._silent[descriptor] = loop.call_later(
+            _FIRST_REQUEST_S, self._close_silent, descriptor, found
+        )
         try:
-            await loop.connect_accepted_socket(self._protocol, found, **tls)
+            await loop.connect_accepted_socket(server, found, **tls)
         except OSError:  # no TLS, or none in time; ssl.SSLError is one
             found.close()
 
-    def _protocol(self) -> asyncio.BaseProtocol:
-        server = self._runner.server
-        assert server is not None
-        protocol: asyncio.BaseProtocol = server()
-        loop = asyncio.get_running_loop()
-        self._silent[protocol] = loop.call_later(_FIRST_REQUEST_S, self._close_silent, protocol)
-        return protocol
-
-    def _close_silent(self, protocol: asyncio.BaseProtocol) -> None:
-        del self._silent[protocol]
-        if transport := getattr(protocol, "transport", None):  # None once it has gone by itself
-            transport.abort()
+    def _close_silent(self, descriptor: int, found: socket.socket) -> None:
+        del self._silent[descriptor]
+        with suppress(OSError):  # it has gone by itself
+            found.shutdown(socket.SHUT_RDWR)
 
     @web.middleware
     async def _note_and_close(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if timer := self._silent.pop(request.protocol, None):
-            timer.cancel()
-        connection = request.get_extra_info("socket")
-        if connection is not None and (connected := self._connected.get(connection.fileno())):
-            request[_PEER] = connected
+        if (connection := request.get_extra_info("socket")) is not None:
+            descriptor = connection.fileno()
+            if timer := self._silent.pop(descriptor, None):
+                timer.cancel()
+            if connected := self._connected.get(descriptor):
+                request[_PEER] = connected
         try:
             _check_body(request)
             answer = await handler(request)
