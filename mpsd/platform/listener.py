@@ -93,8 +93,7 @@ class Listener:
         # by file descriptor, who connected to a Unix socket; also of some that have gone
         self._connected: dict[int, Peer] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
-        # of peers that have asked nothing yet
-        # by file descriptor, as their protocols keep what they sent when they are gone
+        # by descriptor, of peers that have asked nothing yet: a protocol keeps what it was sent
         self._silent: dict[int, asyncio.TimerHandle] = {}
         app = web.Application(
             client_max_size=settings.longest_body, middlewares=[self._note_and_close]
@@ -223,8 +222,7 @@ class Listener:
         tls: dict[str, Any] = {}
         if context := self._settings.context:
             tls = {"ssl": context, "ssl_handshake_timeout": _HANDSHAKE_S}
-        server = self._runner.server
-        assert server is not None
+        assert self._runner.server is not None
         loop = asyncio.get_running_loop()
         descriptor = found.fileno()
         if before := self._silent.pop(descriptor, None):  # of a connection that is closed
@@ -233,7 +231,7 @@ class Listener:
             _FIRST_REQUEST_S, self._close_silent, descriptor, found
         )
         try:
-            await loop.connect_accepted_socket(server, found, **tls)
+            await loop.connect_accepted_socket(self._runner.server, found, **tls)
         except OSError:  # no TLS, or none in time; ssl.SSLError is one
             found.close()
 
