@@ -29,6 +29,7 @@ from mpsd.model import metrics as names
 from mpsd.model.names import LABEL, NAME_LABEL, PRODUCT, WEBHOOK
 from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
 from mpsd.platform import clock
+from mpsd.platform.bodies import BodyRefused, read_json
 from mpsd.platform.kube import (
     CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -43,7 +44,7 @@ from mpsd.platform.kube import (
     Resource,
 )
 from mpsd.platform.limits_files import Limits
-from mpsd.platform.listener import BodyRefused, json_answer, read_json
+from mpsd.platform.listener import json_answer
 from mpsd.platform.rules.kubernetes_objects import kubernetes_version
 from mpsd.platform.server_metrics import ServerMetrics
 

@@ -16,8 +16,9 @@ from mpsd.model.grants import facts_here
 from mpsd.model.identity import ProcessIdentity
 from mpsd.model.policy import Policy
 from mpsd.mps.node_gpus import Node
+from mpsd.platform.bodies import read_body
 from mpsd.platform.limits_files import LimitsFiles
-from mpsd.platform.listener import asking_process, json_answer, peer, read_body
+from mpsd.platform.listener import asking_process, json_answer, peer
 from mpsd.platform.peers import Peer
 from mpsd.platform.settings import Settings
 

@@ -23,8 +23,8 @@ import msgspec
 from aiohttp import web
 
 from mpsd.model.identity import ProcessIdentity
-from mpsd.model.problem import shown
 from mpsd.platform import life
+from mpsd.platform.bodies import JSON, BodyRefused, check_body
 from mpsd.platform.event_loop import Shortages
 from mpsd.platform.logs import Logger, logger
 from mpsd.platform.peers import Peer, is_connected_by, peer_of
@@ -43,11 +43,8 @@ _FIRST_REQUEST_S = 10.0
 _IDLE_S = 120.0  # longer than Go's client keeps one (90 s), or a request could be on its way
 _LONGEST_FIELD = 8190  # bytes of a header's line; aiohttp answers 400 to more
 _MOST_FIELDS = 64  # of a header, by the same answer
-_WITHOUT_BODY = frozenset({"GET", "HEAD"})
-_BODY_S = 10.0
 _SLOW_S = 30.0  # that a peer may need to take an answer, beyond what the kernel keeps for it
 _REST_OF_BODY_S = 2.0  # of a refused body, so that its sender sees the answer
-_JSON = "application/json"
 _CLOSED = -1  # the file descriptor of a closed socket
 _LAST_HANDSHAKES_S = 1.0
 _RETRY_ACCEPT_S = 1.0  # for want of file descriptors
@@ -96,8 +93,8 @@ class Listener:
         # by file descriptor, who connected to a Unix socket; also of some that have gone
         self._connected: dict[int, Peer] = {}
         self._handshakes: set[asyncio.Task[None]] = set()
-        # of peers that have asked nothing yet
-        self._silent: dict[asyncio.BaseProtocol, asyncio.TimerHandle] = {}
+        # by descriptor, of peers that have asked nothing yet: a protocol keeps what it was sent
+        self._silent: dict[int, asyncio.TimerHandle] = {}
         app = web.Application(
             client_max_size=settings.longest_body, middlewares=[self._note_and_close]
         )
@@ -225,34 +222,34 @@ class Listener:
         tls: dict[str, Any] = {}
         if context := self._settings.context:
             tls = {"ssl": context, "ssl_handshake_timeout": _HANDSHAKE_S}
+        assert self._runner.server is not None
         loop = asyncio.get_running_loop()
+        descriptor = found.fileno()
+        if before := self._silent.pop(descriptor, None):  # of a connection that is closed
+            before.cancel()
+        self._silent[descriptor] = loop.call_later(
+            _FIRST_REQUEST_S, self._close_silent, descriptor, found
+        )
         try:
-            await loop.connect_accepted_socket(self._protocol, found, **tls)
+            await loop.connect_accepted_socket(self._runner.server, found, **tls)
         except OSError:  # no TLS, or none in time; ssl.SSLError is one
             found.close()
 
-    def _protocol(self) -> asyncio.BaseProtocol:
-        server = self._runner.server
-        assert server is not None
-        protocol: asyncio.BaseProtocol = server()
-        loop = asyncio.get_running_loop()
-        self._silent[protocol] = loop.call_later(_FIRST_REQUEST_S, self._close_silent, protocol)
-        return protocol
-
-    def _close_silent(self, protocol: asyncio.BaseProtocol) -> None:
-        del self._silent[protocol]
-        if transport := getattr(protocol, "transport", None):  # None once it has gone by itself
-            transport.abort()
+    def _close_silent(self, descriptor: int, found: socket.socket) -> None:
+        del self._silent[descriptor]
+        with suppress(OSError):  # it has gone by itself
+            found.shutdown(socket.SHUT_RDWR)
 
     @web.middleware
     async def _note_and_close(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        if timer := self._silent.pop(request.protocol, None):
-            timer.cancel()
-        connection = request.get_extra_info("socket")
-        if connection is not None and (connected := self._connected.get(connection.fileno())):
-            request[_PEER] = connected
+        if (connection := request.get_extra_info("socket")) is not None:
+            descriptor = connection.fileno()
+            if timer := self._silent.pop(descriptor, None):
+                timer.cancel()
+            if connected := self._connected.get(descriptor):
+                request[_PEER] = connected
         try:
-            _check_body(request)
+            check_body(request)
             answer = await handler(request)
         except BodyRefused as refused:
             answer = web.Response(status=refused.status, text=f"{refused}\n")
@@ -274,14 +271,6 @@ class Listener:
         if self._closing:
             answer.force_close()
         return await _sent(request, answer)
-
-
-def _check_body(request: web.Request) -> None:
-    """BodyRefused for a body that is packed, or that comes with a question that has none."""
-    if packed := request.headers.getall("Content-Encoding", []):
-        raise BodyRefused(415, f"the body is packed ({shown(packed)}); send it as it is")
-    if request.method in _WITHOUT_BODY and request.body_exists:
-        raise BodyRefused(400, f"a {request.method} has no body here; send it without one")
 
 
 async def _closed_unread(request: web.Request, answer: web.StreamResponse) -> web.StreamResponse:
@@ -433,41 +422,7 @@ def health_routes(trouble: Callable[[], str]) -> Mapping[str, Handler]:
 
 
 def json_answer(value: object, status: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value) + b"\n", content_type=_JSON, status=status)
-
-
-class BodyRefused(Exception):
-    """status: of HTTP."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        self.status = status
-        super().__init__(reason)
-
-
-async def read_body(request: web.Request, deadline_s: float = _BODY_S) -> bytes:
-    """BodyRefused: 413 too long, 408 too slow."""
-    too_long = BodyRefused(413, f"the body is longer than {request.client_max_size} bytes")
-    if (request.content_length or 0) > request.client_max_size:
-        raise too_long
-    try:
-        # mostly so, and a deadline costs as much as to read it
-        if request.content.is_eof():
-            return await request.read()
-        async with asyncio.timeout(deadline_s):
-            return await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        raise too_long from None
-    except web.RequestPayloadError as error:  # such as chunks that are none
-        raise BodyRefused(400, f"the body cannot be read: {error}") from None
-    except TimeoutError:
-        raise BodyRefused(408, f"the body did not arrive within {deadline_s:g} s") from None
-
-
-async def read_json(request: web.Request, deadline_s: float) -> bytes:
-    """BodyRefused: as `read_body`, and 415 for another type."""
-    if request.content_type != _JSON:
-        raise BodyRefused(415, f"the content type is {request.content_type}; send {_JSON}")
-    return await read_body(request, deadline_s)
+    return web.Response(body=msgspec.json.encode(value) + b"\n", content_type=JSON, status=status)
 
 
 async def trouble_reaching(

@@ -21,14 +21,13 @@ from prometheus_client import Gauge
 
 from mpsd.kubelet.rules.gpu_choice import SharedPod
 from mpsd.model import metrics as names
+from mpsd.platform.bodies import BodyRefused, read_json
 from mpsd.platform.imports import lasting
 from mpsd.platform.listener import (
-    BodyRefused,
     Handler,
     Listener,
     ListenerSettings,
     json_answer,
-    read_json,
     tls_context,
 )
 from mpsd.platform.logs import logger

@@ -82,13 +82,13 @@ def talk(choice: random.Random) -> tuple[bytes, ...]:
         pieces += choice.choice((_request_of, _request_of, _lying, _chunked, _bomb, _junk))(choice)
         if sum(map(len, pieces)) > 4 * _MIB:
             break
+    whole = b"".join(pieces)
     how = choice.random()
     if how < 0.2:  # cut short
-        whole = b"".join(pieces)
         return (whole[: choice.randrange(len(whole) + 1)],)
     if how < 0.3:
-        return tuple(b"".join(pieces)[at : at + 1] for at in range(choice.randrange(200)))
-    return (b"".join(pieces),) if how < 0.7 else tuple(pieces)
+        return tuple(whole[at : at + 1] for at in range(choice.randrange(200)))
+    return (whole,) if how < 0.7 else tuple(pieces)
 
 
 def _head(choice: random.Random, *fields: bytes) -> bytes:

@@ -125,6 +125,26 @@ def allocate(*containers: tuple[str, ...]) -> wire.AllocateRequest:
     )
 
 
+@pytest.mark.parametrize("packing", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_a_packed_message_is_refused_and_reaches_no_plugin(
+    folder: Path, packing: grpc.Compression
+) -> None:
+    plugin = Told()
+    bomb = allocate(("a" * 3_000_000,))
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        ask(folder, plugin, lambda stub: stub.Allocate(bomb, compression=packing))
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert not plugin.asked
+
+
+def test_a_message_of_more_than_4_mib_is_refused(folder: Path) -> None:
+    plugin = Told()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        ask(folder, plugin, lambda stub: stub.Allocate(allocate(("a" * 4 * 1024**2,))))
+    assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert not plugin.asked
+
+
 def test_every_list_of_devices_reaches_kubelet_with_their_health(folder: Path) -> None:
     plugin = Told()
 

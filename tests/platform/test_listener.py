@@ -18,15 +18,14 @@ import pytest
 from aiohttp import web
 
 from mpsd.platform import listener, local_api
+from mpsd.platform.bodies import BodyRefused, read_json
 from mpsd.platform.certificates import issue, load_into, new_authority
 from mpsd.platform.event_loop import until
 from mpsd.platform.listener import (
-    BodyRefused,
     Listener,
     ListenerSettings,
     UnixPath,
     json_answer,
-    read_json,
     tls_context,
     trouble_reaching,
 )

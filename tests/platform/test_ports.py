@@ -2,6 +2,7 @@
 unpack, buffer and wait as it likes."""
 
 import asyncio
+import gc
 import gzip
 import re
 import socket
@@ -11,6 +12,7 @@ from contextlib import suppress
 
 import pytest
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
 from mpsd.platform import listener
 from mpsd.platform.event_loop import until
@@ -168,5 +170,24 @@ def test_who_takes_no_answer_is_hung_up_on(monkeypatch: pytest.MonkeyPatch) -> N
                 one.sendall(head("GET /long"))
                 gone = "its connection is gone"
                 await until(lambda: asked and asked[0].transport is None, DEADLINE_S, gone)
+
+    asyncio.run(main())
+
+
+def test_nothing_is_kept_of_a_peer_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not until its first request would have been late."""
+    monkeypatch.setattr(listener, "_FIRST_REQUEST_S", 3600.0)
+
+    def protocols() -> int:
+        gc.collect()
+        return sum(isinstance(one, RequestHandler) for one in gc.get_objects())
+
+    async def main() -> None:
+        async with running() as server:
+            before = protocols()
+            for _peer in range(20):
+                assert await asyncio.to_thread(talk, server.port, b"no HTTP\r\n\r\n") == [400]
+            gone = "what they sent is forgotten"
+            await until(lambda: protocols() <= before + 1, DEADLINE_S, gone)
 
     asyncio.run(main())
