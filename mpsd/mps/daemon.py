@@ -25,7 +25,7 @@ from mpsd.mps.daemon_cgroup import CgroupRefused, DaemonCgroup
 from mpsd.mps.log_tail import MOST_BYTES, LogTail
 from mpsd.mps.rules import control_protocol
 from mpsd.mps.rules.control_protocol import Command, ControlFailed, LogEvent, LogLine, read_line
-from mpsd.platform import clock, processes
+from mpsd.platform import clock, peers, processes
 from mpsd.platform.event_loop import DeathWatch, until
 from mpsd.platform.logs import Logger
 from mpsd.platform.run_directory import DomainFolder
@@ -96,6 +96,8 @@ class DomainDaemon:
         self.asked_s = self.silent_s = 0.0
         self.settled = self.no_server = self._end_noted = False
         self.server_words = ""
+        self._connected = frozenset[ProcessIdentity]()  # to its socket, at the last silence
+        self._looked_s = 0.0  # when that began
         self._missing_since_s: float | None = None  # None: one is listed
         self._forget_servers()
         self.servers: tuple[int, ...] = ()
@@ -203,6 +205,21 @@ class DomainDaemon:
             return f"{who} was killed by signal {-code}"
         last = printable(self._last_words, _LONGEST_WORDS)
         return f'{who} ended with code {code}; its last line: "{last}"'
+
+    def end_holders(self) -> None:
+        """SIGKILL for who keeps it from answering: it serves one connection until that has said who
+        it is, and a command until its text has come (docs/mps-observed.md, section 4). Who was
+        connected before and after a question that it did not answer is that."""
+        if self.identity is None or self.is_stopped or self.silent_s == self._looked_s:
+            return
+        self._looked_s = self.silent_s
+        connected = peers.connected_to(self.identity)
+        for one in connected & self._connected:
+            why = "it holds the daemon's socket and says nothing, so that nobody else is answered"
+            command = processes.command_of(one.pid)
+            if processes.send_signal(one, signal.SIGKILL):
+                self._log.warning("client ended", pid=one.pid, command=command, reason=why)
+        self._connected = connected
 
     def kill(self) -> None:
         """SIGKILL, on proof that it is the one; its clients lose it."""

@@ -414,6 +414,7 @@ class DomainSupervisor:
             if not self._drain.trouble:
                 await self._settling.try_canary_again(policy)
         elif state is State.WEDGED:
+            self._daemon.end_holders()
             why = "it did not answer for too long"
             self._restarts.kill_after(graces.wedged_limit_s, why, self._daemon.silent_s)
         elif state is State.DRAINED and self._drain.is_for_sickness:

@@ -7,6 +7,7 @@ kernel confirms that it is still the one.
 
 import errno
 import os
+import re
 import socket
 import struct
 import sys
@@ -60,7 +61,7 @@ def is_connected_by(connection: Any, process: ProcessIdentity) -> bool:
         os.close(descriptor)
 
 
-# -- before Linux 6.5
+# -- by the inodes of sockets
 
 _MOST_FILES = 1024  # of a process, that are looked at: whoever asks has few open
 _ANSWER_S = 1.0
@@ -75,21 +76,44 @@ _QUESTION = struct.Struct("=IHHII BBxxIIIq")
 _ATTRIBUTES_AT = 32  # behind nlmsghdr and unix_diag_msg
 _ATTRIBUTE = struct.Struct("=HH")  # nlattr: its length with this, and type
 _ALL = 0xFFFFFFFF
+_INODE = re.compile(r"socket:\[([0-9]+)\]")
 
 
 def _holds_other_end(connection: Any, process: ProcessIdentity) -> bool:
+    other = _other_end(os.fstat(connection.fileno()).st_ino)
+    return other != 0 and f"socket:[{other}]" in _open_files(process.pid)
+
+
+def _other_end(inode: int) -> int:
+    """The inode of the socket that this one is connected to; 0 where it is to none. OSError for a
+    shortage."""
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
             kernel.settimeout(_ANSWER_S)
-            inode = os.fstat(connection.fileno()).st_ino
             about = (socket.AF_UNIX, 0, _ALL, inode, _SHOW_PEER, -1)
             kernel.send(_QUESTION.pack(_QUESTION.size, _BY_FAMILY, _REQUEST, 0, 0, *about))
-            other = peer_inode(kernel.recv(4096))
+            return peer_inode(kernel.recv(4096))
     except OSError as error:
         if processes.is_shortage(error):
             raise
-        return False
-    return other != 0 and f"socket:[{other}]" in _open_files(process.pid)
+        return 0
+
+
+def connected_to(server: ProcessIdentity) -> frozenset[ProcessIdentity]:
+    """Who is connected to this very process by a Unix socket that it has accepted, but itself and
+    what it has started. OSError for a shortage."""
+    accepted = [_INODE.fullmatch(file) for file in _open_files(server.pid)]
+    others = {_other_end(int(found[1])) for found in accepted if found} - {0}
+    wanted = {f"socket:[{inode}]" for inode in others}
+    own = {server.pid, *processes.descendants_of(server.pid)}
+    connected = set()
+    for pid in processes.every_pid() if wanted else ():
+        process = processes.identity_of(pid)
+        if process and pid not in own and not wanted.isdisjoint(_open_files(pid)):
+            connected.add(process)
+    if not processes.is_alive(server):
+        return frozenset()
+    return frozenset(filter(processes.is_alive, connected))
 
 
 def peer_inode(answer: bytes) -> int:

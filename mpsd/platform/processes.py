@@ -252,6 +252,10 @@ def name_of(pid: int) -> str:
     return _read_start(pid, "comm").rstrip(b"\n").decode(errors="replace")
 
 
+def every_pid() -> tuple[int, ...]:
+    return tuple(map(int, filter(str.isdecimal, os.listdir("/proc"))))  # noqa: PTH208
+
+
 def parent_of(pid: int) -> int:
     """0 when it has none, or is gone."""
     fields = fields_from_state(pid) or [b"", b"0"]

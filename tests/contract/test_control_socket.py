@@ -3,7 +3,6 @@ without end, and its neighbours, the daemon and mpsd beside it go on."""
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
 from itertools import islice
 
 import pytest
@@ -108,24 +107,51 @@ class TestOtherBytesThatATenantSends:
         assert daemon.client().ended_well()
 
 
-class TestConnectionsThatSayNothing:
+class TestAConnectionThatSaysNothing:
     @pytest.mark.parametrize(
         "said",
-        [(), (CREDENTIALS,), (CREDENTIALS, COMMANDER), command(b"ps")[:4]],
-        ids=["at all", "after the credentials", "after who they are", "before the end"],
+        [(), (CREDENTIALS,), command(b"ps")[:3]],
+        ids=["at all", "after the credentials", "of the command that it announced"],
     )
-    def test_hold_up_no_command_and_no_client(
+    def test_keeps_the_daemon_from_answering_anybody_else_until_it_ends(
         self, daemon: Daemon, neighbour: Client, said: Talk
     ) -> None:
-        """What the real one makes of these was not observed."""
         server = daemon.server
-        with ExitStack() as held:
-            for _connection in range(8):
-                connection = held.enter_context(connected(daemon.pipe / "control"))
-                for packet in said:
-                    connection.send(packet)
-            both_go_on(daemon, neighbour, server)
+        with connected(daemon.pipe / "control") as connection:
+            for packet in said:
+                connection.send(packet)
+            assert daemon.command("get_server_list", deadline_s=2).exit_code is None
+            waits = daemon.client()
+            neighbour.go_on()
+            assert neighbour.next_line("launches_per_s")["n"] > 0
+            neighbour.next_line("ready")
+            assert waits.running
+        assert waits.finished().ended_well()
+        both_go_on(daemon, neighbour, server)
+
+    @pytest.mark.parametrize(
+        "said",
+        [(CREDENTIALS, COMMANDER), command(b"ps")[:4]],
+        ids=["after who it is", "after its command"],
+    )
+    def test_holds_up_no_client_once_it_is_a_commander(
+        self, daemon: Daemon, neighbour: Client, said: Talk
+    ) -> None:
+        server = daemon.server
+        with connected(daemon.pipe / "control") as connection:
+            for packet in said:
+                connection.send(packet)
             assert daemon.client().ended_well()
+        both_go_on(daemon, neighbour, server)
+
+
+class TestACommandOfFiveThousandBytes:
+    def test_ends_the_daemon(self, daemon: Daemon) -> None:
+        """Driver 580.159.04: any user's; 4 000 bytes do not."""
+        assert daemon.speak([command(b"x" * 3998)], OTHER_UID)
+        assert daemon.running
+        daemon.speak([command(b"x" * 4998)], OTHER_UID)
+        eventually(lambda: not daemon.running)
 
 
 @pytest.fixture(scope="class")

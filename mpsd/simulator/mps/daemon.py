@@ -163,15 +163,23 @@ class ControlDaemon:
         asker = CommandSender(connection, listening.peer(connection), privileged)
         messages.send_packet(connection, question.HELLO)
         self._watch(connection, partial(self._hear, asker))
+        self._hear(asker)
 
     def _hear(self, asker: CommandSender) -> None:
+        """Waits for who it is, and for the text of a command, and hears nobody else meanwhile, as
+        on an H200."""
+        while self._hears_on(asker):
+            pass
+
+    def _hears_on(self, asker: CommandSender) -> bool:
         """The next packet: credentials, who it is, and of a commander the length of its command,
-        the command, and that there is no more. Else the connection ends, as on an H200."""
+        the command, and that there is no more. Else the connection ends. Whether the next is waited
+        for."""
         packet = messages.receive_packet(asker.connection)
         asker.heard.append(packet)
         match asker.heard:
             case [question.CREDENTIALS]:
-                return
+                return True
             case [_, question.CLIENT]:
                 self._selector.unregister(asker.connection)
                 self._waiting.append((asker.connection, asker.peer))
@@ -182,13 +190,15 @@ class ControlDaemon:
                 self.log.control("Unable to read new connection type information")
                 self._drop(asker.connection)
             case [_, _, length] if len(length) == question.LENGTH_BYTES:
-                return
+                return True
             case [_, _, length, text] if text and len(text) == int.from_bytes(length, "little"):
-                return
+                if len(text) > question.LONGEST_TEXT:
+                    os.abort()  # as on an H200
             case [_, _, _, text, question.NO_MORE]:
                 self._obey(asker, text.decode(errors="surrogateescape").rstrip("\n\0"))
             case _:
                 self._close(asker)
+        return False
 
     def _close(self, asker: CommandSender) -> None:
         self.log.control("UI closed")

@@ -16,6 +16,7 @@ HELLO = b"OUTBHELL\0"  # of the daemon, to whoever connects
 CREDENTIALS = b"OUTBCRED\0"  # the answer to it
 COMMANDER = b"\4\0\0\0"  # who connects
 CLIENT = b"\1\0\0\0"  # the same, of a CUDA client: not observed
+LONGEST_TEXT = 4000  # bytes; at 4090 the daemon aborts
 LENGTH_BYTES = 8  # of a command; little-endian
 NO_MORE = bytes(LENGTH_BYTES)  # after it
 _TEXT = bytes(4)  # before an answer
