@@ -228,9 +228,8 @@ class Listener:
         assert server is not None
         if before := self._silent.pop(descriptor, None):  # of a connection that is closed
             before.cancel()
-        self._silent[descriptor] = loop.call_later(
-            _FIRST_REQUEST_S, self._close_silent, descriptor, found
-        )
+        close = self._close_silent
+        self._silent[descriptor] = loop.call_later(_FIRST_REQUEST_S, close, descriptor, found)
         try:
             transport, _protocol = await loop.connect_accepted_socket(server, found, **tls)
             transport.max_size = _BUFFER  # type: ignore[attr-defined]
@@ -299,14 +298,13 @@ async def _sent(request: web.Request, answer: web.StreamResponse) -> web.StreamR
 
 async def _send(request: web.Request, answer: web.StreamResponse) -> None:
     """Who asks and then takes nothing keeps neither the answer nor the connection."""
-    with suppress(ConnectionError):
-        try:
-            async with asyncio.timeout(_SLOW_S):
-                await answer.prepare(request)
-                await answer.write_eof()
-        except TimeoutError:
-            if request.transport:
-                request.transport.abort()
+    try:
+        async with asyncio.timeout(_SLOW_S):
+            await answer.prepare(request)
+            await answer.write_eof()
+    except (ConnectionError, TimeoutError):
+        if request.transport:
+            request.transport.abort()
 
 
 def _bound_port(where: ListenAddress) -> socket.socket:
