@@ -11,7 +11,7 @@ SEE := tests/prometheus tests/page
 # Most of the time they wait for something to happen. Compiled once, not anew by each of the programs they start.
 TESTS := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 4 --dist loadfile
 
-.PHONY: check lint units check-node check-host check-see e2e e2e-modern e2e-gpu demo bench proto examples fuzz soak docs docs-site release format clean
+.PHONY: check lint units check-node check-host check-see e2e e2e-modern e2e-gpu demo bench proto lock examples fuzz soak docs docs-site release format clean
 .DEFAULT_GOAL := check
 
 $(READY): pyproject.toml
@@ -87,6 +87,18 @@ proto: $(PROTOC)
 $(PROTOC):
 	$(PYTHON) -m venv $@
 	$@/bin/pip install --quiet --disable-pip-version-check --only-binary :all: grpcio-tools==1.62.3
+
+# What the image is made of, with hashes, for every Python and machine that has wheels: the newest that pyproject.toml takes.
+UV := build/uv-0.13.9
+LOCK = $(UV)/bin/uv pip compile --quiet --no-config --upgrade --generate-hashes --universal --python-version 3.11 \
+	--only-binary :all: --custom-compile-command 'make lock'
+lock: $(UV)
+	$(LOCK) --extra agent --extra scheduler --extra webhook pyproject.toml --output-file images/requirements.lock
+	sed -n 's/^requires = \["\(hatchling.*\)"\]$$/\1/p' pyproject.toml | $(LOCK) - --output-file images/build.lock
+
+$(UV):
+	$(PYTHON) -m venv $@
+	$@/bin/pip install --quiet --disable-pip-version-check --only-binary :all: uv==0.13.9
 
 # FUZZ_S seconds a target; FUZZ names the targets, and none means all. What breaks one is kept in build/fuzz.
 # The control socket and the ports are fuzzed by a seed that is printed; FUZZ_SEED repeats one.

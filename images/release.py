@@ -1,14 +1,16 @@
 """Builds a release into dist/: `python images/release.py`, as `make release` calls it.
 
-wheel, sdist, chart, image (an OCI layout in a tar), SBOM of the image (SPDX 2.3) and SHA256SUMS, of
-the commit that is checked out and dated as it. The same commit, base of the image, packages and
-buildah make the same bytes. dist/ is replaced when all is there, and not before.
+wheel, sdist, chart, image (an OCI layout in a tar), SBOM of the image (SPDX 2.3), provenance (SLSA
+1.0, an in-toto statement) and SHA256SUMS, of the commit that is checked out and dated as it. The
+same commit, base of the image, Debian packages and buildah make the same bytes. SIGN_KEY=FILE, a
+key of OpenSSH, signs SHA256SUMS. dist/ is replaced when all is there, and not before.
 """
 
 import gzip
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -22,6 +24,8 @@ from pathlib import Path
 import mpsd
 
 TOP = Path(__file__).resolve().parents[1]
+_BY_DIGEST = re.compile(r"@sha256:([0-9a-f]{64})$")
+_LOCKS = ("images/requirements.lock", "images/build.lock")
 
 
 def main() -> int:
@@ -43,8 +47,14 @@ def main() -> int:
         (made / f"mpsd-{mpsd.__version__}.spdx.json").write_text(
             json.dumps(sbom(layout, epoch), indent=1) + "\n"
         )
+        base = os.environ.get("BASE", "")
+        (made / f"mpsd-{mpsd.__version__}.provenance.json").write_text(
+            json.dumps(provenance(made, source, _git("rev-parse", "HEAD"), base), indent=1) + "\n"
+        )
         sums = [f"{_sha256(path)}  {path.name}\n" for path in sorted(made.iterdir())]
         (made / "SHA256SUMS").write_text("".join(sums))
+        if key := os.environ.get("SIGN_KEY"):
+            sign(made / "SHA256SUMS", key)
         shutil.rmtree(TOP / "dist", ignore_errors=True)
         made.rename(TOP / "dist")
     print("".join(sums), end="")
@@ -64,6 +74,14 @@ def what_is_missing(environment: Mapping[str, str]) -> list[str]:
         missing.append(
             f"not found: {', '.join(lacks)}: install it (Debian: apt-get install {' '.join(lacks)})"
         )
+    base, key = environment.get("BASE", ""), environment.get("SIGN_KEY", "")
+    if base and not _BY_DIGEST.search(base):
+        missing.append(
+            f"BASE is {base}: its tag may name another image tomorrow: write IMAGE@sha256:…, as"
+            " `skopeo inspect` prints it"
+        )
+    if key and not Path(key).is_file():
+        missing.append(f"SIGN_KEY is {key}: no such file: name a key of ssh-keygen, or none")
     if os.geteuid() != 0:
         missing.append("the image needs root: run it as root")
     return missing
@@ -121,6 +139,41 @@ def image_digest(folder: Path) -> str:
     with tarfile.open(path) as tar:
         digest: str = json.loads(_read(tar, tar.getmember("index.json")))["manifests"][0]["digest"]
     return digest
+
+
+def sign(sums: Path, key: str) -> None:
+    """Writes SUMS.sig beside it. The key may be one of ssh-agent: its public half."""
+    command = ["ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", "mpsd-release", sums]
+    subprocess.run(command, check=True)
+
+
+def provenance(made: Path, source: Path, commit: str, base: str) -> dict[str, object]:
+    """What the files in `made` were built from: the commit, the base of the image, and the locks of
+    what pip fetched. base: as in BASE; empty for Debian's packages, which the SBOM lists. Without
+    times, so that the same files have the same one."""
+    subjects = [{"name": one.name, "digest": {"sha256": _sha256(one)}} for one in made.iterdir()]
+    image = image_digest(made).removeprefix("sha256:")
+    subjects.append({"name": "mpsd", "digest": {"sha256": image}})
+    dependencies: list[dict[str, object]] = [
+        {"name": "mpsd", "digest": {"gitCommit": commit}},
+        *({"name": name, "digest": {"sha256": _sha256(source / name)}} for name in _LOCKS),
+    ]
+    if found := _BY_DIGEST.search(base):
+        dependencies.append({"uri": f"pkg:docker/{base}", "digest": {"sha256": found[1]}})
+    definition = {
+        "buildType": "https://mpsd.io/release/v1",
+        "externalParameters": {"version": mpsd.__version__, "base": base or "debootstrap"},
+        "resolvedDependencies": dependencies,
+    }
+    return {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": sorted(subjects, key=lambda one: str(one["name"])),
+        "predicateType": "https://slsa.dev/provenance/v1",
+        "predicate": {
+            "buildDefinition": definition,
+            "runDetails": {"builder": {"id": "https://mpsd.io/make-release"}},
+        },
+    }
 
 
 # -- the SBOM ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from enum import StrEnum
 from functools import cache, partial
-from typing import TypeVar
+from typing import TypedDict, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -242,6 +242,12 @@ _KEEP_S = 3.0  # of the 5 s that an API server waits
 _ATTEMPTS = 3
 
 
+class _Template(TypedDict):
+    """What is read of each that is there."""
+
+    metadata: Object
+
+
 class ClaimTemplates:
     """Each is there before its pod is created, and removed a day after the last: Kubernetes makes a
     pod's claim at once, and needs the template no longer. kube None: there is no API server."""
@@ -297,7 +303,8 @@ class ClaimTemplates:
         if self._kube is None:
             return
         query = {"labelSelector": f"{NAME_LABEL}={WEBHOOK}"}
-        for thing in await self._kube.list(CLAIM_TEMPLATES, query=query):
+        each = self._kube.each(CLAIM_TEMPLATES, query=query, fields=_Template)
+        async for thing in each:
             if now - _used_at(thing) >= _UNUSED_S:
                 there = thing["metadata"]
                 own = {key: there[key] for key in ("uid", "resourceVersion")}

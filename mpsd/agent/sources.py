@@ -64,7 +64,7 @@ class Refused(Exception):
 def known_asker(request: web.Request, why_not: str, *, for_ever: bool = False) -> Peer:
     """The caller, by the kernel's word. Refused, unless it is root or mpsd's own user."""
     found = peer(request)
-    if found is None or found.uid not in {0, os.geteuid()}:
+    if found is None or not is_operator(found):
         raise Refused(403, why_not, for_ever=for_ever)
     return found
 
@@ -77,6 +77,21 @@ def asking(request: web.Request) -> ProcessIdentity:
     why = "the kernel does not report which process asks, or that has ended"
     remedy = "ask over a connection of its own, in mpsd's pid and network namespaces"
     raise Refused(400, f"{why}; {remedy}", for_ever=True)
+
+
+def is_operator(asker: Peer) -> bool:
+    """Whether it is root or mpsd's own user."""
+    return asker.uid in {0, os.geteuid()}
+
+
+def tenant_of(request: web.Request) -> int | None:
+    """The uid of who connected; None for root and mpsd's own user. Refused where it has gone."""
+    found = peer(request)
+    if found is None:
+        raise Refused(400, "the connection is closed; ask again")
+    if is_operator(found):
+        return None
+    return found.uid
 
 
 async def read(request: web.Request, kind: type[Question]) -> Question:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import mpsd
 from mpsd.agent.rules.decide import Refuse
-from mpsd.agent.sources import PODS_ONLY, AgentSources, Refused, asking, read
+from mpsd.agent.sources import PODS_ONLY, AgentSources, Refused, asking, read, tenant_of
 from mpsd.containers.api import ContainersApi, GrantSetApi
 from mpsd.containers.requested_ends import RequestedEndsApi
 from mpsd.grants.rules.messages import GrantAnswer, ProgramRequest
@@ -142,7 +142,7 @@ class AgentApi:
 
     async def _grant(self, request: web.Request) -> web.Response:
         """201 with the grant; 400 where it can never be served; 409 without room; 410 while mpsd
-        stops."""
+        stops; 429 where its user has a request that waits."""
         try:
             return await self._granted(request)
         except InvalidInput as error:
@@ -166,10 +166,15 @@ class AgentApi:
             deadline_s = now_s + min(asks.wait_s, LONGEST_WAIT_S)
         waiting_id = uuid.uuid4().hex[:12]
         command = asks.command[:200]
-        waiting = WaitingRequest(waiting_id, wanted, holder, True, command, deadline_s, now_s)
+        tenant = tenant_of(request)
+        waiting = WaitingRequest(
+            waiting_id, wanted, holder, True, command, deadline_s, now_s, tenant
+        )
         answer = await self._agent.granted(waiting)
         if isinstance(answer, Refuse):
             status = 409
+            if answer.is_second:
+                status = 429
             if answer.for_ever:
                 status = 400
             raise Refused(status, answer.reason, for_ever=answer.for_ever)

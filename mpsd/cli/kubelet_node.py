@@ -4,6 +4,7 @@ node's limits stay."""
 import asyncio
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from mpsd.agent.agent import AgentRole
 from mpsd.cli.foreground import CannotServe
@@ -17,8 +18,9 @@ from mpsd.kubelet.plugin_server import PluginServer
 from mpsd.kubelet.pod_ends import PodEnds
 from mpsd.kubelet.rules.allocation import NodeConditions
 from mpsd.kubelet.rules.gpu_choice import annotations_for
-from mpsd.kubelet.rules.ledger import ContainerDevices, Held, by_name, late, since, without_devices
+from mpsd.kubelet.rules.ledger import ContainerDevices, Held, by_name
 from mpsd.kubelet.rules.node_pods import NodePod, PodKey, read_node_pod
+from mpsd.kubelet.rules.ungranted import late, since, without_devices
 from mpsd.kubelet.settings import KubeletSettings
 from mpsd.model.domain import Domain, drains, read_cordoned, unknown_cordons
 from mpsd.model.events import Reason
@@ -27,6 +29,7 @@ from mpsd.model.identity import PodName
 from mpsd.model.metrics import PluginCalls
 from mpsd.model.names import CLAIMS_LABEL
 from mpsd.model.node_view import HeldGrant, NodeView
+from mpsd.model.pod import Pod
 from mpsd.model.policy import Policy
 from mpsd.model.times import lasting
 from mpsd.mps import drain
@@ -120,7 +123,7 @@ class KubeletNode:
         self._policy = policy = PinnedResources(policy_now, self._log)
         self._pods = Mirror[NodePod](
             kube,
-            self._selected(PODS, "spec.nodeName"),
+            self._selected(PODS, "spec.nodeName", Pod),
             lambda thing: read_node_pod(thing, policy()),
             Throttle(wake, _LOOKS_APART_S).ask,
             lambda pod: not pod.requests,
@@ -152,8 +155,11 @@ class KubeletNode:
         )
         self._recount = Throttle(self.ledger.count, SCAN_S)
 
-    def _selected(self, resource: Resource, field: str) -> Selection:
-        return Selection(resource, query={"fieldSelector": f"{field}={self.name}"})
+    def _selected(
+        self, resource: Resource, field: str, fields: type[Any] | None = None
+    ) -> Selection:
+        query = {"fieldSelector": f"{field}={self.name}"}
+        return Selection(resource, query=query, fields=fields)
 
     @property
     def _here(self) -> KubernetesNode:

@@ -23,6 +23,7 @@ from mpsd.platform.settings import settings
 
 _CREATED = 201
 _STOPPING = 410
+_SECOND = 429  # of a user who has a request that waits
 _MOST_GPUS = 64  # that are waited for
 _ANSWER_GRACE_S = 10.0  # beyond --timeout, and what GPUs may take to be divided and joined
 
@@ -51,8 +52,8 @@ def run(
     """Run a command with a share of a GPU, and free the share however the command ends.
 
     The exit code is the command's own. mpsd exits with 1 when there is no room (or queues, with
-    --wait), and with 2 for a request that can never be granted; 126 and 127 mean the same as in a
-    shell.
+    --wait; a user who is not root may have one request in the queue, and exits with 1 for another),
+    and with 2 for a request that can never be granted; 126 and 127 mean the same as in a shell.
 
         mpsd run --gpu-mem 7 -- python train.py
         mpsd run --gpu-mem 4 --gpu-core 30 --wait -- ./infer --port 8000
@@ -95,13 +96,14 @@ def _readable(argument: str) -> str:
 
 
 def _ask(socket: Path, asks: ProgramRequest) -> GrantAnswer | Refusal:
-    """NotRunning, TimeoutError. Ends the program where mpsd stops: waiting would not help."""
+    """NotRunning, TimeoutError. Ends the program where mpsd stops, or where its user has a request
+    that waits already: this one cannot wait."""
     gpus = 1
     if asks.gpus.isascii() and asks.gpus.isdecimal():
         gpus = min(int(asks.gpus[:3]), _MOST_GPUS)
     longest_s = asks.wait_s + DIVIDE_S + join_s(gpus) + _ANSWER_GRACE_S
     status, body = local_api.ask(socket, "POST", "/v1/grants", asks, longest_s)
-    if status == _STOPPING:
+    if status in {_STOPPING, _SECOND}:
         _give_up("; ".join(local_api.read(body, Refusal).reasons), ExitCode.NO)
     if status == _CREATED:
         return local_api.read(body, GrantAnswer)

@@ -61,10 +61,12 @@ async def register(folder: Path, endpoint: str, resource: str, deadline_s: float
 
 @dataclass(frozen=True, slots=True)
 class DeviceList:
-    """Kubelet's list of devices. pods: all that kubelet knows, also those that hold nothing."""
+    """Kubelet's list of devices. pods: all that kubelet knows, also those that hold nothing.
+    of_others: which of them hold a device of another plugin, with the resource's name."""
 
     held: tuple[ContainerDevices, ...]
     pods: frozenset[PodKey]
+    of_others: frozenset[tuple[PodKey, str]]
 
 
 async def held_devices(
@@ -83,8 +85,20 @@ async def held_devices(
         key=lambda one: (one.pod, one.container.container),
     )
     return DeviceList(
-        tuple(held), frozenset((pod.namespace, pod.name) for pod in answer.pod_resources)
+        tuple(held),
+        frozenset((pod.namespace, pod.name) for pod in answer.pod_resources),
+        frozenset(_of_others(answer.pod_resources, resources)),
     )
+
+
+def _of_others(
+    pods: Iterable[resources_api.PodResources], resources: Mapping[str, Kind]
+) -> Iterable[tuple[PodKey, str]]:
+    for pod in pods:
+        for container in pod.containers:
+            for entry in container.devices:
+                if entry.resource_name not in resources and entry.device_ids:
+                    yield (pod.namespace, pod.name), entry.resource_name
 
 
 def _holding(

@@ -17,6 +17,7 @@ from mpsd.kubelet.dra.rules.claims import PreparedClaim, claim_holders
 from mpsd.kubelet.rules import ledger as rules
 from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry
 from mpsd.kubelet.rules.node_pods import Kind, NodePod, PodKey
+from mpsd.kubelet.rules.ungranted import ungranted, unserved
 from mpsd.model.grants import Grant
 from mpsd.model.identity import PodName
 from mpsd.model.node_view import HeldGrant, LedgerView
@@ -70,6 +71,7 @@ class KubeletGrants:
         self._counted_rows: tuple[NodePod, ...] = ()
         self._facts: tuple[object, ...] = ()  # what of these counts
         self._unallocated: frozenset[str] = frozenset()
+        self._unserved: frozenset[str] = frozenset()  # by kubelet's last list
         self.claims: tuple[PreparedClaim, ...] = ()
         self.claims_unknown = ""  # why there may be more of them
         # ends the claim of this uid, which has left
@@ -173,6 +175,7 @@ class KubeletGrants:
         self._questions += 1
         question = self._questions
         entries = self.entries
+        rows = self.rows if self.pods_synced else ()
         self._asked_at = time.monotonic()
         self._asked_with = (self.pods_seen, entries)
         resources = self._policy().resources
@@ -195,6 +198,10 @@ class KubeletGrants:
             self.held_devices = answer.held
             self._changed_at = time.monotonic()
         self.listed = answer.pods
+        if self.pods_synced:
+            found = unserved(rows, answer.pods, answer.of_others, self._policy())
+            if found != self._unserved:
+                self._unserved = found
         self._trouble = ""
         if self._pods.synced:
             self._prove()
@@ -268,7 +275,8 @@ class KubeletGrants:
             trouble = self._trouble or _NOT_LISTED
         known = self.held_devices, self.entries
         of_claims_seen = self.claims, self.claims_unknown, self._living
-        others = self._facts, self._unallocated, trouble, self._policy(), self._domains.every
+        without = self._unallocated, self._unserved
+        others = self._facts, *without, trouble, self._policy(), self._domains.every
         sources = (*known, *of_claims_seen, *others)
         if are_same(sources, self._counted):
             return
@@ -281,14 +289,14 @@ class KubeletGrants:
             holders = claim_holders(self.claims, self._rows)
             held += [self._held(claim, holders[claim.uid]) for claim in self.claims]
             of_claims = {pod.uid: uid for uid, sharing in holders.items() for pod in sharing}
-        ungranted = rules.ungranted(self._rows, *known, self._unallocated, policy)
-        for uid in ungranted.keys() & of_claims.keys():
-            del ungranted[uid]
+        judged = ungranted(self._rows, *known, frozenset().union(*without), policy)
+        for uid in judged.keys() & of_claims.keys():
+            del judged[uid]
         self.view = LedgerView(
             held=tuple(held),
             unknown=tuple(filter(None, (trouble, self.claims_unknown))),
             by_place=of_claims | rules.by_cgroup(grants, pods),
-            ungranted=ungranted,
+            ungranted=judged,
             ends={row.uid: row.ends for row in self._rows if row.ends},
         )
 

@@ -28,6 +28,24 @@ def within_reach(prefix: str, patterns: tuple[str, ...]) -> tuple[str, ...]:
     )
 
 
+# -- capabilities, as capabilities(7) lists them, without CAP_; ALL is an engine's word for each
+
+CAPABILITIES = (
+    *("ALL", "AUDIT_CONTROL", "AUDIT_READ", "AUDIT_WRITE", "BLOCK_SUSPEND", "BPF"),
+    *("CHECKPOINT_RESTORE", "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID"),
+    *("IPC_LOCK", "IPC_OWNER", "KILL", "LEASE", "LINUX_IMMUTABLE", "MAC_ADMIN", "MAC_OVERRIDE"),
+    *("MKNOD", "NET_ADMIN", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_RAW", "PERFMON", "SETFCAP"),
+    *("SETGID", "SETPCAP", "SETUID", "SYSLOG", "SYS_ADMIN", "SYS_BOOT", "SYS_CHROOT"),
+    *("SYS_MODULE", "SYS_NICE", "SYS_PACCT", "SYS_PTRACE", "SYS_RAWIO", "SYS_RESOURCE"),
+    *("SYS_TIME", "SYS_TTY_CONFIG", "WAKE_ALARM"),
+)
+
+
+def capability(name: str) -> str:
+    """As in CAPABILITIES: engines take a name with and without CAP_, in any case."""
+    return name.upper().removeprefix("CAP_")
+
+
 # -- how often a node reports though nothing has changed
 
 HEARTBEAT_S = 300.0  # between two writes of an MPSNode, at most

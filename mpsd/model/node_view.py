@@ -249,7 +249,8 @@ class Client:
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
     """A request that has no answer yet. deadline_s: None: it wants an answer now. asked_s: when it
-    came. Both in seconds of CLOCK_BOOTTIME."""
+    came. Both in seconds of CLOCK_BOOTTIME. tenant: the uid of who asks; None for root and mpsd's
+    own user, who wait for no tenant."""
 
     id: str
     request: Request | CardsRequest
@@ -258,6 +259,7 @@ class WaitingRequest:
     command: str
     deadline_s: float | None
     asked_s: float = 0.0
+    tenant: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

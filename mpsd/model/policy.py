@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from mpsd.model.cgpu_policies import MOST_INSTANCES, POLICIES, ThreadCap
 from mpsd.model.gpu_health import XidKind
-from mpsd.model.names import CLAIM_CLASS, WHOLE_CLASS
+from mpsd.model.names import CAPABILITIES, CLAIM_CLASS, WHOLE_CLASS, capability
 from mpsd.model.strict_reader import Contradiction
 from mpsd.model.violations import Response as Response
 
@@ -46,7 +46,19 @@ Text = Annotated[str, Meta(min_length=1)]
 Pattern = Annotated[str, Meta(pattern=r"^[^*]+\*?\Z")]  # * at the end stands for any ending
 VariablePattern = Annotated[str, Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]*\*?\Z")]
 PathPattern = Annotated[str, Meta(pattern=r"^(/|(/[^/*]+)+\*?)\Z")]
-CapabilityName = Annotated[str, Meta(pattern=r"^[A-Z][A-Z_]*\Z")]
+CapabilityName = Annotated[
+    str,
+    Meta(
+        pattern=rf"(?i)^(CAP_)?({'|'.join(CAPABILITIES)})\Z",
+        extra={
+            "words": (
+                "capability-unknown",
+                "is no capability of Linux",
+                "write one of capabilities(7), such as SYS_ADMIN, or ALL",
+            )
+        },
+    ),
+]
 
 
 def _disjoint(domains: list[list[int]]) -> None:
@@ -199,6 +211,8 @@ class Admission:
     claims_for_requests: bool = False
 
     def __post_init__(self) -> None:
+        blocked = tuple(map(capability, self.blocked_capabilities))
+        object.__setattr__(self, "blocked_capabilities", blocked)
         if self.claims_for_requests and not self.device_classes:
             why = "claims_for_requests is true and device_classes names no class to claim"
             raise ValueError(why)

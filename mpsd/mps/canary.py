@@ -311,19 +311,28 @@ class FirstContext(OwnContexts[None]):
     async def _run(self, pipe: ControlPipe, servers: Sequence[int], deadline_s: float) -> None:
         try:
             async with asyncio.timeout(deadline_s):
-                while pids := await pipe.clients(servers):
-                    if any(map(processes.identity_of, pids)):
-                        return
-                    await asyncio.sleep(_LOOK_S)
+                if await self._has_clients(pipe, servers):
+                    return
                 for gpu in self._setup.gpus:
-                    await self._make(gpu, pipe.directory, deadline_s)
+                    await self._make(gpu, pipe, servers, deadline_s)
         except TimeoutError:
             self._log.warning("first context not made", reason=f"not within {deadline_s:g} s")
         except (ControlFailed, OSError) as error:
             self._log.warning("first context not made", reason=str(error))
 
-    async def _make(self, gpu: Gpu, pipe_directory: Path, deadline_s: float) -> None:
-        limits = canary.first_context_environment(gpu.uuid, str(pipe_directory))
+    @staticmethod
+    async def _has_clients(pipe: ControlPipe, servers: Sequence[int]) -> bool:
+        """Once those that have ended are listed no more."""
+        while pids := await pipe.clients(servers):
+            if any(map(processes.identity_of, pids)):
+                return True
+            await asyncio.sleep(_LOOK_S)
+        return False
+
+    async def _make(
+        self, gpu: Gpu, pipe: ControlPipe, servers: Sequence[int], deadline_s: float
+    ) -> None:
+        limits = canary.first_context_environment(gpu.uuid, str(pipe.directory))
         environment = {**self._environment, **limits}
         refused: list[str] = []
         for _try in range(_TRIES):
@@ -333,6 +342,8 @@ class FirstContext(OwnContexts[None]):
                 self.on_outcome(gpu.uuid, "")
                 self._log.info("first context made", gpu=gpu.label, refused=refused)
                 return
+            if await self._has_clients(pipe, servers):
+                return  # they may have left it no room, which says nothing of the GPU
             self.on_outcome(gpu.uuid, str(outcome))
             refused.append(str(outcome))
         self._log.warning("first context not made", gpu=gpu.label, reason="; ".join(refused))

@@ -303,6 +303,10 @@ class DomainDaemon:
 
     def _watch_servers(self, servers: Iterable[int]) -> None:
         """Until they end: those that the daemon has started, as the kernel has it."""
+        for pid in self._answering.difference(servers):  # gone, by the daemon's word
+            self._answering.discard(pid)
+            if watch := self._held.pop(pid, None):
+                watch.close()
         for pid in servers:
             server = processes.identity_of(pid)
             is_its = self.identity is not None and processes.parent_of(pid) == self.identity.pid

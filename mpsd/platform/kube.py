@@ -1,13 +1,15 @@
 """The Kubernetes API over HTTP: plain objects in and out, each call with a deadline."""
 
 import asyncio
+import sys
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Generic, TypedDict, TypeVar, cast
+from threading import Lock
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -20,9 +22,15 @@ from mpsd.model.times import clocks_apart, http_seconds, stamp
 from mpsd.platform import clock
 
 Object = dict[str, Any]
-Fields = TypeVar("Fields")
 
+ANY_VERSION = "0"  # of a list: whatever the server has in memory, which costs it least
 _PAGE = 500  # objects a page of a list, as kubectl asks
+_PAGE_BYTES = 4 * 1024**2  # of a page of several objects; else one of _FEWER as many is asked
+_FEWER = 4
+# of any other answer, and of a change: etcd holds 1.5 MiB of an object, each byte of which may be
+# written as six in JSON (\\u003c)
+LARGEST = 16 * 1024**2
+_DEEPEST = 12_000  # Go neither writes nor reads JSON that is nested deeper than 10 000
 _EVICTIONS = ("policy/v1", "policy/v1beta1")  # the second for Kubernetes before 1.22
 _CALLS_AT_ONCE = 16
 # 1.20 tries a conflict, such as another uid, again for 10 s before it reports it
@@ -58,6 +66,10 @@ class Rejected(KubeError):
 
 class Expired(KubeError):
     """The server does not know the resourceVersion asked for, any more or yet: list again."""
+
+
+class TooLarge(KubeError):
+    """The answer has more bytes than are read."""
 
 
 class Unavailable(KubeError):
@@ -137,10 +149,22 @@ class Access:
     pool: urllib3.PoolManager
     authorization: Callable[[], Mapping[str, str]]  # the headers that let us in, as they are now
 
-    def send(
-        self, ask: Ask, deadline_s: float, *, streaming: bool = False
-    ) -> urllib3.BaseHTTPResponse:
-        """The answer, whatever it is. Blocks its thread. Unavailable where nobody answers."""
+    def send(self, ask: Ask, deadline_s: float, most_bytes: int = LARGEST) -> "HttpAnswer":
+        """The answer, whatever it is. Blocks its thread. Unavailable where nobody answers; TooLarge
+        once more than `most_bytes` have come, of which the rest stays unread."""
+        answer = self.open(ask, deadline_s)
+        try:
+            body = answer.read(most_bytes + 1)
+        except UNREACHED as error:
+            raise _unanswered(ask, error) from None
+        if len(body) > most_bytes:
+            answer.close()
+            raise TooLarge(f"{ask}: the answer has more than {most_bytes} bytes")
+        answer.release_conn()
+        return HttpAnswer(answer.status, body, str(answer.headers.get("Date", "")))
+
+    def open(self, ask: Ask, deadline_s: float) -> urllib3.BaseHTTPResponse:
+        """The answer with its body unread, as `send`."""
         headers = {"Accept": "application/json", "Content-Type": ask.content_type}
         try:
             headers |= self.authorization()
@@ -152,11 +176,22 @@ class Access:
                 timeout=urllib3.Timeout(connect=deadline_s, read=deadline_s),
                 retries=False,
                 redirect=False,
-                preload_content=not streaming,
+                preload_content=False,
             )
         except UNREACHED as error:
-            why = f"{error}{_own_clock(error)}"
-            raise Unavailable(f"{ask}: the Kubernetes API does not answer: {why}") from None
+            raise _unanswered(ask, error) from None
+
+
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    status: int
+    body: bytes
+    date: str  # the server's clock, as HTTP writes it; empty where it does not say
+
+
+def _unanswered(ask: Ask, error: Exception) -> Unavailable:
+    why = f"{error}{_own_clock(error)}"
+    return Unavailable(f"{ask}: the Kubernetes API does not answer: {why}")
 
 
 _OF_ANOTHER_TIME = ("certificate is not yet valid", "certificate has expired")  # OpenSSL's words
@@ -169,15 +204,19 @@ def _own_clock(error: Exception) -> str:
     return ""
 
 
-def _read_answer(ask: Ask, response: urllib3.BaseHTTPResponse, kind: Any = object) -> Object:
-    """The object in an answer, or what a refusal is called. kind: as for `decoded`."""
-    if not 200 <= response.status < 300:
-        date = str(response.headers.get("Date", ""))
-        raise refusal(ask, response.status, decoded(response.data), date)
-    answer = decoded(response.data, kind)
-    if isinstance(answer, dict):
-        return answer
+def _read_answer(ask: Ask, answer: HttpAnswer) -> Object:
+    """The object in an answer, or what a refusal is called."""
+    found = decoded(_accepted(ask, answer))
+    if isinstance(found, dict):
+        return found
     raise Unavailable(f"{ask}: the answer is not a JSON object")
+
+
+def _accepted(ask: Ask, answer: HttpAnswer) -> bytes:
+    """The body, or what a refusal is called."""
+    if not 200 <= answer.status < 300:
+        raise refusal(ask, answer.status, decoded(answer.body), answer.date)
+    return answer.body
 
 
 def refusal(ask: Ask, status: int, answer: object, date: str = "") -> KubeError:
@@ -211,17 +250,40 @@ def _changes_uid(answer: Object) -> bool:
     return any(as_mapping(one).get("field") == "metadata.uid" for one in causes)
 
 
-def decoded(body: bytes, kind: Any = object) -> object:
-    """None for what is no JSON. kind: of what is wanted; another shape is decoded whole."""
+_recursion = Lock()  # the limit is the process's
+
+
+def decoded(body: Any, kind: Any = object) -> Any:
+    """None for what is no JSON. body: bytes, or what msgspec takes for them. kind: of what is
+    wanted; another shape is decoded whole."""
     for one in dict.fromkeys((kind, object)):
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            return msgspec.json.decode(body, type=one)
+            try:
+                return msgspec.json.decode(body, type=one)
+            except RecursionError:
+                return _decoded_deep(body, one)
     return None
 
 
-class _Page(TypedDict, Generic[Fields], total=False):
-    metadata: Any
-    items: list[Fields] | None
+def _decoded_deep(body: Any, kind: Any) -> Any:
+    """As a tenant may nest the managed fields of a pod, which every reader has to get past."""
+    with _recursion:
+        usual = sys.getrecursionlimit()
+        sys.setrecursionlimit(_DEEPEST)
+        try:
+            return msgspec.json.decode(body, type=kind)
+        finally:
+            sys.setrecursionlimit(usual)
+
+
+class _ListMetadata(msgspec.Struct, frozen=True):
+    version: str = msgspec.field(default="", name="resourceVersion")
+    more: str | None = msgspec.field(default=None, name="continue")
+
+
+class _Page(msgspec.Struct, frozen=True):
+    metadata: _ListMetadata = _ListMetadata()
+    items: Sequence[msgspec.Raw] | None = None
 
 
 @asynccontextmanager
@@ -239,7 +301,9 @@ async def within(deadline_s: float, ask: Ask) -> AsyncIterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    items: Sequence[Object]
+    """items: each is decoded when its turn comes."""
+
+    items: Iterator[Any]
     version: str
 
 
@@ -281,7 +345,7 @@ class Kube:
     async def date(self, deadline_s: float | None = None) -> str:
         """The API server's clock, as HTTP writes it; empty where it does not say."""
         answer = await self._send(Ask("get", PODS, place="/version"), deadline_s or self.deadline_s)
-        return str(answer.headers.get("Date", ""))
+        return answer.date
 
     async def log(
         self, pod: str, namespace: str, container: str, *, previous: bool, most_bytes: int
@@ -296,7 +360,19 @@ class Kube:
         self, resource: Resource, namespace: str = "", query: Mapping[str, str] | None = None
     ) -> Sequence[Object]:
         """query: such as `{"labelSelector": "a=b"}`. Expired."""
-        return [one async for page in self.pages(resource, namespace, query) for one in page.items]
+        return [one async for one in self.each(resource, namespace, query)]
+
+    async def each(
+        self,
+        resource: Resource,
+        namespace: str = "",
+        query: Mapping[str, str] | None = None,
+        fields: type[Any] | None = None,
+    ) -> AsyncIterator[Any]:
+        """As `list`, of which no more than a page is held. fields: as in `pages`."""
+        async for page in self.pages(resource, namespace, query, fields):
+            for one in page.items:
+                yield one
 
     async def pages(
         self,
@@ -305,31 +381,36 @@ class Kube:
         query: Mapping[str, str] | None = None,
         fields: type[Any] | None = None,
     ) -> AsyncIterator[Listing]:
-        """As `list`, piece by piece. fields: a TypedDict or struct of what is wanted of each
-        object; None: everything. A watch starts from the last page's version. Expired where the
-        server cannot go on with many pages, or lacks the version asked for."""
-        asked = {**(query or {}), "limit": str(_PAGE)}
-        kind = cast("Any", _Page)[fields or Any]
-
-        def begun() -> asyncio.Task[Object]:
-            ask = Ask("list", resource, "", namespace, query={**asked})
-            return asyncio.create_task(self._object(ask, kind=kind))
-
-        coming = begun()
-        try:
-            while True:
-                answer = await coming
-                metadata = answer.get("metadata") or {}
-                if more := metadata.get("continue"):  # asked for while this piece is read
-                    asked["continue"] = more
-                    asked.pop("resourceVersion", None)  # in the token; servers refuse both
-                    asked.pop("resourceVersionMatch", None)
-                    coming = begun()
-                yield Listing(answer.get("items") or [], str(metadata.get("resourceVersion", "")))
-                if not more:
-                    return
-        finally:
-            coming.cancel()
+        """As `list`, piece by piece, of few MiB each. fields: a TypedDict or struct of what is
+        wanted of each object; None: everything. A watch starts from the last page's version.
+        Expired where the server cannot go on with many pages, or lacks the version asked for."""
+        asked = dict(query or {})
+        most = _PAGE
+        while True:
+            asked["limit"] = str(most)
+            ask = Ask("list", resource, "", namespace, query=dict(asked))
+            most_bytes = _PAGE_BYTES if most > 1 else LARGEST
+            try:
+                body = _accepted(ask, await self._send(ask, self.deadline_s, most_bytes))
+            except TooLarge:
+                if asked.get("resourceVersion") == ANY_VERSION:
+                    _drop_version(asked)  # with which servers take no limit
+                elif most > 1:
+                    most = max(1, most // _FEWER)
+                else:
+                    raise
+                continue
+            page = decoded(body, _Page)
+            if not isinstance(page, _Page):
+                raise Unavailable(f"{ask}: the answer is not a list")
+            items = page.items or ()
+            yield Listing((_item(ask, one, fields) for one in items), page.metadata.version)
+            if not page.metadata.more:
+                return
+            asked["continue"] = page.metadata.more
+            _drop_version(asked)  # in the token; servers refuse both
+            if len(body) * _FEWER < _PAGE_BYTES:
+                most = min(_PAGE, 2 * most)
 
     async def create(
         self,
@@ -404,27 +485,36 @@ class Kube:
         self.access.pool.clear()
 
     async def _bytes(self, ask: Ask) -> bytes:
-        answer = await self._send(ask, self.deadline_s)
-        if answer.status != 200:
-            _read_answer(ask, answer)
-        return answer.data
+        return _accepted(ask, await self._send(ask, self.deadline_s))
 
-    async def _object(
-        self, ask: Ask, deadline_s: float | None = None, kind: Any = object
-    ) -> Object:
-        return _read_answer(ask, await self._send(ask, deadline_s or self.deadline_s), kind)
+    async def _object(self, ask: Ask, deadline_s: float | None = None) -> Object:
+        return _read_answer(ask, await self._send(ask, deadline_s or self.deadline_s))
 
-    async def _send(self, ask: Ask, deadline_s: float) -> urllib3.BaseHTTPResponse:
+    async def _send(self, ask: Ask, deadline_s: float, most_bytes: int = LARGEST) -> HttpAnswer:
         async with within(deadline_s, ask):
             try:
                 loop = asyncio.get_running_loop()
-                sent = loop.run_in_executor(self._threads, self.access.send, ask, deadline_s)
+                sent = loop.run_in_executor(
+                    self._threads, self.access.send, ask, deadline_s, most_bytes
+                )
             except RuntimeError as error:  # no thread, for want of processes or memory
                 raise Unavailable(f"{ask}: {error}") from None
             answer = await sent
         self.heard_at = time.monotonic()
-        self._date = (str(answer.headers.get("Date", "")), clock.boot_s())
+        self._date = (answer.date, clock.boot_s())
         return answer
+
+
+def _drop_version(asked: dict[str, str]) -> None:
+    asked.pop("resourceVersion", None)
+    asked.pop("resourceVersionMatch", None)
+
+
+def _item(ask: Ask, raw: msgspec.Raw, fields: type[Any] | None) -> Any:
+    found = decoded(raw, fields or object)
+    if found is None:
+        raise Unavailable(f"{ask}: an object in the answer cannot be read")
+    return found
 
 
 # -- kinds of objects

@@ -18,14 +18,16 @@ import msgspec
 import urllib3
 from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
+from mpsd.model.fields import as_mapping
 from mpsd.platform import clock, life
 from mpsd.platform.kube import (
+    ANY_VERSION,
+    LARGEST,
     UNREACHED,
     Ask,
     Expired,
     Kube,
     KubeError,
-    Object,
     Resource,
     Unavailable,
     decoded,
@@ -41,7 +43,6 @@ _SILENCE_S = 90.0  # servers send a bookmark about once a minute
 _QUIET_S = 10.0  # then the server is asked something: one that hangs keeps connections
 _ANSWER_S = 5.0
 _PIECE = 1 << 16  # bytes that are read at once
-_ANY_VERSION = "0"  # whatever the server has in memory, which costs it least
 _SHORTEST_S = 1.0  # a watch that ends sooner shows that the server is in trouble
 BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 
@@ -52,7 +53,7 @@ class Selection:
     namespace: str = ""
     #: Such as `{"fieldSelector": "spec.nodeName=a"}`.
     query: Mapping[str, str] = field(default_factory=dict)
-    #: A TypedDict or struct of what is read of each object in a list; None: everything.
+    #: A TypedDict or struct of what is read of each object; None: everything.
     fields: type[Any] | None = None
 
 
@@ -69,20 +70,33 @@ class ChangeKind(StrEnum):
 @dataclass(frozen=True, slots=True)
 class WatchEvent:
     kind: ChangeKind
-    object: Object
+    version: str  # the resourceVersion of the object as of then
+    object: Any  # as the selection's `fields` have it
 
-    @property
-    def version(self) -> str:
-        return str(self.object["metadata"]["resourceVersion"])
+
+class _Line(msgspec.Struct, frozen=True):
+    """A line of a watch."""
+
+    type: str
+    object: msgspec.Raw
+
+
+class _Version(msgspec.Struct, frozen=True):
+    version: str = msgspec.field(name="resourceVersion")
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    metadata: _Version
 
 
 class _Watch:
     """An answer that goes on for minutes, a line a change. It is read in a daemon thread, so that
     neither a stop of the process nor `close` waits for the server."""
 
-    def __init__(self, kube: Kube, ask: Ask, silence_s: float) -> None:
+    def __init__(self, kube: Kube, ask: Ask, fields: Any, silence_s: float) -> None:
         self._kube = kube
         self._ask = ask
+        self._fields = fields
         self._silence_s = silence_s
         # None: the thread ends
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
@@ -159,40 +173,56 @@ class _Watch:
             act()
 
     def _open(self) -> None:
-        self._answer = answer = self._kube.access.send(
-            self._ask, self._kube.deadline_s, streaming=True
-        )
+        self._answer = answer = self._kube.access.open(self._ask, self._kube.deadline_s)
         if answer.status != 200:
             date = str(answer.headers.get("Date", ""))
-            raise refusal(self._ask, answer.status, decoded(answer.data), date)
+            raise refusal(self._ask, answer.status, decoded(answer.read(LARGEST)), date)
         # None where the whole answer has come already
         if socket := getattr(answer.connection, "sock", None):
             socket.settimeout(self._silence_s)
 
     def _read(self, answer: urllib3.BaseHTTPResponse) -> Iterator[list[WatchEvent]]:
-        rest = b""
+        line = bytearray()
         try:
             for piece in answer.stream(_PIECE):
-                *lines, rest = (rest + piece).split(b"\n")
-                yield [change for line in lines if line and (change := self._change(line))]
+                lines = []
+                first, *others = piece.split(b"\n")
+                line += first
+                for other in others:
+                    lines.append(line)
+                    line = bytearray(other)
+                if len(line) > LARGEST:  # the list says which it is, or no longer has it
+                    raise Expired(f"{self._ask}: a change has more than {LARGEST} bytes")
+                yield [change for one in lines if one and (change := self._change(one))]
         except UNREACHED as error:
             why = str(error)
             if isinstance(error, urllib3.exceptions.ReadTimeoutError):
                 why = f"nothing came for {self._silence_s:g} s"
             raise Unavailable(f"{self._ask}: the connection is lost: {why}") from None
 
-    def _change(self, line: bytes) -> WatchEvent | None:
+    def _change(self, line: bytearray) -> WatchEvent | None:
         """None for an unknown kind of change."""
-        try:
-            entry = msgspec.json.decode(line)
-            kind = entry["type"]
-            found = entry["object"]
-        except (msgspec.DecodeError, KeyError, TypeError) as error:
-            why = f"a line of the answer cannot be read: {error}"
-            raise Unavailable(f"{self._ask}: {why}") from None
-        if kind == "ERROR":
-            raise refusal(self._ask, int(found.get("code") or 500), found)
-        return WatchEvent(ChangeKind(kind), found) if kind in ChangeKind.__members__ else None
+        entry = decoded(line, _Line)
+        if not isinstance(entry, _Line):
+            raise self._unreadable(line)
+        if entry.type == "ERROR":
+            status = as_mapping(decoded(entry.object))
+            raise refusal(self._ask, int(status.get("code") or 500), status)
+        if entry.type not in ChangeKind.__members__:
+            return None
+        kind = ChangeKind(entry.type)
+        about = decoded(entry.object, _Versioned)
+        found = None
+        if kind is not ChangeKind.BOOKMARK:
+            found = decoded(entry.object, self._fields or object)
+        if not isinstance(about, _Versioned) or (found is None and kind is not ChangeKind.BOOKMARK):
+            raise self._unreadable(line)
+        return WatchEvent(kind, about.metadata.version, found)
+
+    def _unreadable(self, line: bytearray) -> Unavailable:
+        return Unavailable(
+            f"{self._ask}: a line of the answer cannot be read: {bytes(line[:200])!r}"
+        )
 
     def _release(self, _call: Future[Any]) -> None:
         if self._answer:
@@ -209,7 +239,7 @@ async def watch(
     query = {**selection.query, "watch": "1", "allowWatchBookmarks": "true"}
     query |= {"timeoutSeconds": lasting_s, "resourceVersion": since}
     ask = Ask("watch", selection.resource, "", selection.namespace, query=query)
-    under_way = _Watch(kube, ask, silence_s)
+    under_way = _Watch(kube, ask, selection.fields, silence_s)
     try:
         await under_way.open()
         yield under_way.changes()
@@ -245,7 +275,7 @@ class Mirror(Generic[T]):
         self._each = each
         self._objects: dict[tuple[str, str], T] = {}
         self._in_order: tuple[T, ...] | None = ()  # None: to be made anew
-        self._version = _ANY_VERSION
+        self._version = ANY_VERSION
         self._listed = False  # whether `_version` is one to go on watching from
         self.plural = selection.resource.plural
         self._log = logger(watched=self.plural)

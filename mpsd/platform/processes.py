@@ -197,7 +197,7 @@ _READ_S = 0.1  # for what may never end
 
 
 def address_space_pages(pid: int) -> int | None:
-    """Changes with what it maps; None when it is gone."""
+    """Changes with what it maps; 0 or None when it is gone."""
     if pages := _read_start(pid, "statm").partition(b" ")[0]:
         return int(pages)
     return None
@@ -212,14 +212,25 @@ def mappings(pid: int) -> Iterator[bytes]:
         yield from file
 
 
-def mapped_bytes(pid: int, device: bytes) -> int:
-    """How much it maps of such files; 0 when it is gone or not ours to read. It may never end."""
+def mapped_bytes(pid: int, device: bytes) -> tuple[int, bool]:
+    """How much it maps of files with this name, and whether that is all that it can map of
+    NVIDIA's device for managed memory: not where it is gone or not ours to read, or maps something
+    under another name as that device is mapped. It may never end."""
     total = 0
+    is_read = False
+    hides = False
     for line in mappings(pid):
+        is_read = True
+        addresses, mode, offset, _filesystem, inode = line.split(None, 5)[:5]
+        start, end = addresses.split(b"-")
         if b"/" + device in line:
-            start, end = line.partition(b" ")[0].split(b"-")
             total += int(end, 16) - int(start, 16)
-    return total
+        # the driver refuses all but shared mappings whose offset is their address: uvm_mmap in
+        # kernel-open/nvidia-uvm/uvm.c of its sources
+        elif mode.endswith(b"s") and offset == start and inode != b"0":
+            hides = True
+    is_whole = is_read and bool(address_space_pages(pid))
+    return total, is_whole and not hides
 
 
 def command_of(pid: int) -> str:

@@ -48,6 +48,7 @@ def _pods(given: Mapping[str, Any]) -> list[str]:
     if given.get("pod"):
         return []
     from mpsd.kubelet.rules.gpu_choice import read_shared_pod
+    from mpsd.model.pod import Pod
     from mpsd.platform.kube import PODS
     from mpsd.platform.kube_access import namespace_of_user
     from mpsd.platform.limits_files import load_limits
@@ -56,8 +57,12 @@ def _pods(given: Mapping[str, Any]) -> list[str]:
         given.get("kubeconfig"), given.get("context")
     )
     policy = load_limits(None).policy
-    things = _ask(given, lambda kube: kube.list(PODS, namespace))
-    return [pod.name.name for thing in things if (pod := read_shared_pod(thing, policy))]
+
+    async def names(kube: "Kube") -> list[str]:
+        pods = [read_shared_pod(one, policy) async for one in kube.each(PODS, namespace, None, Pod)]
+        return [pod.name.name for pod in pods if pod]
+
+    return _ask(given, names)
 
 
 def _look(given: Mapping[str, Any], names: Sequence[str]) -> "ClusterStatus":

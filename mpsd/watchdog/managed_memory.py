@@ -30,20 +30,29 @@ class UvmMapping:
 
     mib: int
     gpus: int
+    is_all: bool = True  # False: it may map more, under another name or what could not be read
+
+
+def is_upper_bound(one: UvmMapping, memory_mib: int) -> bool:
+    """Whether less than it maps may be on a GPU with this memory."""
+    return one.gpus > 1 or one.mib > memory_mib
 
 
 def managed_mib(
     mapped: Mapping[int, UvmMapping], unexplained_mib: int, memory_mib: int
 ) -> dict[int, int]:
     """By pid, the managed memory proven on a GPU with this memory. unexplained_mib: in use there of
-    nobody by NVML. On one GPU all that is mapped counts, if the GPU has as much; else only what
-    nobody else can have."""
+    nobody by NVML, for as long as that proves anything. On one GPU all that is mapped counts, if
+    the GPU has as much; else only what nobody else can have."""
     proven = {}
+    unknown = {pid for pid, one in mapped.items() if not one.is_all}
     all_mib = sum(one.mib for one in mapped.values())
     for pid, one in mapped.items():
         mib = one.mib
-        if one.gpus > 1 or mib > memory_mib:
+        if is_upper_bound(one, memory_mib):
             mib = min(mib, unexplained_mib - (all_mib - mib))
+            if unknown - {pid}:
+                mib = 0
         if mib > 0:
             proven[pid] = mib
     return proven
@@ -63,9 +72,11 @@ class ManagedMemory:
         self._rest_mib = 0  # in use, and not counted by NVML for any process
         # of it, with no managed memory in use; None before that is known
         self._least_mib: int | None = None
-        # by pid, pages of its address space and MiB mapped with these
+        self._rest_at_look_mib = 0  # the same at the last look
+        # by pid, pages of its address space, and MiB mapped with these
         self._mapped: dict[int, tuple[int, int]] = {}
-        self._readings: dict[int, ThreadedRead[int]] = {}  # under way, by pid
+        self._hiding: set[int] = set()  # pids of who once mapped more than could be known
+        self._readings: dict[int, ThreadedRead[tuple[int, bool]]] = {}  # under way, by pid
         self.of: Mapping[int, int] = {}
         self.unexplained_mib = 0
 
@@ -100,35 +111,55 @@ class ManagedMemory:
         for known in (self._mapped, self._readings):
             for pid in known.keys() - pids:
                 del known[pid]
+        self._hiding &= pids
         if self._over_mib >= _LOOK_MIB:  # one may map other things with as many pages
             self._mapped.clear()
         if grown_mib < _LOOK_MIB:
             self.of = {}
-            self._seen_mib = self._rest_mib
+            self._seen_mib = self._rest_at_look_mib = self._rest_mib
             return
         pause_s = _LOOK_AGAIN_S
         if self._rest_mib >= self._seen_mib + _LOOK_MIB:
             pause_s = _LOOK_S
         if now - self._looked_at < pause_s:
             return
-        self._seen_mib = self._rest_mib
         self._looked_at = now
-        if self._least_mib is None:
-            grown_mib = 0
-        found = {pid: self._mapping(pid, count_gpus(pid)) for pid in pids}
+        found = self._mappings(pids, count_gpus)
+        bounded = any(is_upper_bound(one, self._memory_mib) for one in found.values())
+        if bounded:  # the others are read now: one may map other things with as many pages
+            self._mapped = {pid: (0, mib) for pid, (_pages, mib) in self._mapped.items()}
+            found = self._mappings(pids, count_gpus)
+        # in use at two looks: what a process that has gone had may be in use a little longer
+        lasting_mib = min(self._rest_mib, self._rest_at_look_mib)
+        self._rest_at_look_mib = self._rest_mib
+        self._seen_mib = self._rest_mib
+        if bounded:
+            self._seen_mib = lasting_mib
+        grown_mib = 0
+        if self._least_mib is not None:
+            grown_mib = lasting_mib - self._least_mib
         self.of = managed_mib(found, grown_mib, self._memory_mib)
+
+    def _mappings(self, pids: set[int], count_gpus: Callable[[int], int]) -> dict[int, UvmMapping]:
+        return {pid: self._mapping(pid, count_gpus(pid)) for pid in pids}
 
     def _mapping(self, pid: int, gpus: int) -> UvmMapping:
         pages = processes.address_space_pages(pid)
-        if pages is None:  # it is gone, and holds nothing
-            return UvmMapping(0, gpus)
+        if not pages:  # it is gone; what was in use a moment ago may have been its own
+            return UvmMapping(0, gpus, is_all=False)
         known_pages, mib = self._mapped.get(pid, (0, 0))
-        if known_pages != pages and (pid in self._readings or len(self._readings) < _AT_ONCE):
+        is_read = known_pages == pages
+        if not is_read and (pid in self._readings or len(self._readings) < _AT_ONCE):
             reading = self._readings.pop(pid, None)
             reading = reading or ThreadedRead(partial(processes.mapped_bytes, pid, _UVM))
             try:
-                mib = reading.value(_WAIT_S) // _MIB
+                mapped_bytes, is_all = reading.value(_WAIT_S)
+                is_read = True
+                mib = mapped_bytes // _MIB
                 self._mapped[pid] = pages, mib
+                if not is_all:
+                    self._hiding.add(pid)
             except TimeoutError:  # what is not read yet is nobody's
                 self._readings[pid] = reading
-        return UvmMapping(max(0, mib - _UVM_OF_CONTEXT_MIB * gpus), gpus)
+        mib = max(0, mib - _UVM_OF_CONTEXT_MIB * gpus)
+        return UvmMapping(mib, gpus, is_read and pid not in self._hiding)

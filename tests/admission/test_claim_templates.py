@@ -2,7 +2,7 @@
 that is there."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -309,16 +309,17 @@ def test_a_template_is_removed_a_day_after_the_last_pod_and_not_before(tmp_path:
 def test_a_template_that_is_used_while_it_is_swept_stays(tmp_path: Path) -> None:
     async def act(kube: Kube, templates: ClaimTemplates) -> None:
         await templates.keep("default", wanted(), 0.0)
-        listed = kube.list
+        each = kube.each
 
-        async def late(*args: Any, **kwargs: Any) -> Sequence[Object]:
-            found = await listed(*args, **kwargs)
+        async def late(*args: Any, **kwargs: Any) -> AsyncIterator[Object]:
+            found = [one async for one in each(*args, **kwargs)]
             assert await templates.keep("default", wanted(), DAY_S) == ""
-            return found
+            for one in found:
+                yield one
 
-        kube.list = late  # type: ignore[method-assign]
+        kube.each = late  # type: ignore[method-assign]
         await templates.sweep(DAY_S)
-        kube.list = listed  # type: ignore[method-assign]
+        kube.each = each  # type: ignore[method-assign]
         assert await names(kube) == [wanted().name]
 
     with_api(tmp_path, act)

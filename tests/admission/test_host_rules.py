@@ -34,6 +34,16 @@ def test_capabilities_are_known_in_every_spelling(name: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("blocked", ["SYS_TIME", "CAP_SYS_TIME", "sys_time", "Cap_Sys_Time"])
+@pytest.mark.parametrize("name", ["SYS_TIME", "CAP_SYS_TIME", "cap_sys_time"])
+def test_the_policy_names_capabilities_in_every_spelling_too(blocked: str, name: str) -> None:
+    security = {"capabilities": {"drop": ["ALL"], "add": [name]}}
+    thing = in_kind("containers", securityContext=security | {"allowPrivilegeEscalation": False})
+    assert broken(thing) == []
+    by = with_admission(blocked_capabilities=(blocked,))
+    assert [rule for rule, _, _ in broken(thing, by)] == ["capabilities"]
+
+
 @pytest.mark.parametrize(
     ("of_pod", "of_container", "where"),
     [
@@ -70,6 +80,7 @@ _MAY_BECOME_ROOT = [
     ({"capabilities": {"drop": ["MKNOD", "NET_RAW"]}}, ["capabilities"]),
     ({"capabilities": {"add": ["SETUID"]}}, ["capabilities"]),
     ({"capabilities": {"add": ["cap_setuid"]}}, ["capabilities"]),
+    ({"capabilities": {"drop": ["ALL"], "add": ["SETGID", "Cap_SetUid"]}}, ["capabilities"]),
     ({"capabilities": {"add": ["NET_BIND_SERVICE", "IPC_LOCK"]}}, []),
     ({"runAsUser": 0}, ["runAsUser"]),
 ]
@@ -151,8 +162,17 @@ def test_host_ipc_is_not_added_to_a_pod_with_its_own_users(mode: HostIPC) -> Non
         "/var/lib",
         "/var/lib/kubelet",
         "/var/lib/kubelet/device-plugins/kubelet.sock",
+        *("/var/lib/kubelet/plugins", "/var/lib/kubelet/plugins_registry/gpu.mpsd.io-reg.sock"),
+        *("/var/lib/kubelet/pod-resources", "/var/lib/kubelet/pki"),
+        *("/var/lib/containerd", "/var/lib/docker/overlay2", "/var/lib/containers/storage"),
+        *("/var/lib/rancher", "/var/lib/rancher/k3s/agent/containerd", "/var/lib/rancher/rke2/x"),
+        *("/var/lib/k0s/kubelet", "/etc/containerd/config.toml", "/etc/rancher/k3s/k3s.yaml"),
+        *("/dev/mem", "/dev/kmem", "/dev/port", "/dev/dri", "/dev/dri/renderD128", "/dev/vfio/7"),
+        *("/etc/nvidia-container-runtime/config.toml", "/etc/nvidia-container-toolkit"),
+        *("/usr/local/nvidia", "/usr/local/nvidia/toolkit", "/usr"),
         "/etc",
         "/etc/cdi",
+        "/etc/kubernetes/manifests",
         *("/srv/..", "/srv/../dev", "/var/lock/../mpsd", "/a/b/../../c", "..", "dev/nvidia0", ""),
     ],
 )
@@ -171,7 +191,7 @@ def test_a_path_of_the_host_that_leads_to_a_gpu_is_found_however_it_is_written(
     [
         "/data",
         "/dev/shm",
-        "/dev/infiniband",
+        *("/dev/infiniband", "/dev/memory", "/usr/local/nvidia2", "/var/lib/rancher/k3s/storage"),
         "/srv/dev",
         "/runs",
         "/var/log",

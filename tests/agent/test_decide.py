@@ -187,14 +187,6 @@ def test_what_no_gpu_here_could_ever_hold_is_refused_at_once_even_when_it_would_
     assert found.for_ever
 
 
-def test_nobody_overtakes_a_request_that_waits() -> None:
-    held = (HeldGrant(grant("a", 20), True), HeldGrant(grant("b", 20, gpu=1), True))
-    waits = (waiting("large", 10, deadline_s=NOW_S + 60), waiting("small", 1))
-    seen = view(grants=held, waits=waits)
-    assert [(one.id, one.for_ever) for one in refused(seen)] == [("small", False)]
-    assert admitted(seen) == []
-
-
 def test_requests_at_once_are_admitted_in_their_order_and_never_over_the_card() -> None:
     seen = view(waits=(waiting("a", 20), waiting("b", 20), waiting("c", 20)))
     assert [(one.id, one.domain) for one in admitted(seen)] == [("a", "gpu0"), ("b", "gpu1")]

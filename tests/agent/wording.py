@@ -37,13 +37,15 @@ def changes() -> Iterator[tuple[NodeView, NodeView]]:
 
 
 def refusals() -> Iterator[Refuse]:
-    full = tuple(HeldGrant(grant(f"g{n}", 20, n), holder_alive=True) for n in (0, 1))
-    ahead = (waiting("large", 10, deadline_s=NOW_S + 60), waiting("small", 1))
+    sizes = enumerate((20, 23))
+    full = tuple(HeldGrant(grant(f"g{n}", gib, n), holder_alive=True) for n, gib in sizes)
+    large = replace(waiting("large", 22, deadline_s=NOW_S + 60), tenant=1000)
+    ahead = (large, replace(waiting("small", 2), tenant=1001))
     tiny = replace(waiting("a", 1), request=replace(waiting("a", 1).request, memory_mib=100))
     down = record(0, State.DOWN, reason="because")
     for one in (
         view(grants=full, waits=ahead),
-        view(grants=full, waits=(*ahead, waiting("next", 1))),
+        view(grants=full, waits=(large, replace(large, id="second"))),
         view(waits=(tiny,)),
         view(records=(down, record(1, State.DRAINED)), waits=(waiting("a", 1),)),
         view(records=(down,), waits=(waiting("a", 1),)),

@@ -99,7 +99,7 @@ def test_a_process_that_lasts_loads_nothing_that_it_does_without(
     ("words", "most", "without"),
     [
         (["--help"], 18, {"msgspec", "rich", "ssl"}),
-        (["status", "--run-dir", "/nowhere"], 34, set()),
+        (["status", "--run-dir", "/nowhere"], 35, set()),
     ],
 )
 def test_a_short_answer_loads_what_it_is_made_of_and_no_more(

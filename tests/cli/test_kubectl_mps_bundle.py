@@ -7,9 +7,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-import urllib3
 
-from mpsd.platform.kube import MPS_NODES, NODES, PODS, Access, Ask, Resource
+from mpsd.platform.kube import MPS_NODES, NODES, PODS, Access, Ask, HttpAnswer, Resource
 from tests.cli.cluster_world import ClusterWorld
 from tests.cli.doctored_cluster import DAEMON_SETS, NODE, SYSTEM, DoctoredCluster
 from tests.operations.test_bundle import PEM
@@ -101,11 +100,11 @@ def test_what_may_not_be_read_is_in_the_index_with_the_right_that_is_missing(
     send = Access.send
     asked: list[str] = []
 
-    def refuse(access: Access, ask: Ask, deadline_s: float) -> urllib3.BaseHTTPResponse:
+    def refuse(access: Access, ask: Ask, deadline_s: float, most_bytes: int) -> HttpAnswer:
         asked.append(ask.resource.plural)
         if ask.resource.plural in {"daemonsets", "events"}:
-            return urllib3.HTTPResponse(json.dumps({"message": "forbidden"}).encode(), status=403)
-        return send(access, ask, deadline_s)
+            return HttpAnswer(403, json.dumps({"message": "forbidden"}).encode(), "")
+        return send(access, ask, deadline_s, most_bytes)
 
     monkeypatch.setattr(Access, "send", refuse)
     said = cluster.world.kubectl_mps("bundle", "-o", str(tmp_path / "out.tar.gz"))

@@ -31,16 +31,16 @@ def command(text: bytes) -> Talk:
 def connected(path: Path | str) -> socket.socket:
     """Once it has been greeted."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    connection.settimeout(PATIENCE_S)
     connection.connect(str(path))
+    connection.settimeout(PATIENCE_S)
     assert connection.recv(LONGEST) == HELLO
     return connection
 
 
 def say(path: Path | str, talk: Talk) -> list[bytes]:
-    """What came back to a command, up to its end; to anything else nothing is waited for."""
+    """What came back to a command, up to its end; of anything else no answer is waited for."""
     answers: list[bytes] = []
-    is_command = talk[:2] == (CREDENTIALS, COMMANDER) and len(talk) == 5
+    is_command = len(talk) == 5 and tuple(talk) == command(talk[3].removesuffix(b"\n\0"))
     # the other side may close, and a packet be longer than one can be
     with connected(path) as connection, suppress(OSError):
         for packet in talk:

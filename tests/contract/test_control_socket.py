@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from mpsd.bench.testbeds import BenchShare, UnderMpsd
 from mpsd.platform.limits_files import shipped_folder
+from mpsd.platform.processes import parent_of
 from tests.contract.gpus import facts
 from tests.contract.platforms import SIMULATED
 from tests.contract.processes import Client, eventually
@@ -156,3 +157,9 @@ class TestMpsdBesideForgedLines:
         # Whoever asks for a GPU now gets it.
         assert bed.start(["alloc=100"], BenchShare(2)).exit_code(START_S) == 0
         assert replace(bed.mpsd.domain(before.name), unwatched=False) == before
+
+
+class TestTheServer:
+    def test_is_a_child_of_its_daemon(self, daemon: Daemon) -> None:
+        """By which mpsd knows it; what a line of the log calls a server is none."""
+        assert parent_of(daemon.start_server()) == daemon.pid

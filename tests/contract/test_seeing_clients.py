@@ -96,8 +96,9 @@ class TestWhatNvmlLists:
         assert line["meminfo_free_MiB"] == near(limit_mib - 2048)
         assert world.mib_on_mps()[client.pid] == before
         assert world.used_mib(world.gpu) == near(in_use_mib + 2048, within=8)
-        mapped = mapped_bytes(client.pid, b"nvidia-uvm")
+        mapped, is_all = mapped_bytes(client.pid, b"nvidia-uvm")
         assert mapped // 1024**2 == near(2048, within=2)
+        assert is_all, "its name is known wherever it is mapped as that device is"
         client.go_on()
         client.finished()
 

@@ -242,9 +242,11 @@ class World:
         environment = self._environment(self.nowhere, None, None)
         answer = self._run("raw", argv, environment, spoken, SPEAK_S, program.options)
         assert answer.exit_code == 0, answer.stderr
-        found = [json.loads(line) for line in answer.stdout.splitlines()]
+        found = [_packets(line) for line in answer.stdout.splitlines()]
         assert len(found) == len(talks)
-        return [[bytes.fromhex(packet) for packet in packets] for packets in found]
+        said = f"{len(talks)} raw talks, the first {talks[0]!r:.400}"
+        self._journal.note_answer(Answer(said, 0, f"{found[0]!r:.400}", ""), "control", uid)
+        return found
 
     def run(self, program: Program) -> Answer:
         environment = self._environment(self.nowhere, None, None)
@@ -393,6 +395,10 @@ class World:
                 _signal(pid, signal.SIGKILL)
             self._platform.close()
             shutil.rmtree(self._folder)
+
+
+def _packets(line: str) -> list[bytes]:
+    return [bytes.fromhex(packet) for packet in json.loads(line)]
 
 
 def _seen_from(directory: Directory, program: Program) -> tuple[Program, Path]:

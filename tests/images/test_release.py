@@ -1,6 +1,7 @@
 """What `make release` makes of a checkout, but for the image: that takes minutes, root and a
 mirror."""
 
+import hashlib
 import json
 import os
 import shutil
@@ -109,6 +110,65 @@ def test_the_sbom_lists_what_is_installed_in_the_image(tmp_path: Path) -> None:
         "pkg:deb/ubuntu/tini@0.19.0-1",
         "pkg:pypi/rich@14.0.0",
     }
+
+
+_DIGEST = "0" * 63 + "1"
+
+
+def test_the_provenance_names_each_file_and_what_it_was_built_from(tmp_path: Path) -> None:
+    made, layout = tmp_path / "dist", tmp_path / "layout"
+    made.mkdir()
+    layout.mkdir()
+    (layout / "index.json").write_text(json.dumps({"manifests": [{"digest": "sha256:22"}]}))
+    release.archive(made / "mpsd-1-image.tar", layout, "", _EPOCH)
+    (made / "mpsd-1.tgz").write_bytes(b"chart")
+    base = f"docker.io/library/python:3.12-slim@sha256:{_DIGEST}"
+    found = release.provenance(made, TOP, "c0ffee", base)
+    assert found == release.provenance(made, TOP, "c0ffee", base), "without a time"
+    names = {one["name"]: one["digest"]["sha256"] for one in found["subject"]}
+    chart = hashlib.sha256(b"chart").hexdigest()
+    assert names.keys() == {"mpsd", "mpsd-1-image.tar", "mpsd-1.tgz"}
+    assert (names["mpsd"], names["mpsd-1.tgz"]) == ("22", chart)
+    of = found["predicate"]["buildDefinition"]["resolvedDependencies"]
+    locks = ("images/requirements.lock", "images/build.lock")
+    assert [one["digest"] for one in of] == [
+        {"gitCommit": "c0ffee"},
+        *({"sha256": hashlib.sha256((TOP / lock).read_bytes()).hexdigest()} for lock in locks),
+        {"sha256": _DIGEST},
+    ]
+
+
+@pytest.mark.skipif(not shutil.which("ssh-keygen"), reason="ssh-keygen is not here")
+def test_the_sums_are_signed_so_that_a_changed_line_is_seen(tmp_path: Path) -> None:
+    key, sums = tmp_path / "key", tmp_path / "SHA256SUMS"
+    made = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key]
+    subprocess.run(made, check=True, timeout=30)
+    sums.write_text("00  mpsd-1.tgz\n")
+    release.sign(sums, str(key))
+    (tmp_path / "signers").write_text(f"release@mpsd {key.with_suffix('.pub').read_text()}")
+    verify = ["ssh-keygen", "-Y", "verify", "-f", tmp_path / "signers", "-I", "release@mpsd"]
+    verify += ["-n", "mpsd-release", "-s", f"{sums}.sig"]
+    codes = []
+    for text in (sums.read_text(), "01  mpsd-1.tgz\n"):
+        done = subprocess.run(verify, input=text, text=True, capture_output=True, timeout=30)
+        codes.append(done.returncode == 0)
+    assert codes == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"BASE": "python:3.12-slim"}, "BASE is python:3.12-slim: "),
+        ({"BASE": f"python@sha256:{_DIGEST}"}, ""),
+        ({"SIGN_KEY": "/no/such"}, "SIGN_KEY is /no/such: no such file"),
+    ],
+)
+def test_a_base_without_a_digest_and_a_key_that_is_not_there_are_refused(
+    given: dict[str, str], said: str
+) -> None:
+    found = [one for one in release.what_is_missing(given) if one.startswith(("BASE", "SIGN"))]
+    assert len(found) == bool(said)
+    assert all(one.startswith(said) for one in found)
 
 
 def test_what_is_missing_is_said_in_one_sentence_and_dist_is_as_it_was(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def test_a_pod_is_read_as_the_api_lists_it() -> None:
         "train-0",
         container(mem="7", percent=30),
         container("side"),
-        annotations={"a": "b", "odd": 3},
+        annotations={"mpsd.io/gpu": "GPU-1", "ALIYUN_COM_GPU_MEM_IDX": 3, "other": "b"},
     )
     (request,) = pod.requests
     assert (request.container, request.role, request.memory_units, request.memory_mib) == (
@@ -33,7 +33,7 @@ def test_a_pod_is_read_as_the_api_lists_it() -> None:
     assert (request.thread_percent, request.gpus) == (30, 1)
     assert (request.memory_units, request.percents) == (7, 30)
     assert pod.main_containers == ("main", "side")
-    assert pod.annotations == {"a": "b"}
+    assert pod.annotations == {"mpsd.io/gpu": "GPU-1"}
     assert pod.request("main") is request
     assert pod.request("side") is None
     assert not pod.is_finished
@@ -91,7 +91,9 @@ def test_what_is_no_pod_is_none(thing: object) -> None:
 @pytest.mark.parametrize("amount", [None, "40Gb"])
 def test_of_a_pod_without_a_request_that_can_be_read_little_is_kept(amount: object) -> None:
     pod = read_node_pod(pod_object("web", container(mem=amount), annotations={"a": "b"}), POLICY)
-    assert pod == NodePod(PodName("default", "web", "uid-of-web"), asked=(MEM,) if amount else ())
+    name = PodName("default", "web", "uid-of-web")
+    asking = NodePod(name, asked=(MEM,), phase="Pending")
+    assert pod == (asking if amount else NodePod(name))
 
 
 def test_a_pod_is_read_whole_however_much_its_owner_writes_into_it() -> None:

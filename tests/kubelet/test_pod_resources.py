@@ -19,10 +19,11 @@ from mpsd.kubelet.api.podresources_pb2_grpc import (
 from mpsd.kubelet.client import KubeletUnavailable, held_devices
 from mpsd.kubelet.ledger import KubeletGrants
 from mpsd.kubelet.rules.ledger import ContainerDevices
-from mpsd.kubelet.rules.node_pods import ContainerName
+from mpsd.kubelet.rules.node_pods import ContainerName, read_node_pod
 from mpsd.model.domain import Domain
 from mpsd.platform.logs import logger
 from tests.model.worlds import POLICY
+from tests.status.node_worlds import container, pod_object
 
 T = TypeVar("T")
 MEMORY, PERCENT = "aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage"
@@ -99,6 +100,28 @@ def test_a_grant_has_the_memory_and_the_threads_that_kubelet_lists(socket: Path)
     asked(socket, lambda: listed, ledger.refresh_now)
     (held,) = ledger.view.held
     assert (held.grant.memory_mib, held.grant.reserved_percent) == (2 * 1024, 1)
+
+
+def test_whom_kubelet_lists_no_device_for_is_known_to_hold_none(socket: Path) -> None:
+    resources = {"limits": {"nvidia.com/gpu": 1}}
+    names = ("other", "forged")
+    things = [pod_object(one, container(resources=resources), phase="Running") for one in names]
+    rows = tuple(read_node_pod(thing, POLICY) for thing in things)
+    listed = wire.ListPodResourcesResponse(
+        pod_resources=[
+            *answer("other", "main", ("nvidia.com/gpu", ["GPU-9"])).pod_resources,
+            *answer("forged", "main", ("nvidia.com/gpu", [])).pod_resources,
+        ]
+    )
+    mirror = {"objects": lambda: rows, "synced": True, "out_of_sync_since": None}
+    pods = cast("Any", SimpleNamespace(**mirror))
+    domains = cast("Any", SimpleNamespace(every=()))
+    journal = socket.with_name("journal")
+    ledger = KubeletGrants(socket, journal, pods, domains, lambda: POLICY, logger())
+    ledger.count()
+    assert not ledger.view.ungranted
+    asked(socket, lambda: listed, ledger.refresh_now)
+    assert {pod.name for pod in ledger.view.ungranted.values()} == {"forged"}
 
 
 def test_each_device_of_ours_counts_once_in_whatever_order_it_is_listed(socket: Path) -> None:

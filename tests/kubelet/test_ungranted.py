@@ -9,15 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.kubelet.rules.ledger import (
-    ContainerDevices,
-    JournalEntry,
-    late,
-    since,
-    ungranted,
-    without_devices,
-)
-from mpsd.kubelet.rules.node_pods import NodePod, read_node_pod
+from mpsd.kubelet.rules.ledger import ContainerDevices, JournalEntry
+from mpsd.kubelet.rules.node_pods import NodePod, PodKey, read_node_pod
+from mpsd.kubelet.rules.ungranted import late, since, ungranted, unserved, without_devices
 from mpsd.model.identity import PodName
 from tests.model.manifests import with_admission
 from tests.model.worlds import POLICY
@@ -89,6 +83,70 @@ def test_who_may_have_a_gpu_from_another_is_not_judged(resources: dict[str, obje
     assert found(pod_object("other", container(resources=resources))) == {}
 
 
+# -- who asks another device plugin
+
+_FOREIGN: dict[str, Any] = {"limits": {"nvidia.com/x": 1}}
+_KEY = ("default", "other")
+
+
+def of_another(phase: str = "Running", resources: dict[str, Any] = _FOREIGN) -> NodePod:
+    row = read(pod_object("other", container(resources=resources), phase=phase))
+    assert row
+    return row
+
+
+def test_a_name_that_kubelet_lists_no_device_of_excuses_nobody() -> None:
+    """Kubelet runs what asks for a resource that nobody offers, on a node that the pod names."""
+    row = of_another()
+    found = unserved([row], {_KEY}, (), POLICY)
+    assert found == {row.uid}
+    assert judged(row) == {}, "before kubelet has listed"
+    assert set(judged(row, unallocated=found)) == {row.uid}
+
+
+@pytest.mark.parametrize(
+    ("listed", "is_unserved"),
+    [
+        ((), True),
+        (((_KEY, "nvidia.com/x"),), False),
+        (((_KEY, "example.com/nic"),), True),
+        ((((*_KEY[:1], "another"), "nvidia.com/x"),), True),
+    ],
+)
+def test_a_device_of_what_the_container_asks_for_excuses_it(
+    listed: tuple[tuple[PodKey, str], ...], is_unserved: bool
+) -> None:
+    assert bool(unserved([of_another()], {_KEY}, listed, POLICY)) is is_unserved
+
+
+@pytest.mark.parametrize("phase", ["", "Pending", "Succeeded", "Failed"])
+def test_the_excuse_stays_while_a_pod_does_not_run(phase: str) -> None:
+    """Kubelet never lists the devices of plain init containers."""
+    assert not unserved([of_another(phase)], {_KEY}, (), POLICY)
+
+
+def test_a_pod_that_kubelet_does_not_list_yet_is_not_judged() -> None:
+    assert not unserved([of_another()], (), (), POLICY)
+
+
+@pytest.mark.parametrize(
+    ("resources", "kept"),
+    [
+        ({"limits": {"cpu": 1}}, ("nvidia.com/*",)),
+        ({"limits": {"example.com/nic": 1}}, ("nvidia.com/*",)),
+        ({"limits": {MEM: 1, "nvidia.com/x": 1}}, ("nvidia.com/*",)),
+        ({"limits": {"deviceclass.resource.kubernetes.io/a": 1}}, ("deviceclass.*",)),
+        ({"claims": [{"name": "a"}]}, ("deviceclass.resource.kubernetes.io/a",)),
+    ],
+)
+def test_who_asks_otherwise_is_not_judged_by_what_kubelet_lists_of_others(
+    resources: dict[str, object], kept: tuple[str, ...]
+) -> None:
+    """Claims are in no list of devices, and who asks for memory of ours has a minute."""
+    row = of_another(resources=resources)
+    assert not unserved([row], {_KEY}, (), with_admission(visible_devices_kept_for=kept))
+
+
 @pytest.mark.parametrize(
     ("kept", "judges"),
     [
@@ -143,10 +201,11 @@ KINDS = {
     "granted with threads": lambda: container(mem=3, percent=30),
     "odd": lambda: container(resources={"limits": {MEM: "16Ki"}}),
     "of another": lambda: container(resources={"limits": {"nvidia.com/gpu": 1}}),
+    "forged": lambda: container(resources={"limits": {"nvidia.com/x": 1}}),
     "plain": container,
     "threads alone": lambda: container(percent=5),
 }
-HOLD_NOTHING = {"plain", "threads alone"}
+HOLD_NOTHING = {"plain", "threads alone", "forged"}
 
 
 @dataclass
@@ -162,6 +221,7 @@ class World:
     mirror: dict[str, dict[str, Any]] = field(default_factory=dict)
     kubelet: dict[str, ContainerDevices] = field(default_factory=dict)  # by uid
     held: tuple[ContainerDevices, ...] = ()
+    unserved: frozenset[str] = frozenset()
     journal: list[Any] = field(default_factory=list)
     guessed: set[str] = field(default_factory=set)  # uids that are in it, rightly or wrongly
     uids: int = 0
@@ -180,6 +240,26 @@ class World:
         if kind.startswith("granted"):
             ids = mem_ids(3, first=3 * self.uids)
             self.kubelet[uid] = devices(named(name), ids)
+
+    def run(self, name: str) -> None:
+        """Kubelet has allocated whatever the pod asks for, and says so."""
+        if thing := self.api.get(name):
+            self.change(name, {**thing, "status": {"phase": "Running"}})
+
+    def list_devices(self) -> None:
+        """Of the others' devices; of a name that nobody has taken over since."""
+        here = [row for row in self.rows() if self._uid_now(row.name) == row.uid]
+        of_others = []
+        for name, thing in self.api.items():
+            is_running = thing.get("status", {}).get("phase") == "Running"
+            if is_running and self.true[self._uid_now(name)] == "of another":
+                of_others.append((("default", name), "nvidia.com/gpu"))
+        listed = {("default", name) for name in self.api}
+        self.unserved = unserved(here, listed, of_others, POLICY)
+
+    def _uid_now(self, name: str) -> str:
+        thing = self.api.get(name)
+        return str(thing["metadata"]["uid"]) if thing else ""
 
     def change(self, name: str, thing: dict[str, Any] | None) -> None:
         self.changes.append((name, thing))
@@ -213,7 +293,8 @@ class World:
         return [row for row in map(read, self.mirror.values()) if row]
 
     def judged(self) -> dict[str, PodName]:
-        return judged(*self.rows(), held=self.held, journal=tuple(self.journal))
+        known = {"held": self.held, "journal": tuple(self.journal)}
+        return judged(*self.rows(), unallocated=self.unserved, **known)
 
 
 STEPS = st.one_of(
@@ -224,6 +305,7 @@ STEPS = st.one_of(
         st.sampled_from([0, 0, 0, 1, 2]),
     ),
     st.tuples(st.just("delete"), st.sampled_from("abcd")),
+    st.tuples(st.just("run"), st.sampled_from("abcd")),
     st.tuples(st.just("allocate"), st.sampled_from(["a", "b", "c", "d", None])),
     st.tuples(st.just("catch up"), st.integers(1, 3)),
     st.tuples(st.just("kubelet says"), st.sampled_from(["all", "none"])),
@@ -237,12 +319,15 @@ def take(world: World, step: tuple[Any, ...]) -> None:
             world.create(name, kind, liar)
         case ("delete", name) if name in world.api:  # by force: its processes go on for a while
             world.change(name, None)
+        case ("run", name):
+            world.run(name)
         case ("allocate", guess):
             world.allocate(guess)
         case ("catch up", count):
             world.catch_up(count)
         case ("kubelet says", what):
             world.held = tuple(world.kubelet.values()) if what == "all" else ()
+            world.list_devices()
         case ("restart",):
             world.mirror, world.seen, world.held = {}, 0, ()
 
@@ -261,7 +346,10 @@ def test_who_holds_nothing_is_known_once_everybody_has_spoken(steps: list[tuple[
     world = World()
     for step in steps:
         take(world, step)
+    for name in world.api:
+        world.run(name)
     world.catch_up(len(world.changes))
+    world.list_devices()
     here = {str(thing["metadata"]["uid"]): name for name, thing in world.api.items()}
     world.held = tuple(one for uid, one in world.kubelet.items() if uid in here)
     nothing = {uid for uid, kind in world.true.items() if uid in here and kind in HOLD_NOTHING}

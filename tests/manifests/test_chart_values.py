@@ -174,6 +174,30 @@ def test_without_the_webhook_nothing_of_it_is_there() -> None:
     ] == []
 
 
+_PROMETHEUS_ALONE = {"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}
+
+
+@pytest.mark.parametrize("readers", [None, [], [_PROMETHEUS_ALONE, {"ipBlock": {"cidr": "::/0"}}]])
+def test_a_port_is_open_to_those_who_need_it(readers: list[Object] | None) -> None:
+    """Ports of probes alone to nobody: what comes from the pod's own node is let in always."""
+    chosen = {} if readers is None else {"readers": readers}
+    given = values(networkPolicy={"enabled": True, **chosen}, **_SCHEDULER)
+    peers = [{"namespaceSelector": {}}] if readers is None else readers
+    found = {}
+    for one in rendered_by_helm(given):
+        if one["kind"] == "NetworkPolicy":
+            rules = one["spec"].get("ingress") or []
+            ports = {rule["ports"][0]["port"]: rule.get("from", "anybody") for rule in rules}
+            assert all(len(rule["ports"]) == 1 for rule in rules)
+            found[one["metadata"]["name"]] = ports
+    assert found == {
+        "mps-control-daemon": {},
+        "mpsd-agent": {"readers": peers} if peers else {},
+        "mpsd-scheduler": {"readers": peers} if peers else {},
+        "mpsd-webhook": {"https": "anybody"} | ({"metrics": peers} if peers else {}),
+    }
+
+
 def test_a_given_secret_serves_the_webhook_which_then_has_no_rights_to_secrets() -> None:
     pem = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
     given = values(
@@ -244,8 +268,9 @@ def test_the_expressions_of_admission_policies_have_the_lists_and_names_of_the_p
         admissionPolicies={"enabled": True, "mutating": True},
         policy={"admission": lists},
     )
-    policies = [one for one in rendered_by_helm(given) if one["kind"].endswith("AdmissionPolicy")]
-    said = str([one for one in policies if one["metadata"]["name"] != "mpsd-agent-writes"])
+    every = [one for one in rendered_by_helm(given) if one["kind"].endswith("AdmissionPolicy")]
+    policies = [one for one in every if not one["metadata"]["name"].startswith("mpsd-agent-")]
+    said = str(policies)
     for text in (
         "['/opt/x']",
         "['X_*']",
@@ -257,11 +282,8 @@ def test_the_expressions_of_admission_policies_have_the_lists_and_names_of_the_p
         assert text in said.replace('"', "").replace("\\'", "'"), text
     assert "aliyun.com" not in said
     for one in policies:
-        if one["metadata"]["name"] != "mpsd-agent-writes":
-            _exempt, by_name = one["spec"]["matchConstraints"]["namespaceSelector"][
-                "matchExpressions"
-            ]
-            assert by_name["values"] == ["ours"]
+        _exempt, by_name = one["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"]
+        assert by_name["values"] == ["ours"]
 
 
 # -- the sample Job, and what is said at the end

@@ -9,7 +9,16 @@ from mpsd.model.pod import read_pod
 from mpsd.platform.rules.kubernetes_objects import read_kubernetes_node
 from mpsd.platform.settings import settings
 from mpsd.status.rules.mpsnode import UPGRADE_LABEL
-from tests.manifests.rendering import ALL, container_of, named, of_kind, pod_of, policy_of, workload
+from tests.manifests.rendering import (
+    ALL,
+    PLAIN,
+    container_of,
+    named,
+    of_kind,
+    pod_of,
+    policy_of,
+    workload,
+)
 
 _CONTROL, _AGENT = "mps-control-daemon", "mpsd-agent"
 
@@ -27,8 +36,7 @@ def test_the_control_daemon_is_as_the_published_guide_says(place: str) -> None:
     assert (pod["hostIPC"], pod["hostPID"]) == (True, True)
     assert pod["priorityClassName"] == "system-node-critical"
     assert container_of(place, _CONTROL)["securityContext"]["privileged"] is True
-    assert len(pod["nodeSelector"]) == 1
-    assert "mps" in pod["nodeSelector"].values()
+    assert set(pod["nodeSelector"].values()) == {"mps"}
 
 
 @pytest.mark.parametrize("place", ALL)
@@ -54,6 +62,35 @@ def test_an_agent_is_wherever_a_control_daemon_is(place: str) -> None:
     control, agent = pod_of(place, _CONTROL), pod_of(place, _AGENT)
     for key in ("nodeSelector", "tolerations", "priorityClassName", "runtimeClassName"):
         assert control.get(key) == agent.get(key), key
+
+
+def test_with_hostile_tenants_no_node_makes_itself_one_of_mpsd() -> None:
+    """kubelet may not write labels of this prefix: admission plugin NodeRestriction."""
+    own = pod_of(PLAIN, _AGENT)["nodeSelector"]
+    for name in (_CONTROL, _AGENT):
+        more = pod_of("hostile-tenants", name)["nodeSelector"].items() - own.items()
+        assert [name.partition("/")[0] for name, _value in more] == [
+            "node-restriction.kubernetes.io"
+        ]
+
+
+@pytest.mark.parametrize("place", ["hostile-tenants", "hostile-tenants+dra+startup-taint"])
+def test_with_hostile_tenants_each_right_to_write_is_held_to_the_agents_node(place: str) -> None:
+    policies = of_kind(place, "ValidatingAdmissionPolicy")
+    held = {
+        resource
+        for one in policies
+        if one["metadata"]["name"].startswith(f"{_AGENT}-")
+        for rule in one["spec"]["matchConstraints"]["resourceRules"]
+        for resource in rule["resources"]
+    }
+    written = {
+        resource
+        for rule in named(place, "ClusterRole", _AGENT)["rules"]
+        if {"create", "update", "patch"} & {*rule["verbs"]}
+        for resource in rule["resources"]
+    }
+    assert written - held == {"tokenreviews", "subjectaccessreviews"}, "these are not stored"
 
 
 _GOES = ("post-maintenance-required", "pod-restart-required", "upgrade-failed")

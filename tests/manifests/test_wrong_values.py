@@ -35,6 +35,11 @@ from tests.manifests.helm import CHART, IMAGE, Object, files_by_helm, values
             {"scheduler": {"kubeScheduler": {"tag": "1.36"}}},
             'scheduler.kubeScheduler.tag is "1.36": .* v1.36.2',
         ),
+        (
+            {"networkPolicy": {"readers": [{"ipBlock": {"cidr": "10.0.0.1"}}]}},
+            "at '/networkPolicy/readers/0/ipBlock/cidr': .*does not match pattern",
+        ),
+        ({"networkPolicy": {"readers": [{}]}}, "at '/networkPolicy/readers/0': "),
         ({"image": {"digest": "sha256:1"}}, "at '/image/digest': .*does not match pattern"),
         (
             {"webhook": {"tls": {"source": "secret"}}},

@@ -17,6 +17,8 @@ from mpsd.model.cuda_limit_parser import Limited, memory_limit_as_read
 from mpsd.model.node_view import Canary
 from mpsd.model.policy import CanaryRule
 from mpsd.mps import canary as client
+from mpsd.mps.canary import CanarySetup, FirstContext
+from mpsd.mps.control_daemon import PROGRAM, ControlPipe
 from mpsd.mps.rules import canary
 from mpsd.mps.rules.canary import (
     OWN_LIMIT,
@@ -28,6 +30,7 @@ from mpsd.mps.rules.canary import (
     Outcome,
     ProbeResult,
 )
+from mpsd.platform.logs import logger
 from tests.model.worlds import GPUS, NOW
 
 GPU = GPUS[0]
@@ -44,6 +47,32 @@ def found(server: Outcome = UNDER_SERVER, own: Outcome = UNDER_OWN) -> CanaryFin
 
 def of(problem: str = "", here: CanaryScope = HERE) -> Canary:
     return canary.in_one([CanaryFinding(problem, "", 57, 8)], [], here, NOW)
+
+
+@pytest.mark.parametrize(("comes", "failed"), [(True, 0), (False, 3)])
+async def test_a_context_that_fails_beside_a_client_says_nothing_of_the_gpu(
+    tmp_path: Path, comes: bool, failed: int
+) -> None:
+    """As where a tenant takes all 48 clients of the GPU just after none was listed."""
+    listed = tmp_path / "clients"
+    listed.touch()
+    control = tmp_path / PROGRAM
+    control.write_text(f"#!/bin/sh\nexec cat {listed}\n")
+    control.chmod(0o755)
+    program = tmp_path / "client"
+    coming = f"echo {os.getpid()} > {listed}\n" * comes
+    said = '{"fail": "cuInit", "err": "808:CUDA_ERROR_MPS_MAX_CLIENTS_REACHED"}'
+    program.write_text(f"#!/bin/sh\n{coming}echo '{said}'\nexit 3\n")
+    program.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    ended = asyncio.Event()
+    setup = CanarySetup((str(program),), (GPU,), lambda: "580.1")
+    first = FirstContext(setup, environment, ended.set, logger(role="test"))
+    outcomes: list[str] = []
+    first.on_outcome = lambda _gpu, failure: outcomes.append(failure)
+    first.begin(ControlPipe(tmp_path, environment, 60.0), (1,), 60.0)
+    await ended.wait()
+    assert len(outcomes) == failed
 
 
 def test_a_driver_that_obeys_passes_and_its_context_is_measured() -> None:

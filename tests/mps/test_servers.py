@@ -106,6 +106,19 @@ async def test_one_that_has_answered_once_has_started(world: World) -> None:
     assert world.daemon.is_server_due
 
 
+async def test_one_that_has_answered_and_is_listed_no_more_has_ended(world: World) -> None:
+    world.answers(f"{world.child.pid}\n", "ACTIVE\n")
+    await world.daemon.ask_for_health(world.pipe)
+    world.answers("")
+    assert await world.daemon.list_servers(world.pipe) == ()
+    assert world.daemon.is_server_due
+    world.child.kill()
+    world.child.wait()
+    world.answers("", "ACTIVE\n")
+    await world.daemon.ask_for_health(world.pipe)
+    assert not world.daemon.no_server
+
+
 async def test_a_pid_that_is_no_child_of_the_daemon_is_no_server_of_it(
     world: World, tmp_path: Path
 ) -> None:

@@ -23,7 +23,6 @@ AWAITED = {
     "status/report.py: create_task": "until_one_ends",
     "containers/requested_ends.py: asyncio.gather(*stops)": "a request",
     "mps/canary.py: self._run(pipe, policy)": "its supervisor",
-    "platform/kube.py: self._object(ask, kind=kind)": "who reads the pages",
     "platform/kube_mirror.py: self._kube.date(_ANSWER_S)": "the watch",
     "status/page/claims.py: self._ask(due, policy)": "who asks for the page",
     "status/page/feed.py: self._run()": "nobody: it logs what the page costs",

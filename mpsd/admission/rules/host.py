@@ -10,13 +10,14 @@ from typing import TypeVar
 
 from mpsd.admission.rules.rule import EVERY, NOT_ASKING, Found, Rule, RuleInput, rule
 from mpsd.model.fields import at
+from mpsd.model.names import capability
 from mpsd.model.pod import HostVolume, Pod
 from mpsd.model.policy import HostIPC, RuleId
 from mpsd.model.problem import shown
 
 _OWN = ("/run/mpsd",)
 _SECURITY = "securityContext"
-_CHANGES_USER = frozenset({"SETUID", "CAP_SETUID"})
+_CHANGES_USER = "SETUID"
 _FORBIDDEN_TOGETHER = (
     "MPS clients need it, and Kubernetes forbids it together with hostUsers: false",
     (
@@ -104,7 +105,7 @@ def _capabilities(case: RuleInput) -> Iterator[Found]:
     blocked = frozenset(case.policy.admission.blocked_capabilities)
     for container in case.pod.containers:
         for name in container.capabilities:
-            if name.upper().removeprefix("CAP_") in blocked:
+            if capability(name) in blocked:
                 yield Found(at(container.path, _SECURITY, "capabilities", "add"), shown(name))
 
 
@@ -151,8 +152,8 @@ def _host_root(case: RuleInput) -> Iterator[Found]:
             message = "a setuid program in the image can make the container root on the host"
             remedy = f"set allowPrivilegeEscalation: false{otherwise}"
             yield Found(at(security, "allowPrivilegeEscalation"), "", message, remedy)
-        added = map(str.upper, container.capabilities)
-        if not (container.drops_all and _CHANGES_USER.isdisjoint(added)):
+        added = map(capability, container.capabilities)
+        if not container.drops_all or _CHANGES_USER in added:
             message = "with the capability SETUID a container can become root on the host"
             remedy = f"set capabilities.drop: [ALL], and do not add SETUID{otherwise}"
             yield Found(at(security, "capabilities"), "", message, remedy)

@@ -6,8 +6,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+from mpsd.agent.rules.queue import QueuePlace, delayed_by, reserve
 from mpsd.grants.rules.messages import DIVIDE_S
-from mpsd.grants.rules.placement import InsufficientResources, Placed, lacks, place, place_there
+from mpsd.grants.rules.placement import (
+    InsufficientResources,
+    Placed,
+    find_gpus,
+    lacks,
+    place,
+    place_there,
+)
 from mpsd.model.client_limits import DENY_MIB, ClientLimit, problems_with
 from mpsd.model.domain import ANSWERING, SERVING, after_is, because
 from mpsd.model.grants import CardsRequest, Gpu, GpuCapacity, Grant, evenly, rooms
@@ -53,11 +61,13 @@ class Admit:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Refuse a request. for_ever: it would not fit on empty GPUs either."""
+    """Refuse a request. for_ever: it would not fit on empty GPUs either. is_second: its user has
+    one that waits."""
 
     id: str
     reason: str
     for_ever: bool
+    is_second: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,34 +128,40 @@ def decide(view: NodeView, policy: Policy) -> tuple[Action, ...]:
 def _answers(
     view: NodeView, kept: Sequence[Grant], policy: Policy
 ) -> Iterator[Admit | Refuse | Forget]:
-    """First come, first served. After a request for which domains change, the others wait until
-    they have changed."""
+    """First come, first served, but that a later request may begin where it delays none that waits;
+    root and mpsd's own user wait for their own requests alone. After a request for which domains
+    change, the others wait until they have changed."""
     grants = list(kept)
-    queued = 0
+    queue: list[QueuePlace] = []
     for waiting in view.waiting:
+        open_rooms = _open_rooms(view, grants, policy)
         if not waiting.holder_alive:
             yield Forget(waiting.id)
-        elif answer := _answer(waiting, _open_rooms(view, grants, policy), view, queued, policy):
+        elif answer := _answer(waiting, open_rooms, grants, view, queue, policy):
             yield answer
             if isinstance(answer, Admit):
                 if answer.joins:
                     return
                 grants.append(answer.grant)
         else:
-            queued += 1
+            queue.append(reserve(waiting, open_rooms, queue, policy))
 
 
 def _answer(
     waiting: WaitingRequest,
     open_rooms: Sequence[GpuCapacity],
+    grants: Sequence[Grant],
     view: NodeView,
-    queued: int,
+    queue: Sequence[QueuePlace],
     policy: Policy,
 ) -> Admit | Refuse | None:
     """None: the request goes on waiting."""
     closed = _closed_gpus(view)
     placed = _place(waiting, open_rooms, policy, closed)
-    if isinstance(placed, Placed) and not queued:
+    if isinstance(placed, Placed):
+        ahead = [one for one in queue if one.holds_back(waiting)]
+        placed = _place_behind(waiting, placed, open_rooms, grants, ahead, policy)
+    if isinstance(placed, Placed):
         grant = _grant(waiting, placed, policy)
         if unusable := _why_unusable(grant, view):
             return Refuse(waiting.id, unusable, for_ever=True)
@@ -154,6 +170,11 @@ def _answer(
     whole_node = _place(waiting, _all_rooms(view, (), policy), policy, closed)
     if isinstance(whole_node, InsufficientResources) and not whole_node.ever and not without_domain:
         return Refuse(waiting.id, whole_node.reason, for_ever=True)
+    if waiting.tenant is not None and waiting.deadline_s is not None:
+        for one in queue:
+            if one.waiting.tenant == waiting.tenant and one.waiting.deadline_s is not None:
+                why = _only_one(one.waiting)
+                return Refuse(waiting.id, why, for_ever=False, is_second=True)
     if any(is_tried(domain, view.now_s) for domain in view.domains):
         return None  # it takes new programs again in a moment
     # likewise, once its GPUs are divided, or mpsd control has seen that they are watched again
@@ -162,11 +183,7 @@ def _answer(
         return None
     if waiting.deadline_s is not None and view.now_s < waiting.deadline_s:
         return None
-    reasons = ["1 request is already queued"]
-    if isinstance(placed, InsufficientResources):
-        reasons = [placed.reason]
-    elif queued > 1:
-        reasons = [f"{queued} requests are already queued"]
+    reasons = [placed.reason]
     if not isinstance(waiting.request, CardsRequest):  # who names GPUs asks for no others
         reasons += [
             why_closed(domain) for domain in view.domains if not is_open(domain, view.now_s)
@@ -176,16 +193,47 @@ def _answer(
     return Refuse(waiting.id, "; ".join(reasons), for_ever=False)
 
 
+def _only_one(waits: WaitingRequest) -> str:
+    """waits: the one that a user has already."""
+    what = f"user {waits.tenant} has request {waits.id} waiting ({waits.holder}), and may have one"
+    return f"{what}; end that program, or try again once it has its answer"
+
+
+def _place_behind(
+    waiting: WaitingRequest,
+    placed: Placed,
+    rooms: Sequence[GpuCapacity],
+    grants: Sequence[Grant],
+    ahead: Sequence[QueuePlace],
+    policy: Policy,
+) -> Placed | InsufficientResources:
+    """Where it delays none of those ahead: there, else on other GPUs that have room."""
+    left = {room.gpu.uuid for room in rooms}
+    while one := delayed_by(_grant(waiting, placed, policy), ahead, grants, rooms, policy):
+        left -= one.gpus.intersection(placed.gpus)
+        again = None
+        if not isinstance(waiting.request, CardsRequest):
+            again = find_gpus(waiting.request, rooms, policy, left)
+        if again is None:
+            why = f"it would delay request {one.waiting.id}, which waits already"
+            return InsufficientResources(why, ever=True)
+        placed = again
+    return placed
+
+
 def why_waiting(view: NodeView, policy: Policy) -> Mapping[str, str]:
     """By id, why a request goes on waiting; one that is about to be answered is left out."""
-    open_rooms = _open_rooms(view, _held(view), policy)
+    grants = _held(view)
+    open_rooms = _open_rooms(view, grants, policy)
+    queue: list[QueuePlace] = []
     reasons: dict[str, str] = {}
     for waiting in view.waiting:
         if waiting.holder_alive:
             at_once = replace(waiting, deadline_s=None, asked_s=-math.inf)
-            answer = _answer(at_once, open_rooms, view, len(reasons), policy)
+            answer = _answer(at_once, open_rooms, grants, view, queue, policy)
             if isinstance(answer, Refuse):
                 reasons[waiting.id] = answer.reason
+                queue.append(reserve(waiting, open_rooms, queue, policy))
     return reasons
 
 

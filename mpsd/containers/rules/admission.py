@@ -9,6 +9,7 @@ from mpsd.grants.rules.messages import ContainerAnswer, HostContainerRequest
 from mpsd.kubelet.rules.allocation import Allocation, NodeConditions, memory_answer
 from mpsd.model.client_limits import NVIDIA_DRIVER_CAPABILITIES
 from mpsd.model.grants import Grant
+from mpsd.model.names import capability
 from mpsd.model.policy import HostIPC, Policy, RuleId, RuleMode
 from mpsd.model.problem import Problem, shown
 
@@ -58,7 +59,7 @@ def _malformed(request: HostContainerRequest) -> Iterator[Problem]:
 
 
 def _ruled(request: HostContainerRequest, policy: Policy, driver: str) -> Iterator[Problem]:
-    names = [name.upper().removeprefix("CAP_") for name in request.capabilities]
+    names = [*map(capability, request.capabilities)]
     blocked = frozenset(policy.admission.blocked_capabilities) - _GIVEN_TO_ALL
     if found := tuple(dict.fromkeys(name for name in names if name in blocked)):
         message = "with these a container can bypass its limits"

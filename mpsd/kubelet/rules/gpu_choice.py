@@ -18,24 +18,33 @@ import msgspec
 from mpsd.grants.rules.placement import by_preference, together
 from mpsd.kubelet.rules.allocation import gpu_of, gpus_of, number_of
 from mpsd.kubelet.rules.ledger import ContainerDevices
-from mpsd.kubelet.rules.node_pods import NodePod, RequestingContainer
+from mpsd.kubelet.rules.node_pods import (
+    ALLOCATED,
+    ALLOCATION,
+    ASSIGN_TIME,
+    ASSIGNED,
+    ASSUME_TIME,
+    BOUND_AT,
+    DEV,
+    GPU,
+    IDX,
+    LONGEST_ANNOTATION,
+    PERCENT_ALLOCATION,
+    POD,
+    NodePod,
+    RequestingContainer,
+    annotations_of,
+)
 from mpsd.model.grants import Gpu, GpuCapacity, GpuName, Request, promised_mib
 from mpsd.model.identity import PodName
 from mpsd.model.pod import Pod, pod_in
 from mpsd.model.policy import Policy
+from mpsd.model.problem import LONGEST_NAME
 from mpsd.model.request import PodRequest, read_allocated
 
-GPU = "mpsd.io/gpu"  # UUIDs, with commas between
-
-# IDX: ordinal; POD, DEV: units; ASSIGNED; ASSUME_TIME, ASSIGN_TIME: nanoseconds
-_V1 = "ALIYUN_COM_GPU_MEM_"
-# allocation: {"<container>": {"<ordinal>": units}}; assigned; assume-time
-_V2 = "scheduler.framework.gpushare."
-_V2_PERCENT = "gpushare.alibabacloud.com/core-percentage"  # as allocation, in percent
-_LONGEST = 4096  # characters; far more than 32 GPUs or a pod's containers take
 _ORDINAL = re.compile(r"[0-9]{1,3}", re.ASCII)
 
-CHOICE_KEYS = (GPU, f"{_V1}IDX", f"{_V2}allocation")  # by which `chosen_gpus` reads
+CHOICE_KEYS = (GPU, IDX, ALLOCATION)  # by which `chosen_gpus` reads
 
 
 def chosen_gpus(annotations: Mapping[str, str], gpus: Sequence[GpuName]) -> tuple[str, ...]:
@@ -46,13 +55,13 @@ def chosen_gpus(annotations: Mapping[str, str], gpus: Sequence[GpuName]) -> tupl
     whole = [gpu for gpu in gpus if not gpu.instance]
     return (
         found
-        or _numbered(_names(annotations, f"{_V1}IDX"), whole)
-        or _numbered([*_ordinals(annotations.get(f"{_V2}allocation", ""))], whole)
+        or _numbered(_names(annotations, IDX), whole)
+        or _numbered([*_ordinals(annotations.get(ALLOCATION, ""))], whole)
     )
 
 
 def _names(annotations: Mapping[str, str], key: str) -> Sequence[str]:
-    return [part.strip() for part in annotations.get(key, "")[:_LONGEST].split(",")]
+    return [part.strip() for part in annotations.get(key, "")[:LONGEST_ANNOTATION].split(",")]
 
 
 def _numbered(ordinals: Sequence[str], gpus: Sequence[GpuName]) -> tuple[str, ...]:
@@ -60,7 +69,7 @@ def _numbered(ordinals: Sequence[str], gpus: Sequence[GpuName]) -> tuple[str, ..
 
 
 def _ordinals(text: str) -> Iterator[str]:
-    if len(text) > _LONGEST:
+    if len(text) > LONGEST_ANNOTATION:
         return
     try:
         allocation = msgspec.json.decode(text, type=dict[str, dict[str, Any]])
@@ -87,7 +96,7 @@ def annotations_for(
         gpu, count = units.popitem()
         dev_units = promised_mib(gpu, policy) // policy.resources.memory_unit_mib
         wanted |= _v1(gpu, count, dev_units, assigned=True)
-    for time in (f"{_V1}ASSUME_TIME", f"{_V1}ASSIGN_TIME", f"{_V2}assume-time"):
+    for time in (BOUND_AT, ASSIGN_TIME, ASSUME_TIME):
         wanted[time] = pod.annotations.get(time, str(at_ns))
     return wanted
 
@@ -101,7 +110,7 @@ def annotations_at_bind(
     unit_mib = policy.resources.memory_unit_mib
     if len(gpus) == 1:
         wanted |= _v1(gpus[0], memory_mib // unit_mib, dev_mib // unit_mib, assigned=False)
-    return wanted | {f"{_V1}ASSUME_TIME": str(at_ns)}
+    return wanted | {BOUND_AT: str(at_ns)}
 
 
 def _by_gpu(ids: Iterable[str], gpus: Sequence[Gpu]) -> dict[Gpu, int]:
@@ -112,10 +121,10 @@ def _by_gpu(ids: Iterable[str], gpus: Sequence[Gpu]) -> dict[Gpu, int]:
 
 def _v1(gpu: GpuName, units: int, dev_units: int, *, assigned: bool) -> dict[str, str]:
     return {
-        f"{_V1}IDX": str(gpu.ordinal),
-        f"{_V1}POD": str(units),
-        f"{_V1}DEV": str(dev_units),
-        f"{_V1}ASSIGNED": str(assigned).lower(),
+        IDX: str(gpu.ordinal),
+        POD: str(units),
+        DEV: str(dev_units),
+        ASSIGNED: str(assigned).lower(),
     }
 
 
@@ -131,9 +140,9 @@ def _in_v2(pod: NodePod, held: Sequence[ContainerDevices], gpus: Sequence[Gpu]) 
                 percent[str(position)] = {str(gpu.ordinal): each for gpu in units}
     if not memory:
         return {}
-    written = {f"{_V2}allocation": _json(memory), f"{_V2}assigned": "true"}
+    written = {ALLOCATION: _json(memory), ALLOCATED: "true"}
     if percent:
-        written[_V2_PERCENT] = _json(percent)
+        written[PERCENT_ALLOCATION] = _json(percent)
     return written
 
 
@@ -245,13 +254,12 @@ def shared_pod(pod: Pod, share: PodRequest) -> SharedPod | None:
     """share: what it asks of GPUs; None where that is nothing."""
     if not share.requests or not pod.is_named:
         return None
-    choices = {key: pod.annotations.get(key) for key in CHOICE_KEYS}
     return SharedPod(
         name=pod.name,
-        request=_request(share),
+        request=_request(share.memory_mib, share.thread_percent, share.requests[0].gpus),
         node=pod.spec.node,
-        choice={key: text for key, text in choices.items() if isinstance(text, str)},
-        scheduler=pod.spec.scheduler,
+        choice=annotations_of(pod, CHOICE_KEYS),
+        scheduler=pod.spec.scheduler[:LONGEST_NAME],
         priority=pod.spec.priority or 0,
         created=pod.metadata.created or "",
         finished=pod.is_finished,
@@ -260,5 +268,6 @@ def shared_pod(pod: Pod, share: PodRequest) -> SharedPod | None:
 
 
 @lru_cache(maxsize=1024)
-def _request(share: PodRequest) -> Request:
-    return Request(share.memory_mib, share.thread_percent or None, share.requests[0].gpus)
+def _request(memory_mib: int, percent: int, gpus: int) -> Request:
+    """The very same for pods that ask for the same."""
+    return Request(memory_mib, percent or None, gpus)

@@ -12,18 +12,14 @@ from dataclasses import dataclass, field, replace
 from operator import attrgetter
 
 from mpsd.kubelet.rules.allocation import gpu_of
-from mpsd.kubelet.rules.node_pods import DEVICE_CLASS, KINDS, ContainerName, Kind, NodePod, PodKey
+from mpsd.kubelet.rules.node_pods import KINDS, ContainerName, Kind, NodePod, PodKey
 from mpsd.model.client_limits import NORMAL, client_priority
 from mpsd.model.container import Role
 from mpsd.model.domain import Domain
 from mpsd.model.grants import Grant, evenly
 from mpsd.model.identity import PodName
-from mpsd.model.names import matches
-from mpsd.model.pod import ANY_CLAIM
 from mpsd.model.policy import Policy
 
-# that a pod must appear without its devices before it counts as such: kubelet and the API both lag
-PATIENCE_S = 60.0
 # kubelet's uid of a static pod; every uid of the API has dashes
 _STATIC = re.compile(r"[0-9a-f]{32}")
 
@@ -369,71 +365,3 @@ def by_cgroup(grants: Iterable[Grant], pods: Pods) -> dict[str, str]:
         if pod.uid in ids and claims[uid] == 1 and _STATIC.fullmatch(uid):
             found[uid] = ids[pod.uid]
     return found | ids
-
-
-# -- pods without devices
-
-
-def without_devices(
-    pods: Pods, held: Held, listed: Collection[PodKey], journal: Journal
-) -> tuple[NodePod, ...]:
-    """The pods that run and ask for GPU memory, but hold none: a kubelet without a registered
-    plugin was observed to run pods without calling Allocate. listed: the pods in kubelet's list; of
-    others it does not know yet what they hold."""
-    have = {container.pod_key for container in served("memory", held, journal, pods)}
-    found: list[NodePod] = []
-    for pod in pods:
-        is_running = pod.phase == "Running" and not pod.terminating
-        asks = any(one.role is Role.MAIN and one.memory_units for one in pod.requests)
-        if is_running and asks and pod.key in listed and pod.key not in have:
-            found.append(pod)
-    return tuple(found)
-
-
-def since(before: Mapping[str, float], seen: Iterable[NodePod], now: float) -> dict[str, float]:
-    """By uid, since when each has been seen so without a break."""
-    return {pod.uid: before.get(pod.uid, now) for pod in seen}
-
-
-def late(
-    first_seen: Mapping[str, float], seen: Iterable[NodePod], now: float
-) -> tuple[NodePod, ...]:
-    """Those that have been so for PATIENCE_S."""
-    return tuple(pod for pod in seen if now - first_seen[pod.uid] >= PATIENCE_S)
-
-
-def ungranted(
-    rows: Sequence[NodePod],
-    held: Held,
-    journal: Journal,
-    unallocated: Collection[str],
-    policy: Policy,
-) -> dict[str, PodName]:
-    """The pods that certainly hold no grant, by the API's uid: a process of theirs on a GPU is
-    ended, so any doubt keeps a pod out. unallocated: without their devices for PATIENCE_S."""
-    asking = [row for row in rows if row.requests]
-    have = {container.pod_key for container in served("memory", held, journal, asking)}
-    may_have_one = _asking_for_gpus({row.asked for row in rows}, policy)
-    found: dict[str, PodName] = {}
-    for row in rows:
-        is_without = row.uid in unallocated or row.asked not in may_have_one
-        if is_without and row.key not in have:
-            found[row.uid] = row.identity
-    return found
-
-
-def _asking_for_gpus(
-    asked: Iterable[tuple[str, ...]], policy: Policy
-) -> frozenset[tuple[str, ...]]:
-    """Those for which mpsd, another device plugin or a DRA driver may have given a GPU. Claims may
-    be for anything: they count where the policy names a device class."""
-    kept = policy.admission.visible_devices_kept_for
-    ways = {policy.resources.memory}
-    if any(name.startswith(DEVICE_CLASS) for name in kept):
-        ways.add(ANY_CLAIM)
-    none = {policy.resources.percent, policy.resources.count}
-
-    def gives_one(name: str) -> bool:
-        return name not in none and (name in ways or matches(name, kept))
-
-    return frozenset(each for each in asked if any(map(gives_one, each)))

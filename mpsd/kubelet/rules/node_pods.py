@@ -22,10 +22,30 @@ KINDS: tuple[Kind, Kind] = ("memory", "percent")
 PodKey = tuple[str, str]  # namespace and name: all that kubelet says of a pod
 # before a class: the resource by which pods request it
 DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
-# nanoseconds since 1970: when a scheduler that chose a GPU bound the pod
-BOUND_AT = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
+# Annotations: mpsd's own, UUIDs with commas between; gpushare's first format (IDX: ordinal; POD,
+# DEV: units; ASSIGNED; ASSUME_TIME, ASSIGN_TIME: nanoseconds since 1970), and its second
+# (allocation: {"<container>": {"<ordinal>": units}}; assigned; assume-time; the last one as
+# allocation, in percent).
+GPU = "mpsd.io/gpu"
+IDX, POD, DEV, ASSIGNED, BOUND_AT, ASSIGN_TIME = (
+    f"ALIYUN_COM_GPU_MEM_{name}"
+    for name in ("IDX", "POD", "DEV", "ASSIGNED", "ASSUME_TIME", "ASSIGN_TIME")
+)
+ALLOCATION, ALLOCATED, ASSUME_TIME = (
+    f"scheduler.framework.gpushare.{name}" for name in ("allocation", "assigned", "assume-time")
+)
+PERCENT_ALLOCATION = "gpushare.alibabacloud.com/core-percentage"
+LONGEST_ANNOTATION = 4096  # characters; far more than 32 GPUs or a pod's containers take
+_KEPT = (
+    *(GPU, IDX, POD, DEV, ASSIGNED, BOUND_AT, ASSIGN_TIME),
+    *(ALLOCATION, ALLOCATED, ASSUME_TIME, PERCENT_ALLOCATION, MIRROR),
+)
 _NANOSECONDS = 19  # digits, until the year 2286
-_MOST_ENDS = 8  # of a pod's containers that are kept
+# What is kept of a pod has a bound: thousands that tenants wrote are held in memory at once. No pod
+# that anybody wants has more.
+_MOST_ENDS = 8  # of its containers
+_MOST_CONTAINERS = 256
+_MOST_NAMES = 64  # of resources, and of claims
 _SIGNALLED = 128  # exit codes above it are signals'
 
 
@@ -45,8 +65,8 @@ class ContainerName:
 
 @dataclass(frozen=True, slots=True)
 class NodePod:
-    """A pod of this node. One that asks for no GPU of ours has the fields up to `ends` alone, which
-    tell whose its processes are: there may be hundreds."""
+    """A pod of this node. One that asks for no GPU of ours has the fields up to `phase` alone,
+    which tell whose its processes are: there may be hundreds."""
 
     identity: PodName
     #: the names of everything that device plugins may have given it, as `Pod.asked` has them
@@ -58,15 +78,16 @@ class NodePod:
     deletion: PodDeletion | None = None
     #: of its containers, the last ones; none of a pod that was given nothing
     ends: tuple[ContainerEnd, ...] = ()
+    #: empty where it has none, and of a pod that was given nothing
+    phase: str = ""
     #: RFC 3339
     created: str = ""
     #: as kubelet allocates: init containers and sidecars first, each in the order of the pod
     requests: tuple[ContainerRequest, ...] = ()
-    #: the names of all of `spec.containers`, also of those that ask for nothing
+    #: the names of `spec.containers`, also of those that ask for nothing
     main_containers: tuple[str, ...] = ()
+    #: those about its GPUs
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: empty where it has none
-    phase: str = ""
 
     @property
     def namespace(self) -> str:
@@ -137,20 +158,40 @@ def read_node_pod(thing: object, policy: Policy) -> NodePod | None:
         return None
     claims = sorted({one.name for one in pod.claims_made.values() if one.kind == CLAIM})
     of_processes = NodePod(
-        pod.name, pod.asked, tuple(claims), pod.priority, pod.deletion, _ends(pod)
+        pod.name,
+        pod.asked[:_MOST_NAMES],
+        tuple(claims[:_MOST_NAMES]),
+        _priority(pod),
+        pod.deletion,
+        _ends(pod),
+        pod.status.phase if pod.asked else "",
     )
     if not requests:
         return of_processes
     return replace(
         of_processes,
         created=pod.metadata.created or "",
-        requests=requests,
-        main_containers=tuple(container.name for container in pod.spec.containers),
-        annotations={
-            key: value for key, value in pod.annotations.items() if isinstance(value, str)
-        },
-        phase=pod.status.phase,
+        requests=requests[:_MOST_CONTAINERS],
+        main_containers=tuple(one.name for one in pod.spec.containers[:_MOST_CONTAINERS]),
+        annotations=annotations_of(pod, _KEPT),
     )
+
+
+def annotations_of(pod: Pod, keys: Iterable[str]) -> dict[str, str]:
+    """Those it has of these that are texts of a usual length; others mean nothing."""
+    found = {}
+    for key in keys:
+        text = pod.annotations.get(key)
+        if isinstance(text, str) and len(text) <= LONGEST_ANNOTATION:
+            found[key] = text
+    return found
+
+
+def _priority(pod: Pod) -> PodPriority:
+    found = pod.priority
+    if found.written is None:
+        return found
+    return found._replace(written=found.written[:LONGEST_NAME])
 
 
 def _ends(pod: Pod) -> tuple[ContainerEnd, ...]:

@@ -22,7 +22,7 @@ import msgspec
 from mpsd.kubelet.rules.gpu_choice import SharedPod, read_shared_pod
 from mpsd.model.mpsnode import cluster_status, read_mpsnode
 from mpsd.model.names import CLAIM_DRIVER
-from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
+from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName, Pod
 from mpsd.model.policy import Policy
 from mpsd.model.problem import InvalidInput, shortened, shown
 from mpsd.platform.command_line import OUTPUT, flag, option, takes
@@ -89,7 +89,7 @@ async def explain_one(kube: Kube, words: str, namespace: str) -> Answers:
     in_force, thing = await both(policy_in_force(kube), _pod(kube, kind, name, namespace))
     if thing is not None:
         return await _answers(kube, in_force, [rules.read_pod_seen(thing, in_force.policy)], None)
-    pods = [rules.read_pod_seen(one, in_force.policy) for one in await kube.list(PODS, namespace)]
+    pods = await _pods_seen(kube, in_force, namespace)
     owned, owner = rules.owned_by(pods, kind, name)
     if owner is None:
         raise _unknown(words, namespace, pods, await _elsewhere(kube, kind, name))
@@ -98,12 +98,19 @@ async def explain_one(kube: Kube, words: str, namespace: str) -> Answers:
 
 async def explain_all(kube: Kube, namespace: str) -> Answers:
     """Every pod that requests a GPU and has not started. namespace: empty for all."""
-    in_force, things = await both(policy_in_force(kube), kube.list(PODS, namespace, _PENDING))
-    pods = [rules.read_pod_seen(one, in_force.policy) for one in things]
+    in_force = await policy_in_force(kube)
+    pods = await _pods_seen(kube, in_force, namespace, _PENDING)
     pods.sort(key=lambda pod: (pod.name.namespace, pod.name.name))
     asking = [pod for pod in pods if pod.shared or pod.claims]
     found = await _answers(kube, in_force, asking, None)
     return replace(found, explained=[(pod, one) for pod, one in found.explained if pod.shared])
+
+
+async def _pods_seen(
+    kube: Kube, in_force: PolicyInForce, namespace: str, query: Mapping[str, str] | None = None
+) -> list[PodSeen]:
+    each = kube.each(PODS, namespace, query, Pod)
+    return [rules.read_pod_seen(one, in_force.policy) async for one in each]
 
 
 async def _pod(kube: Kube, kind: str, name: str, namespace: str) -> Object | None:
@@ -255,17 +262,15 @@ async def allowed(asked: Awaitable[Found], without: str, unseen: list[str]) -> F
 
 
 async def _machines(kube: Kube) -> dict[str, KubernetesNode]:
-    found: dict[str, KubernetesNode] = {}
-    async for page in kube.pages(NODES):
-        found |= {one.name: one for one in map(read_kubernetes_node, page.items)}
-    return found
+    nodes = [read_kubernetes_node(one) async for one in kube.each(NODES)]
+    return {node.name: node for node in nodes}
 
 
 async def _pods(kube: Kube, in_force: PolicyInForce) -> list[SharedPod]:
     """What kubelet gave stands in the MPSNodes within a second or two of the pod's start: only the
     others are read."""
-    things = await kube.list(PODS, query=_PENDING)
-    read = [read_shared_pod(one, in_force.policy) for one in things]
+    each = kube.each(PODS, query=_PENDING, fields=Pod)
+    read = [read_shared_pod(one, in_force.policy) async for one in each]
     return [pod for pod in read if pod]
 
 
@@ -289,8 +294,9 @@ async def _elsewhere(kube: Kube, kind: str, name: str) -> Sequence[str]:
     """The other namespaces that have a pod of this name, as far as one may know."""
     with suppress(Forbidden):
         if kind in ("", "Pod"):
-            found = await kube.list(PODS, query={"fieldSelector": f"metadata.name={name}"})
-            return sorted(str(thing["metadata"]["namespace"]) for thing in found)
+            query = {"fieldSelector": f"metadata.name={name}"}
+            each = kube.each(PODS, query=query, fields=Pod)
+            return sorted([one.metadata.namespace async for one in each])
     return ()
 
 

@@ -124,6 +124,8 @@ def list_options(query: Mapping[str, str]) -> ListOptions:
         raise bad_request("specifying resource version is not allowed when using continue")
     match = query.get("resourceVersionMatch", "")
     limit = _number(query, "limit") or 0
+    if version == 0:  # from the server's memory, which takes no limit
+        limit = 0
     if match and (after or version is None):
         raise bad_request(
             "resourceVersionMatch is forbidden unless resourceVersion is provided, and with"

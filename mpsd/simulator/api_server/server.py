@@ -19,7 +19,7 @@ import signal
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -144,6 +144,7 @@ class SuddenServer:
 
 
 _LONGEST_BODY = 4 * 1024**2
+_PIECE = 1 << 16  # bytes of a list that are sent at once
 _BOOKMARK_S = 60.0
 _WATCH_S = 1800.0  # of a watch that does not say how long it wants to last
 
@@ -305,7 +306,7 @@ class ApiServer:
                 self.cluster.objects.delete(target.kind, key.namespace, key.name, options)
         return _json({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"})
 
-    async def _list(self, request: web.Request, target: Target) -> web.Response:
+    async def _list(self, request: web.Request, target: Target) -> web.StreamResponse:
         options = list_options(request.query)
         store = self.cluster.store
         if options.version is not None and options.version > store.version:
@@ -332,7 +333,7 @@ class ApiServer:
         if shown := self._table(request, target, things, metadata):
             return shown
         typed = {"kind": f"{target.kind.name}List", "apiVersion": target.kind.api(target.version)}
-        return _json({**typed, "metadata": metadata, "items": things})
+        return await _streamed(request, {**typed, "metadata": metadata}, things)
 
     async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
         options = list_options(request.query)
@@ -378,6 +379,26 @@ class ApiServer:
         for warning in admitted.warnings:
             answer.headers.add("Warning", f"299 - {json.dumps(warning)}")
         return answer
+
+
+async def _streamed(
+    request: web.Request, head: Object, things: Iterable[Object]
+) -> web.StreamResponse:
+    """A list, which is not in memory at once."""
+    response = web.StreamResponse(headers={"Content-Type": "application/json"})
+    await response.prepare(request)
+    said = msgspec.json.encode(head).removesuffix(b"}") + b',"items":['
+    between = b""
+    for thing in things:
+        said += between + msgspec.json.encode(thing)
+        between = b","
+        if len(said) > _PIECE:
+            if request.transport is None or request.transport.is_closing():
+                break  # the client has read enough
+            await response.write(said)
+            said = b""
+    await response.write(said + b"]}")
+    return response
 
 
 def _json(value: Any, code: int = 200) -> web.Response:

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from mpsd.admission.rules.claims import asked_of
 from mpsd.model.names import CLAIM_DRIVER
-from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName
+from mpsd.model.pod import CLAIM, CLAIM_TEMPLATE, ClaimName, Pod
 from mpsd.model.policy import Policy
 from mpsd.platform.kube import (
     CLAIM_TEMPLATES,
@@ -51,7 +51,7 @@ def pending_pods(
     selected = "status.phase=Pending"
     if node:
         selected = f"spec.nodeName={node},{selected}"
-    return Mirror(kube, Selection(PODS, query={"fieldSelector": selected}), read, note)
+    return Mirror(kube, Selection(PODS, query={"fieldSelector": selected}, fields=Pod), read, note)
 
 
 class ClaimsOfPods:

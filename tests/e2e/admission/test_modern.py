@@ -31,9 +31,9 @@ _CALLED = 'failed calling webhook "validate.mpsd.io"'
 _RULE = re.compile(r"denied request: ([\w-]+): ")
 
 
-def _policy(place: str, name: str) -> Object:
+def _policy(place: str, *names: str) -> Object:
     kinds = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
-    return listed([named(place, kind, name) for kind in kinds])
+    return listed([named(place, kind, name) for name in names for kind in kinds])
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +118,7 @@ class Agents:
 def agents(cel: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agents]:
     folder, mark = tmp_path_factory.mktemp("agents"), uuid4().hex[:6]
     first, second = nodes = (f"e2e-{mark}-a", f"e2e-{mark}-b")
-    policy = _policy(PLAIN, "mpsd-agent-writes")
+    policy = _policy(PLAIN, "mpsd-agent-writes", "mpsd-agent-evictions")
     with cel.namespace(exempt=True) as namespace:
         try:
             for node in nodes:
@@ -137,6 +137,8 @@ def agents(cel: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
             cel.do("apply", "-f", "-", given=policy)
             there = Agents(cel, namespace, nodes, folder / "bound", folder / "loose")
             eventually(lambda: there.denied(_annotate(there, second)), "the policy in force")
+            elsewhere = _evict(there, second)
+            eventually(lambda: there.denied(elsewhere) == "own-node", "that of evictions in force")
             yield there
         finally:
             cel.kubectl("delete", "-f", "-", "--ignore-not-found", given=policy)
@@ -161,6 +163,11 @@ def _pod_patch(there: Agents, node: str, **metadata: Object) -> Write:
     return lambda kube: kube.patch(
         PODS, node, patch, PatchKind.STRATEGIC, there.namespace, "status"
     )
+
+
+def _evict(there: Agents, node: str) -> Write:
+    uid = there.cluster.get("pod", node, "-n", there.namespace)["metadata"]["uid"]
+    return lambda kube: kube.evict(node, there.namespace, uid)
 
 
 def _annotate(there: Agents, node: str) -> Write:
@@ -219,19 +226,16 @@ def test_of_a_pod_on_its_node_the_agents_token_writes_annotations_alone(agents: 
     assert agents.denied(write) == "own-annotations"
 
 
-def test_the_agents_token_evicts_a_pod_by_its_uid_and_none_of_the_cluster_itself(
+def test_the_agents_token_evicts_a_pod_of_its_node_by_its_uid_and_none_of_the_cluster_itself(
     agents: Agents,
 ) -> None:
-    """On which node the pod of an eviction is, no expression can look up."""
-    own = agents.nodes[0]
-    uid = agents.cluster.get("pod", own, "-n", agents.namespace)["metadata"]["uid"]
+    own, other = agents.nodes
+    assert agents.denied(_evict(agents, other)) == "own-node"
     assert agents.denied(lambda kube: kube.evict(own, agents.namespace)) == "eviction"
     assert agents.denied(lambda kube: kube.evict(own, SYSTEM, "1-2")) == "eviction"
-    assert (
-        agents.denied(lambda kube: kube.evict(own, agents.namespace, uid), agents.loose)
-        == "token-node"
-    )
-    assert agents.denied(lambda kube: kube.evict(own, agents.namespace, uid)) == ""
+    # two policies refuse it
+    assert agents.denied(_evict(agents, own), agents.loose) in {"own-node", "token-node"}
+    assert agents.denied(_evict(agents, own)) == ""
 
 
 _STARTUP = "mpsd.io/not-ready"

@@ -117,3 +117,24 @@ def test_ctrl_c_ends_the_wait(machine: Machine) -> None:
         "no single GPU has 7 GiB: gpu0 has 3.4 of the needed 7 GiB free\n"
     )
     eventually(lambda: machine.queue == [], "it waits no more")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_a_tenant_who_waits_for_a_whole_gpu_holds_back_neither_root_nor_what_fits(
+    machine: Machine,
+) -> None:
+    machine.run_directory.parent.chmod(0o755)
+    ann = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", MPSD, "run"]
+    machine.client(2)
+    first = machine.start([*ann, *["--gpu-mem", "23", "--wait", "--", "true"]])
+    eventually(lambda: machine.queue == [first.pid], "it waits")
+    second = machine.start([*ann, *["--gpu-mem", "22", "--wait", "--", "true"]])
+    assert second.exit_code() == 1
+    (waits,) = machine.node().waiting
+    assert f"user 65534 has request {waits.id} waiting (pid {first.pid}" in second.errors
+    assert "gave up" not in second.errors
+    assert machine.run("--gpu-mem 21", "true").exit_code() == 0
+    held_back = machine.start([*ann[:2], "65533", *ann[3:], *["--gpu-mem", "1", "--", "true"]])
+    assert held_back.exit_code() == 1
+    assert f"it would delay request {waits.id}" in held_back.errors
+    assert machine.queue == [first.pid]

@@ -21,7 +21,7 @@ _AUTHORIZER = re.compile(r"\bauthorizer(\.\w+\([^()]*\))+")
 
 @cache
 def _environment() -> Any:
-    names = ("object", "oldObject", "request", "variables")
+    names = ("object", "oldObject", "params", "request", "variables")
     return cel.NewEnv(
         variables=dict.fromkeys(names, cel.Type.DYN), extensions=[ext_strings.ExtStrings()]
     )

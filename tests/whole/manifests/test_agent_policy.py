@@ -1,7 +1,7 @@
 """From Kubernetes 1.30 on a token of mpsd-agent writes what the agent of its node writes, and
 nothing else."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ _AGENT, _CLAIM = (
     "authentication.kubernetes.io/node-name",
 )
 _POLICY = named(PLAIN, "ValidatingAdmissionPolicy", "mpsd-agent-writes")
+_EVICTIONS = named(PLAIN, "ValidatingAdmissionPolicy", "mpsd-agent-evictions")
 _POD: Object = {
     "kind": "Pod",
     "metadata": {"name": "train", "annotations": {"theirs": "1"}, "labels": {"app": "a"}},
@@ -62,15 +63,23 @@ def _annotated(annotations: dict[str, str]) -> Object:
 
 
 def _denied(
-    thing: Object, before: Object | None = None, *, node: str = "node1", namespace: str = "default"
+    thing: Object,
+    before: Object | None = None,
+    *,
+    node: str = "node1",
+    namespace: str = "default",
+    pods: Sequence[Object] = (_POD,),
 ) -> set[str]:
-    """The rules that deny it. node: of the token; empty for one that names none."""
+    """The rules that deny it. node: of the token; empty for one that names none. pods: of the
+    namespace."""
     user: Object = {"username": _AGENT} | ({"extra": {_CLAIM: [node]}} if node else {})
-    request = {"userInfo": user, "namespace": namespace}
-    return {
-        message.partition(":")[0]
-        for message in broken(_POLICY, object=thing, oldObject=before, request=request)
-    }
+    request = {"userInfo": user, "namespace": namespace, "name": thing["metadata"]["name"]}
+    given = {"object": thing, "oldObject": before, "request": request}
+    found = [*broken(_POLICY, **given)]
+    if thing["kind"] == "Eviction":
+        for pod in pods:
+            found += broken(_EVICTIONS, **given, params=pod)
+    return {message.partition(":")[0] for message in found}
 
 
 # What the agent of node1 writes, as it is after the write, and as it was before.
@@ -120,11 +129,17 @@ def test_a_token_that_names_no_node_writes_nothing(write: str) -> None:
 
 
 @pytest.mark.parametrize("write", _WRITES)
-def test_a_token_of_another_node_writes_nothing_here_but_evictions(write: str) -> None:
-    """No expression can look up on which node the pod of an eviction is."""
-    assert _denied(*_WRITES[write], node="node2") == (
-        set() if write == "an eviction" else {"own-node"}
-    )
+def test_a_token_of_another_node_writes_nothing_here(write: str) -> None:
+    assert _denied(*_WRITES[write], node="node2") == {"own-node"}
+
+
+def test_an_eviction_is_compared_with_the_pod_of_its_name_alone() -> None:
+    other = _with(_POD, "metadata", "name", value="other") | {"spec": {"nodeName": "node2"}}
+    assert _denied(_EVICTION, pods=(other, _POD)) == set()
+    assert _denied(_EVICTION, pods=(_POD | {"spec": {}}, other)) == {"own-node"}
+    binding = named(PLAIN, "ValidatingAdmissionPolicyBinding", "mpsd-agent-evictions")
+    every = {"selector": {}, "parameterNotFoundAction": "Deny"}  # pod of the request's namespace
+    assert binding["spec"]["paramRef"] == every
 
 
 def _beyond() -> Iterator[tuple[str, Object, Object | None]]:
@@ -242,9 +257,11 @@ def test_whoever_else_writes_nodes_is_not_judged_by_it() -> None:
 
 
 def test_it_denies_also_where_it_cannot_be_evaluated_and_covers_every_right_to_write() -> None:
-    assert _POLICY["spec"]["failurePolicy"] == "Fail"
-    (binding,) = of_kind(PLAIN, "ValidatingAdmissionPolicyBinding")
-    assert binding["spec"] == {"policyName": "mpsd-agent-writes", "validationActions": ["Deny"]}
+    bindings = of_kind(PLAIN, "ValidatingAdmissionPolicyBinding")
+    assert {one["spec"]["policyName"]: one["spec"]["validationActions"] for one in bindings} == {
+        policy["metadata"]["name"]: ["Deny"] for policy in (_POLICY, _EVICTIONS)
+    }
+    assert {one["spec"]["failurePolicy"] for one in (_POLICY, _EVICTIONS)} == {"Fail"}
     covered = {
         name
         for rule in _POLICY["spec"]["matchConstraints"]["resourceRules"]

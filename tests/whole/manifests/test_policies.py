@@ -15,13 +15,24 @@ from mpsd.admission.rules.verdict import judge
 from mpsd.model.policy import RuleId, RuleMode
 from mpsd.platform.rules.kubernetes_objects import read_object
 from mpsd.simulator.api_server.bodies import edited
-from tests.manifests.rendering import PLAIN, named, of_kind, only
-from tests.model.manifests import FACTS, MEMORY, PERCENT, POLICY, RESTRICTED, container, inside, pod
+from tests.manifests.helm import merged, rendered_by_helm
+from tests.manifests.rendering import LATEST, PLAIN, named, of_kind, only, values_of
+from tests.model.manifests import (
+    FACTS,
+    MEMORY,
+    PERCENT,
+    POLICY,
+    RESTRICTED,
+    container,
+    inside,
+    pod,
+    with_admission,
+)
 from tests.whole.manifests.cel import Object, apply_configuration, broken, is_asked
 
 _POLICIES, _MUTATIONS = "policies", "policies-mutating"
 # What the policies leave out, because CEL sees the object alone.
-_OF_NO_POD = {"mpsd-exemptions", "mpsd-agent-writes"}
+_OF_NO_POD = {"mpsd-exemptions", "mpsd-agent-writes", "mpsd-agent-evictions"}
 _OTHERS = {"mpsd-placement", *_OF_NO_POD}
 _LEFT_OUT = {
     RuleId.OBJECT_MALFORMED: "the API server's own schema refuses it first",
@@ -85,6 +96,9 @@ _PATHS = """
     /run/docker.sock /run/dockerd /run/containerd/containerd.sock /var /etc /etc/ssl /proc/1
     /sys/fs/cgroup /run/systemd /etc/crontab /var/lib/kubelet/pods/a /var/snap /var/snap/lxd
     /run/nvidia-container-devices/all /run/nvidia /data/nvidia /opt/mpsd
+    /var/lib/kubelet/plugins_registry /var/lib/kubelet/pod-resources /dev/mem /dev/dri/card0
+    /usr/local/nvidia/toolkit /usr/local /etc/nvidia-container-runtime /var/lib/containerd
+    /var/lib/rancher/k3s /var/lib/rancher/k3s/storage
 """
 _PARTS = [
     {},
@@ -123,6 +137,7 @@ _SECURITY = _some(
                 {"add": ["NET_ADMIN"]},
                 {"add": ["cap_sys_admin"]},
                 {"add": ["MKNOD", "cap_setuid"]},
+                *({"add": ["all"]}, {"add": ["Cap_Bpf"]}),
             ]
         ),
         st.sampled_from([{}, {"drop": ["NET_RAW"]}, {"drop": ["NET_RAW", "ALL"]}]),
@@ -257,6 +272,32 @@ def test_every_rule_is_in_a_policy_or_left_out_for_a_reason() -> None:
             POLICY.admission.rules[rule]
         ]
         assert bindings[name]["validationActions"] == [wanted], rule
+
+
+@pytest.mark.parametrize("blocked", ["SYS_TIME", "CAP_SYS_TIME", "cap_sys_time"])
+@pytest.mark.parametrize("name", ["SYS_TIME", "cap_Sys_Time", "SYS_NICE"])
+def test_policies_read_capabilities_as_the_core_does(blocked: str, name: str) -> None:
+    given = merged(
+        values_of(_POLICIES), {"policy": {"admission": {"blocked_capabilities": [blocked]}}}
+    )
+    (policy,) = [
+        thing
+        for thing in rendered_by_helm(given, f"v1.{LATEST}.2")
+        if thing["kind"] == "ValidatingAdmissionPolicy"
+        and thing["metadata"]["name"] == "mpsd-gpu-pods"
+    ]
+    security = RESTRICTED | {"capabilities": {"drop": ["ALL"], "add": [name]}}
+    thing = pod(container(limits={MEMORY: "8"}, securityContext=security))
+    found = [*broken(policy, object=thing, oldObject=None, request=_CREATES)]
+    core = judge(
+        read_object(thing),
+        with_admission(blocked_capabilities=(blocked,)),
+        FACTS,
+        RequestContext(writer="someone"),
+    )
+    is_refused = RuleId.CAPABILITIES in {one.rule for one in core}
+    assert is_refused is (name != "SYS_NICE")
+    assert [one.partition(":")[0] for one in found] == ["capabilities"] * is_refused
 
 
 @pytest.mark.parametrize(("version", "kind"), [("apps/v1", "Deployment"), ("v1", "PodTemplate")])

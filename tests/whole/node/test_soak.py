@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.kubelet.rules.gpu_choice import GPU
+from mpsd.kubelet.rules.node_pods import GPU
 from mpsd.model.client_limits import DENY_MIB
 from mpsd.model.domain import State
 from mpsd.model.node_report import NodeReport

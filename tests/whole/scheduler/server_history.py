@@ -6,7 +6,7 @@ A pod counts once, by what kubelet gave it, else by what is written on it, else 
 import json
 from collections.abc import Iterator, Mapping
 
-from mpsd.kubelet.rules.gpu_choice import GPU
+from mpsd.kubelet.rules.node_pods import GPU
 from mpsd.scheduler.rules.reservations import KEY
 from mpsd.simulator.api_server.kinds import Object
 from mpsd.simulator.api_server.objects import Stored

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 from functools import partial
 
-from mpsd.kubelet.rules.gpu_choice import GPU
+from mpsd.kubelet.rules.node_pods import GPU
 from mpsd.scheduler.bind import BindFailure
 from tests.whole.scheduler.between import between
 from tests.whole.scheduler.world import PODS, World, gpu_of, uuid

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mpsd.kubelet.rules.gpu_choice import GPU
+from mpsd.kubelet.rules.node_pods import GPU
 from mpsd.platform.limits_files import POLICY_FILE, shipped_folder
 from mpsd.scheduler.rules.filter import UNKNOWN_NODE
 from mpsd.simulator.api_server.kinds import PODS as POD_KIND

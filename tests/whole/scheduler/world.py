@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from mpsd.kubelet.rules.gpu_choice import GPU
+from mpsd.kubelet.rules.node_pods import GPU
 from mpsd.model.identity import PodName
 from mpsd.model.times import stamp
 from mpsd.platform.event_loop import until

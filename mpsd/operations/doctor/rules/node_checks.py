@@ -161,7 +161,7 @@ def _stray(daemon: DaemonSeen, *, was_ours: bool) -> Finding:
     return Finding(what, f"stop it ({stop}), and whatever starts it")
 
 
-@_check(_STOPS, "no compute mode was left behind", f"{_COMPUTE_MODE}, /proc/locks")
+@_check(_STOPS, "no compute mode was left behind", f"{_COMPUTE_MODE}, who holds the run directory")
 def compute_mode_left(facts: NodeFacts) -> Iterator[Finding]:
     runs = known(facts.holder) is not None or any(one.daemon_lives for one in known(facts.domains))
     recorded = {uuid for one in known(facts.domains) for uuid in one.record.compute_modes}
@@ -212,7 +212,7 @@ def record_strange(facts: NodeFacts) -> Iterator[Finding]:
             yield Finding(f"{what}, and this mpsd reads {RECORD_VERSION}", upgrade)
 
 
-@_check(_STOPS, "mpsd runs", "/proc/locks: the run directory")
+@_check(_STOPS, "mpsd runs", "the file lock in the run directory")
 def not_running(facts: NodeFacts) -> Iterator[Finding]:
     if known(facts.holder) is not None:
         return
