@@ -37,7 +37,7 @@ _PEER = web.RequestKey("PEER", Peer)  # of a connection to a Unix socket
 
 # else a traceback for every peer that speaks no HTTP
 _SILENT = logging.Logger("aiohttp", logging.CRITICAL + 1)
-_TLS_BUFFER = 32 * 1024  # bytes of each connection; asyncio takes 256 KiB
+_BUFFER = 32 * 1024  # bytes of each connection; asyncio takes 256 KiB
 _HANDSHAKE_S = 10.0
 _FIRST_REQUEST_S = 10.0
 _IDLE_S = 120.0  # longer than Go's client keeps one (90 s), or a request could be on its way
@@ -125,7 +125,7 @@ class Listener:
     async def start(self) -> None:
         """CannotListen where the address is taken, or another process answers on the path."""
         if self._settings.context:
-            sslproto.SSLProtocol.max_size = _TLS_BUFFER
+            sslproto.SSLProtocol.max_size = _BUFFER
         if isinstance(self._where, UnixPath):
             listening = _bound_path(self._where)
         else:
@@ -222,16 +222,17 @@ class Listener:
         tls: dict[str, Any] = {}
         if context := self._settings.context:
             tls = {"ssl": context, "ssl_handshake_timeout": _HANDSHAKE_S}
-        assert self._runner.server is not None
         loop = asyncio.get_running_loop()
         descriptor = found.fileno()
+        server = self._runner.server
+        assert server is not None
         if before := self._silent.pop(descriptor, None):  # of a connection that is closed
             before.cancel()
-        self._silent[descriptor] = loop.call_later(
-            _FIRST_REQUEST_S, self._close_silent, descriptor, found
-        )
+        close = self._close_silent
+        self._silent[descriptor] = loop.call_later(_FIRST_REQUEST_S, close, descriptor, found)
         try:
-            await loop.connect_accepted_socket(self._runner.server, found, **tls)
+            transport, _protocol = await loop.connect_accepted_socket(server, found, **tls)
+            transport.max_size = _BUFFER  # type: ignore[attr-defined]
         except OSError:  # no TLS, or none in time; ssl.SSLError is one
             found.close()
 
@@ -297,14 +298,13 @@ async def _sent(request: web.Request, answer: web.StreamResponse) -> web.StreamR
 
 async def _send(request: web.Request, answer: web.StreamResponse) -> None:
     """Who asks and then takes nothing keeps neither the answer nor the connection."""
-    with suppress(ConnectionError):
-        try:
-            async with asyncio.timeout(_SLOW_S):
-                await answer.prepare(request)
-                await answer.write_eof()
-        except TimeoutError:
-            if request.transport:
-                request.transport.abort()
+    try:
+        async with asyncio.timeout(_SLOW_S):
+            await answer.prepare(request)
+            await answer.write_eof()
+    except (ConnectionError, TimeoutError):
+        if request.transport:
+            request.transport.abort()
 
 
 def _bound_port(where: ListenAddress) -> socket.socket:
