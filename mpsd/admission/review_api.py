@@ -43,7 +43,7 @@ from mpsd.platform.kube import (
     Resource,
 )
 from mpsd.platform.limits_files import Limits
-from mpsd.platform.listener import BodyRefused, json_answer, read_json
+from mpsd.platform.listener import BodyRefused, has_certificate, json_answer, read_json
 from mpsd.platform.rules.kubernetes_objects import kubernetes_version
 from mpsd.platform.server_metrics import ServerMetrics
 
@@ -239,6 +239,10 @@ _RENEW_S = 3600.0
 _UNUSED_S = 86_400.0
 _KEEP_S = 3.0  # of the 5 s that an API server waits
 _ATTEMPTS = 3
+_UNPROVEN = (
+    "mpsd makes it only for API servers that show a certificate; give them one, and the webhook"
+    " --client-ca (docs/install-webhook.md)"
+)
 
 
 class ClaimTemplates:
@@ -248,20 +252,25 @@ class ClaimTemplates:
     def __init__(self, kube: Kube | None) -> None:
         self._kube = kube
 
-    async def keep(self, namespace: str, wanted: TemplateWanted, now: float) -> str:
-        """Why the template is not there; empty where it is. It says in it that it is used."""
+    async def keep(
+        self, namespace: str, wanted: TemplateWanted, now: float, *, writes: bool = True
+    ) -> str:
+        """Why the template is not there; empty where it is. It says in it that it is used. writes:
+        whether it may be made."""
         try:
             async with asyncio.timeout(_KEEP_S):
                 for _attempt in range(_ATTEMPTS):
                     with suppress(Conflict):  # another replica was first
-                        return await self._kept(namespace, wanted, now)
+                        return await self._kept(namespace, wanted, now, writes=writes)
         except TimeoutError:
             return f"the API server did not answer within {_KEEP_S:g} s"
         except KubeError as error:
             return str(error)
         return f"ResourceClaimTemplate {namespace}/{wanted.name} is changed by others all the time"
 
-    async def _kept(self, namespace: str, wanted: TemplateWanted, now: float) -> str:
+    async def _kept(
+        self, namespace: str, wanted: TemplateWanted, now: float, *, writes: bool
+    ) -> str:
         if self._kube is None:
             return "this webhook has no API server"
         used = {USED_AT: f"{now:.0f}"}
@@ -269,6 +278,8 @@ class ClaimTemplates:
         try:
             found = await self._kube.get(CLAIM_TEMPLATES, name, namespace)
         except NotFound:
+            if not writes:
+                return _UNPROVEN
             labels = {NAME_LABEL: WEBHOOK, LABEL: PRODUCT}
             metadata = {"name": name, "namespace": namespace, "labels": labels, "annotations": used}
             template = {
@@ -285,7 +296,7 @@ class ClaimTemplates:
         there = found["metadata"]
         # another's is not for it to write
         is_swept = (there.get("labels") or {}).get(NAME_LABEL) == WEBHOOK
-        if is_swept and now - _used_at(found) >= _RENEW_S:
+        if writes and is_swept and now - _used_at(found) >= _RENEW_S:
             metadata = {"resourceVersion": there["resourceVersion"], "annotations": used}
             patch = {"metadata": metadata}
             await self._kube.patch(CLAIM_TEMPLATES, name, patch, PatchKind.MERGE, namespace)
@@ -314,6 +325,10 @@ def _used_at(template: Object) -> float:
 
 # -- one review
 
+_NO_CERTIFICATE = (
+    "only API servers with a client certificate are answered; name one for this webhook in their"
+    " AdmissionConfiguration (docs/install-webhook.md)"
+)
 LONGEST_BODY = 3 * 1024**2  # the API server's own limit on a request
 _BODY_S = 3.0  # an API server waits 5 s for all of it
 # of this size a review takes 0.2 s at the very worst; of 3 MiB, half a second
@@ -326,12 +341,18 @@ _STEPS = {
 
 
 class ReviewApi:
-    """limits: in force now."""
+    """limits: in force now. asks_for_certificates: only who shows one is answered."""
 
     def __init__(
-        self, limits: Callable[[], Limits], kube: Kube | None, metrics: WebhookMetrics
+        self,
+        limits: Callable[[], Limits],
+        kube: Kube | None,
+        metrics: WebhookMetrics,
+        *,
+        asks_for_certificates: bool = False,
     ) -> None:
         self._limits = limits
+        self._asks_for_certificates = asks_for_certificates
         self.lookups = Lookups(kube, metrics)
         self.templates = ClaimTemplates(kube)
         self._metrics = metrics
@@ -344,9 +365,12 @@ class ReviewApi:
         """200 with the answer; 4xx with the reason for what is no review."""
         began = time.perf_counter()
         status = 400
+        is_proven = has_certificate(request)
         try:
+            if self._asks_for_certificates and not is_proven:
+                raise BodyRefused(401, _NO_CERTIFICATE)
             body = await read_json(request, _BODY_S)
-            answer = await self._answer(webhook, body)
+            answer = await self._answer(webhook, body, is_proven=is_proven)
         except BodyRefused as refused:
             status = refused.status
             reason = str(refused)
@@ -362,7 +386,7 @@ class ReviewApi:
         self._metrics.refused(webhook, status)
         return web.Response(status=status, text=f"{reason}\n")
 
-    async def _answer(self, webhook: str, body: bytes) -> AdmissionAnswer:
+    async def _answer(self, webhook: str, body: bytes, *, is_proven: bool) -> AdmissionAnswer:
         limits = self._limits()
         policy = limits.policy
         facts = limits.facts
@@ -380,7 +404,9 @@ class ReviewApi:
         if answer.template is None or review.is_dry_run:
             return answer
         found = review.found
-        why = await self.templates.keep(found.namespace, answer.template, self.lookups.now)
+        now = self.lookups.now
+        wanted = answer.template
+        why = await self.templates.keep(found.namespace, wanted, now, writes=is_proven)
         if not why:
             return answer
         message = f"{found.name} is refused, since the template of its claim is not there: {why}"

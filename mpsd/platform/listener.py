@@ -411,6 +411,11 @@ async def read_json(request: web.Request, deadline_s: float) -> bytes:
         raise BodyRefused(408, f"the body did not arrive within {deadline_s:g} s") from None
 
 
+def has_certificate(request: web.Request) -> bool:
+    """Whether who asks has shown one, which a context without authorities never asks for."""
+    return bool(request.get_extra_info("peercert"))
+
+
 async def trouble_reaching(
     address: str, port: int, name: str, bundle: str, deadline_s: float
 ) -> str:

@@ -98,6 +98,10 @@ from tests.manifests.helm import CHART, IMAGE, Object, files_by_helm, values
             "without dra.enabled no node serves claims; write dra.enabled: true",
         ),
         (
+            {"dra": {"enabled": True}, "policy": {"admission": {"claims_for_requests": True}}},
+            "only for API servers that show a certificate; set webhook.tls.clientAuthority",
+        ),
+        (
             {"dra": {"enabled": True}, "agent": {"deviceListStrategy": "cdi-annotations"}},
             "resource claims have no annotations; with dra.enabled write cdi-cri or envvar",
         ),

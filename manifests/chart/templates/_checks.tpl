@@ -43,6 +43,9 @@ dra.enabled is true: resource claims need resource.k8s.io/v1 of Kubernetes 1.34 
 {{- if eq .Values.agent.deviceListStrategy "cdi-annotations" }}
 agent.deviceListStrategy is "cdi-annotations": resource claims have no annotations; with dra.enabled write cdi-cri or envvar
 {{- end }}
+{{- if and $policy.admission.claims_for_requests .Values.webhook.enabled (not $tls.clientAuthority) }}
+policy.admission.claims_for_requests is true: templates of claims are made only for API servers that show a certificate; set webhook.tls.clientAuthority (docs/install-webhook.md)
+{{- end }}
 {{- else if $policy.admission.claims_for_requests }}
 policy.admission.claims_for_requests is true: without dra.enabled no node serves claims; write dra.enabled: true
 {{- end }}
