@@ -44,7 +44,7 @@ from mpsd.platform.kube import (
     Resource,
 )
 from mpsd.platform.limits_files import Limits
-from mpsd.platform.listener import json_answer
+from mpsd.platform.listener import has_certificate, json_answer
 from mpsd.platform.rules.kubernetes_objects import kubernetes_version
 from mpsd.platform.server_metrics import ServerMetrics
 
@@ -292,7 +292,7 @@ class ClaimTemplates:
         there = found["metadata"]
         # another's is not for it to write
         is_swept = (there.get("labels") or {}).get(NAME_LABEL) == WEBHOOK
-        if is_swept and now - _used_at(found) >= _RENEW_S:
+        if writes and is_swept and now - _used_at(found) >= _RENEW_S:
             metadata = {"resourceVersion": there["resourceVersion"], "annotations": used}
             patch = {"metadata": metadata}
             await self._kube.patch(CLAIM_TEMPLATES, name, patch, PatchKind.MERGE, namespace)
@@ -322,6 +322,10 @@ def _used_at(template: Object) -> float:
 
 # -- one review
 
+_NO_CERTIFICATE = (
+    "only API servers with a client certificate are answered; name one for this webhook in their"
+    " AdmissionConfiguration (docs/install-webhook.md)"
+)
 LONGEST_BODY = 3 * 1024**2  # the API server's own limit on a request
 _BODY_S = 3.0  # an API server waits 5 s for all of it
 # of this size a review takes 0.2 s at the very worst; of 3 MiB, half a second
@@ -334,12 +338,18 @@ _STEPS = {
 
 
 class ReviewApi:
-    """limits: in force now."""
+    """limits: in force now. asks_for_certificates: only who shows one is answered."""
 
     def __init__(
-        self, limits: Callable[[], Limits], kube: Kube | None, metrics: WebhookMetrics
+        self,
+        limits: Callable[[], Limits],
+        kube: Kube | None,
+        metrics: WebhookMetrics,
+        *,
+        asks_for_certificates: bool = False,
     ) -> None:
         self._limits = limits
+        self._asks_for_certificates = asks_for_certificates
         self.lookups = Lookups(kube, metrics)
         self.templates = ClaimTemplates(kube)
         self._metrics = metrics
@@ -353,6 +363,8 @@ class ReviewApi:
         began = time.perf_counter()
         status = 400
         try:
+            if self._asks_for_certificates and not has_certificate(request):
+                raise BodyRefused(401, _NO_CERTIFICATE)
             body = await read_json(request, _BODY_S)
             answer = await self._answer(webhook, body)
         except BodyRefused as refused:
@@ -388,7 +400,8 @@ class ReviewApi:
         if answer.template is None or review.is_dry_run:
             return answer
         found = review.found
-        why = await self.templates.keep(found.namespace, answer.template, self.lookups.now)
+        now = self.lookups.now
+        why = await self.templates.keep(found.namespace, answer.template, now)
         if not why:
             return answer
         message = f"{found.name} is refused, since the template of its claim is not there: {why}"

@@ -29,8 +29,9 @@ from mpsd.platform.settings import (
 class WebhookSettings:
     """service: the name of the Service and of both configurations. port, metrics_port: 0 lets the
     kernel choose. kubeconfig None: the service account of this pod. certificate_directory None:
-    mpsd makes its certificates itself. url: empty for the Service. drain_s: from SIGTERM until
-    nobody can connect any more. uses_api: whether there is an API server."""
+    mpsd makes its certificates itself. client_authority None: whoever connects is answered. url:
+    empty for the Service. drain_s: from SIGTERM until nobody can connect any more. uses_api:
+    whether there is an API server."""
 
     address: str
     port: int
@@ -40,6 +41,7 @@ class WebhookSettings:
     service: str
     kubeconfig: Path | None
     certificate_directory: Path | None
+    client_authority: Path | None
     url: str
     failure_policy: FailurePolicy
     lives: Lives
@@ -99,6 +101,12 @@ WEBHOOK_SETTINGS = {
     "kubeconfig": KUBECONFIG,
     "certificate_directory": Setting(
         "--cert-dir", "DIR", "tls.crt and tls.key, as cert-manager has them mounted", path
+    ),
+    "client_authority": Setting(
+        "--client-ca",
+        "FILE",
+        "CA of API servers' certificates; nobody else is answered",
+        path,
     ),
     "url": Setting("--url", "URL", "Register this address instead of the Service", settings.url),
     "failure_policy": Setting(

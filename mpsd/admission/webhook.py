@@ -5,6 +5,7 @@ import asyncio
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 
 from mpsd.admission.certificates import SecretCertificates
 from mpsd.admission.registration import Registrar, RegistrationOutcome
@@ -30,22 +31,45 @@ from mpsd.platform.listener import (
 )
 from mpsd.platform.logs import logger
 from mpsd.platform.rules import certificates as rules
-from mpsd.platform.settings import ANYWHERE, ListenAddress
+from mpsd.platform.settings import ANYWHERE, CannotListen, ListenAddress
 
 _FIRST_RETRY_S = 0.5
 _CHECK_S = 2.0
 _SWEEP_S = 3600.0
 
 
+def _context(client_authority: Path | None) -> ssl.SSLContext:
+    """Asks for a certificate, and leaves it to each route whether one is needed: health and metrics
+    need none. The file is read at the start alone. CannotListen."""
+    if client_authority is None:
+        return tls_context()
+    try:
+        context = tls_context(client_authority.read_text())
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        what = f"the authority for clients cannot be used: {client_authority}: {error}"
+        raise CannotListen(f"{what}; write a PEM file of certificates") from None
+    if not context.get_ca_certs():
+        what = f"the authority for clients cannot be used: {client_authority}"
+        raise CannotListen(f"{what}: it has no certificate of a CA; write a PEM file of them")
+    context.verify_mode = ssl.CERT_OPTIONAL
+    return context
+
+
 class WebhookRole:
-    """One replica. kube None: certificates come from a folder, and nothing is registered."""
+    """One replica. kube None: certificates come from a folder, and nothing is registered.
+    CannotListen where the clients' authority cannot be used."""
 
     def __init__(self, settings: WebhookSettings, files: LimitsFiles, kube: Kube | None) -> None:
         self._settings = settings
         self._files = files
         self._metrics = WebhookMetrics()
-        self._reviews = ReviewApi(lambda: Limits(files.policy, files.facts), kube, self._metrics)
-        self._context = tls_context()
+        self._reviews = ReviewApi(
+            lambda: Limits(files.policy, files.facts),
+            kube,
+            self._metrics,
+            asks_for_certificates=settings.client_authority is not None,
+        )
+        self._context = _context(settings.client_authority)
         self.server = self._listener(self.routes(), settings.port, self._context)
         self.plain_server = self._listener(self._public_routes(), settings.metrics_port, None)
         self._registrar = Registrar(kube, settings, self._reach) if kube else None

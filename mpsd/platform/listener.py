@@ -425,6 +425,11 @@ def json_answer(value: object, status: int = 200) -> web.Response:
     return web.Response(body=msgspec.json.encode(value) + b"\n", content_type=JSON, status=status)
 
 
+def has_certificate(request: web.Request) -> bool:
+    """Whether who asks has shown one, which a context without authorities never asks for."""
+    return bool(request.get_extra_info("peercert"))
+
+
 async def trouble_reaching(
     address: str, port: int, name: str, bundle: str, deadline_s: float
 ) -> str:

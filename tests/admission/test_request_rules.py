@@ -4,12 +4,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from mpsd.admission.rules.requests import PLACEMENT_ANNOTATIONS
+from mpsd.admission.rules.requests import BY_CLASS, PLACEMENT_ANNOTATIONS
 from mpsd.admission.rules.rule import RequestContext
+from mpsd.model.pod import CLAIM, ClaimName
 from mpsd.model.policy import GpuPriority, RuleId
 from tests.admission.cases import KINDS, PLACED, asking, broken, found, in_kind
-from tests.model.manifests import MEMORY, POLICY, Fields, container, pod
+from tests.model.manifests import MEMORY, POLICY, Fields, container, pod, with_admission
 
 
 @pytest.mark.parametrize("kind", ["containers", "initContainers"])
@@ -145,17 +148,57 @@ def test_keys_of_a_known_config_map_are_variables_behind_their_prefix(
     known = RequestContext(config_maps={"train": frozenset(keys)})
     thing = in_kind(kind, envFrom=[{**source, "configMapRef": {"name": "train"}}])
     assert broken(thing, known=known) == [
-        (
-            "environment-blocked",
-            f"spec.{kind}[x].envFrom[0]",
-            f'ConfigMap "train" with the key "{key}"',
-        )
-        for key in blocked
-    ]
+        ("environment-blocked", f"spec.{kind}[x].envFrom[0]", 'ConfigMap "train"')
+    ] * bool(blocked)
     assert (
         broken(in_kind(kind, envFrom=[{**source, "secretRef": {"name": "train"}}]), known=known)
         == []
     )
+
+
+@given(st.frozensets(st.text("ABC_", min_size=9, max_size=20)))
+def test_no_message_tells_a_key_of_a_config_map(keys: frozenset[str]) -> None:
+    """Whoever writes a pod may not be allowed to read it."""
+    keys = frozenset(f"CUDA_MPS_{key}" for key in keys)
+    known = RequestContext(config_maps={"train": keys})
+    thing = in_kind("containers", envFrom=[{"configMapRef": {"name": "train"}}])
+    text = "".join(str(one.problem) for one in found(thing, known=known))
+    assert bool(text) is bool(keys)
+    assert not any(key in text for key in keys)
+
+
+@pytest.mark.parametrize("where", ["limits", "requests"])
+@pytest.mark.parametrize(
+    ("name", "amount", "is_refused"),
+    [
+        ("nvidia.com/x", 1, True),
+        ("nvidia.com/gpu", "1", True),
+        ("nvidia.com/mig-1g.5gb", 1, True),
+        ("aliyun.com/gpux", "1m", True),
+        ("nvidia.com/x", 0, False),
+        ("example.com/nic", 1, False),
+        ("cpu", 1, False),
+    ],
+)
+def test_who_asks_another_for_a_gpu_names_no_node_either(
+    where: str, name: str, amount: object, is_refused: bool
+) -> None:
+    thing = pod(container(resources={where: {name: amount}}), nodeName="node-1")
+    expected = [("node-name", "spec.nodeName", '"node-1"')] if is_refused else []
+    assert broken(thing) == expected
+    assert broken(thing, known=RequestContext(is_placed=True)) == []
+    del thing["spec"]["nodeName"]
+    assert broken(thing) == []
+
+
+def test_a_claim_of_another_drivers_class_names_no_node() -> None:
+    claims = [{"name": "gpu", "resourceClaimName": "one"}]
+    thing = pod(container(), nodeName="node-1", resourceClaims=claims)
+    kept = (f"{BY_CLASS}gpu.example.com",)
+    policy = with_admission(visible_devices_kept_for=kept)
+    for name, expected in (("gpu.example.com", ["node-name"]), ("nic.example.com", [])):
+        known = RequestContext(claims={ClaimName(CLAIM, "one"): (name,)})
+        assert [one[0] for one in broken(thing, policy, known)] == expected
 
 
 @pytest.mark.parametrize(

@@ -334,7 +334,11 @@ def test_helms_test_is_a_job_that_admission_takes_without_a_warning(given: Objec
             ("set scheduler.enabled",),
         ),
         (
-            {**_CLAIMS, "policy": {"admission": {"claims_for_requests": True}}},
+            {
+                **_CLAIMS,
+                "policy": {"admission": {"claims_for_requests": True}},
+                "webhook": {"tls": {"clientAuthority": "clients"}},
+            },
             ("docs/dra.md",),
             ("set policy.admission", "set scheduler.enabled"),
         ),

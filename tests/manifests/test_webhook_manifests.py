@@ -5,9 +5,12 @@ from collections.abc import Iterator
 import pytest
 
 from mpsd.admission.settings import WebhookSettings, webhook_settings
+from mpsd.model.names import WEBHOOK
 from mpsd.model.policy import HostIPC, RuleId, RuleMode
+from tests.manifests.helm import merged, rendered_by_helm
 from tests.manifests.rendering import (
     ALL,
+    LATEST,
     OLD,
     PLAIN,
     Object,
@@ -16,8 +19,10 @@ from tests.manifests.rendering import (
     named,
     of_kind,
     only,
+    pod_of,
     policy_of,
     rendered,
+    values_of,
     workload,
 )
 
@@ -170,3 +175,22 @@ def test_the_policy_for_hostile_tenants_is_the_shipped_one_but_for_what_it_must_
     assert policy.admission.rules[RuleId.HOST_ROOT] is RuleMode.ENFORCE
     assert policy.admission.rules[RuleId.HOST_PID] is RuleMode.ENFORCE
     assert data["gpus.yaml"] == _limits(PLAIN)["gpus.yaml"]
+
+
+def test_hostile_tenants_reach_no_webhook_that_answers_them() -> None:
+    place = "hostile-tenants"
+    (env,) = [one for one in container_of(place, WEBHOOK)["env"] if one["name"] == "MPSD_CLIENT_CA"]
+    (mount,) = [
+        one for one in container_of(place, WEBHOOK)["volumeMounts"] if one["name"] == "clients"
+    ]
+    assert env["value"] == f"{mount['mountPath']}/ca.crt"
+    (volume,) = [one for one in pod_of(place, WEBHOOK)["volumes"] if one["name"] == "clients"]
+    assert volume["configMap"] == {"name": "mpsd-webhook-clients"}
+    given = merged(values_of(place), {"networkPolicy": {"apiServers": ["10.0.0.1/32"]}})
+    (policy,) = [
+        thing
+        for thing in rendered_by_helm(given, f"v1.{LATEST}.2")
+        if thing["kind"] == "NetworkPolicy" and thing["metadata"]["name"] == WEBHOOK
+    ]
+    (reviews,) = [one for one in policy["spec"]["ingress"] if one["ports"][0]["port"] == "https"]
+    assert reviews["from"] == [{"ipBlock": {"cidr": "10.0.0.1/32"}}]

@@ -30,7 +30,8 @@ _LIST_KEYS = "list the keys you need under env, each with valueFrom"
     "remove it; the node sets what the container needs",
 )
 def _blocked(case: RuleInput) -> Iterator[Found]:
-    """Named one by one, or as keys of a known ConfigMap."""
+    """Named one by one, or as keys of a known ConfigMap, which whoever writes the pod may not be
+    allowed to read: the message names none that the policy does not name itself."""
     is_blocked = matching(case.policy.admission.blocked_environment)
     for container in case.pod.containers:
         for variable in container.env:
@@ -47,11 +48,12 @@ def _blocked(case: RuleInput) -> Iterator[Found]:
         for source in container.sources:
             if source.kind != "ConfigMap":
                 continue
-            for key in sorted(case.context.config_maps.get(source.name, ())):
-                if is_blocked(source.prefix + key):
-                    value = f"{source.kind} {shown(source.name)} with the key {shown(key)}"
-                    message = f"sets {shown(source.prefix + key)}, which a pod may not set"
-                    yield Found(source.path, value, message, f"remove the key, or {_LIST_KEYS}")
+            keys = case.context.config_maps.get(source.name, ())
+            if any(is_blocked(source.prefix + key) for key in keys):
+                names = ", ".join(case.policy.admission.blocked_environment)
+                message = f"a key of it sets a variable that a pod may not set: one of {names}"
+                value = f"{source.kind} {shown(source.name)}"
+                yield Found(source.path, value, message, f"remove the key, or {_LIST_KEYS}")
 
 
 def _unseen(case: RuleInput, kind: str) -> Iterator[Found]:

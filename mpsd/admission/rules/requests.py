@@ -104,11 +104,25 @@ def _scheduler_name(case: RuleInput) -> Iterator[Found]:
     RuleId.NODE_NAME,
     "a pod with nodeName bypasses the scheduler",
     "remove it; select nodes by nodeSelector or affinity",
+    EVERY,
 )
 def _node_name(case: RuleInput) -> Iterator[Found]:
+    if not case.asking and not _asks_another(case):
+        return
     # kubelet runs no pod with that annotation: it is the copy of one that the node has from a file
     if case.pod.spec.node and not case.context.is_placed and MIRROR not in case.pod.annotations:
         yield Found(at(case.pod.path, "spec", "nodeName"), shown(case.pod.spec.node))
+
+
+def _asks_another(case: RuleInput) -> bool:
+    """Whether another device plugin or DRA driver is asked for a GPU."""
+    admission = case.policy.admission
+    patterns = (*admission.visible_devices_kept_for, *admission.other_gpus)
+    classes = {one for each in case.context.known_claims.values() for one in each}
+    if any(matches(f"{BY_CLASS}{name}", patterns) for name in classes):
+        return True
+    amounts = [each for one in case.pod.containers for each in (one.limits, one.requests)]
+    return any(any(named(each, patterns)) for each in amounts)
 
 
 @rule(

@@ -4,6 +4,7 @@ review."""
 import base64
 import json
 import shutil
+import ssl
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpsd.model.fields import MOST_FIELDS
+from mpsd.platform.certificates import Pair
 from mpsd.platform.limits_files import shipped_folder
 from tests.whole.machine.machine import eventually
+from tests.whole.scheduler.client_certificates import authority, of_client
 from tests.whole.webhook.api_server import ApiServer
 from tests.whole.webhook.world import Webhook, bundles, gpu_pod, is_registered, review_of, webhook
 
@@ -178,6 +181,45 @@ def with_own_limits(folder: Path, api: ApiServer) -> tuple[Path, dict[str, str]]
     return limits / "policy.yaml", flags
 
 
+def certificate_of(signer: Pair, folder: Path, name: str = "apiserver") -> Path:
+    pair = of_client(signer, name)
+    path = folder / f"{name}.pem"
+    path.write_bytes(pair.key + pair.certificate)
+    return path
+
+
+def test_only_an_api_server_with_a_certificate_is_answered(
+    tmp_path: Path, shared_api: ApiServer, bundle: str
+) -> None:
+    clients = authority("clients")
+    (tmp_path / "ca.crt").write_bytes(clients.certificate)
+    shown = certificate_of(clients, tmp_path)
+    forged = certificate_of(authority("clients"), tmp_path, "forged")
+    flags = {"kubeconfig": str(shared_api.kubeconfig(tmp_path))}
+    with webhook(tmp_path, client_ca=str(tmp_path / "ca.crt"), **flags) as one:
+        one.wait_until_ready()
+        for path in PATHS:
+            assert one.review(path, GOOD, bundle, shown)["allowed"]
+            with one.connect(bundle) as client:
+                assert client.review(path, GOOD).status == 401
+            with pytest.raises((ssl.SSLError, ConnectionError)), one.connect(bundle, forged) as it:
+                it.review(path, GOOD)
+        with one.connect(bundle) as client:
+            assert client.ask("GET", "/readyz").status == 200
+
+
+@pytest.mark.parametrize("content", ["", "no certificate", None])
+def test_a_webhook_without_its_clients_authority_does_not_start(
+    tmp_path: Path, shared_api: ApiServer, content: str | None
+) -> None:
+    path = tmp_path / "ca.crt"
+    if content is not None:
+        path.write_text(content)
+    flags = {"kubeconfig": str(shared_api.kubeconfig(tmp_path)), "client_ca": str(path)}
+    with webhook(tmp_path, **flags) as one:
+        assert one.process.wait(30) not in (0, None)
+
+
 def test_a_template_is_made_before_its_pod_and_not_in_a_dry_run(
     tmp_path: Path, shared_api: ApiServer, bundle: str
 ) -> None:
@@ -185,16 +227,19 @@ def test_a_template_is_made_before_its_pod_and_not_in_a_dry_run(
     policy.write_text(
         policy.read_text().replace("claims_for_requests: false", "claims_for_requests: true")
     )
-    with webhook(tmp_path, **flags) as one:
+    clients = authority("clients")
+    (tmp_path / "ca.crt").write_bytes(clients.certificate)
+    shown = certificate_of(clients, tmp_path)
+    with webhook(tmp_path, client_ca=str(tmp_path / "ca.crt"), **flags) as one:
         one.wait_until_ready()
-        assert one.review("/mutate", review_of(gpu_pod(), dryRun=True), bundle)["patch"]
+        assert one.review("/mutate", review_of(gpu_pod(), dryRun=True), bundle, shown)["patch"]
         assert shared_api.writes("resourceclaimtemplates") == []
-        assert one.review("/mutate", review_of(gpu_pod()), bundle)["patch"]
+        assert one.review("/mutate", review_of(gpu_pod()), bundle, shown)["patch"]
         (made,) = shared_api.writes("resourceclaimtemplates")
         assert made.body["kind"] == "ResourceClaimTemplate"
         shared_api.forbidden = {("get", "resourceclaimtemplates")}
         try:
-            refused = one.review("/mutate", review_of(gpu_pod()), bundle)
+            refused = one.review("/mutate", review_of(gpu_pod()), bundle, shown)
         finally:
             shared_api.forbidden = set()
     assert not refused["allowed"]

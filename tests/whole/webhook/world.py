@@ -81,9 +81,10 @@ class Webhook(Served):
         super().__init__("webhook", folder, {"namespace": NAMESPACE, **flags})
 
     @contextmanager
-    def connect(self, bundle: str) -> Iterator["Client"]:
-        """As an API server would; ssl.SSLError where it would not believe us."""
-        client = Client(self.port, bundle)
+    def connect(self, bundle: str, shown: Path | None = None) -> Iterator["Client"]:
+        """As an API server would; ssl.SSLError where it would not believe us. shown: a PEM file
+        with its key and certificate."""
+        client = Client(self.port, bundle, shown)
         try:
             yield client
         finally:
@@ -94,17 +95,19 @@ class Webhook(Served):
         with self.connect(bundle) as client:
             return client.serial_number
 
-    def review(self, path: str, review: object, bundle: str) -> Object:
+    def review(self, path: str, review: object, bundle: str, shown: Path | None = None) -> Object:
         """The response to one review over a connection of its own."""
-        with self.connect(bundle) as client:
+        with self.connect(bundle, shown) as client:
             return client.review(path, review).response
 
 
 class Client:
     """A connection that verifies the webhook as an API server does."""
 
-    def __init__(self, port: int, bundle: str) -> None:
+    def __init__(self, port: int, bundle: str, shown: Path | None = None) -> None:
         context = ssl.create_default_context(cadata=bundle)
+        if shown:
+            context.load_cert_chain(shown)
         self._socket = context.wrap_socket(
             socket.create_connection(("127.0.0.1", port), DEADLINE_S), server_hostname=HOST
         )
