@@ -292,7 +292,7 @@ class ClaimTemplates:
         there = found["metadata"]
         # another's is not for it to write
         is_swept = (there.get("labels") or {}).get(NAME_LABEL) == WEBHOOK
-        if writes and is_swept and now - _used_at(found) >= _RENEW_S:
+        if is_swept and now - _used_at(found) >= _RENEW_S:
             metadata = {"resourceVersion": there["resourceVersion"], "annotations": used}
             patch = {"metadata": metadata}
             await self._kube.patch(CLAIM_TEMPLATES, name, patch, PatchKind.MERGE, namespace)
