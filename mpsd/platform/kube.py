@@ -25,11 +25,12 @@ Object = dict[str, Any]
 
 ANY_VERSION = "0"  # of a list: whatever the server has in memory, which costs it least
 _PAGE = 500  # objects a page of a list, as kubectl asks
-_PAGE_BYTES = 4 * 1024**2  # of a page of several objects; else one of _FEWER as many is asked
+_PAGE_BYTES = 2 * 1024**2  # of a page of several objects; else one of _FEWER as many is asked
 _FEWER = 4
 # of any other answer, and of a change: etcd holds 1.5 MiB of an object, each byte of which may be
 # written as six in JSON (\\u003c)
 LARGEST = 16 * 1024**2
+PIECE = 1 << 16  # bytes that are read at once
 _DEEPEST = 12_000  # Go neither writes nor reads JSON that is nested deeper than 10 000
 _EVICTIONS = ("policy/v1", "policy/v1beta1")  # the second for Kubernetes before 1.22
 _CALLS_AT_ONCE = 16
@@ -153,13 +154,15 @@ class Access:
         """The answer, whatever it is. Blocks its thread. Unavailable where nobody answers; TooLarge
         once more than `most_bytes` have come, of which the rest stays unread."""
         answer = self.open(ask, deadline_s)
+        body = bytearray()
         try:
-            body = answer.read(most_bytes + 1)
+            for piece in answer.stream(PIECE):
+                body += piece
+                if len(body) > most_bytes:
+                    answer.close()
+                    raise TooLarge(f"{ask}: the answer has more than {most_bytes} bytes")
         except UNREACHED as error:
             raise _unanswered(ask, error) from None
-        if len(body) > most_bytes:
-            answer.close()
-            raise TooLarge(f"{ask}: the answer has more than {most_bytes} bytes")
         answer.release_conn()
         return HttpAnswer(answer.status, body, str(answer.headers.get("Date", "")))
 
@@ -185,7 +188,7 @@ class Access:
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
     status: int
-    body: bytes
+    body: bytearray
     date: str  # the server's clock, as HTTP writes it; empty where it does not say
 
 
@@ -212,7 +215,7 @@ def _read_answer(ask: Ask, answer: HttpAnswer) -> Object:
     raise Unavailable(f"{ask}: the answer is not a JSON object")
 
 
-def _accepted(ask: Ask, answer: HttpAnswer) -> bytes:
+def _accepted(ask: Ask, answer: HttpAnswer) -> bytearray:
     """The body, or what a refusal is called."""
     if not 200 <= answer.status < 300:
         raise refusal(ask, answer.status, decoded(answer.body), answer.date)
@@ -484,7 +487,7 @@ class Kube:
         self._threads.shutdown(wait=False, cancel_futures=True)
         self.access.pool.clear()
 
-    async def _bytes(self, ask: Ask) -> bytes:
+    async def _bytes(self, ask: Ask) -> bytearray:
         return _accepted(ask, await self._send(ask, self.deadline_s))
 
     async def _object(self, ask: Ask, deadline_s: float | None = None) -> Object:

@@ -23,6 +23,7 @@ from mpsd.platform import clock, life
 from mpsd.platform.kube import (
     ANY_VERSION,
     LARGEST,
+    PIECE,
     UNREACHED,
     Ask,
     Expired,
@@ -42,7 +43,6 @@ _WATCH_S = (240, 300)  # what a watch is asked to last; not all are to return to
 _SILENCE_S = 90.0  # servers send a bookmark about once a minute
 _QUIET_S = 10.0  # then the server is asked something: one that hangs keeps connections
 _ANSWER_S = 5.0
-_PIECE = 1 << 16  # bytes that are read at once
 _SHORTEST_S = 1.0  # a watch that ends sooner shows that the server is in trouble
 BACK_OFF = wait_random_exponential(multiplier=0.5, max=30.0)
 
@@ -184,7 +184,7 @@ class _Watch:
     def _read(self, answer: urllib3.BaseHTTPResponse) -> Iterator[list[WatchEvent]]:
         line = bytearray()
         try:
-            for piece in answer.stream(_PIECE):
+            for piece in answer.stream(PIECE):
                 lines = []
                 first, *others = piece.split(b"\n")
                 line += first

@@ -342,3 +342,15 @@ def test_a_pod_says_of_its_priority_what_kubernetes_and_its_annotation_say() -> 
     assert pod
     assert pod.priority == PodPriority(-10, "batch", "below-normal")
     assert node_pod().priority == PodPriority()
+
+
+def test_what_is_kept_of_a_pod_does_not_grow_with_what_a_tenant_writes() -> None:
+    long = "x" * 250_000
+    limits = {MEM: "1"} | {f"example.com/d{one}": "1" for one in range(5_000)}
+    containers = [container(f"c{one}", mem=1) for one in range(5_000)]
+    main = container("main", resources={"limits": limits})
+    annotations = {"mpsd.io/gpu": long, "mpsd.io/gpu-priority": long, "other": long}
+    thing = pod_object("large", main, *containers, annotations=annotations)
+    pod, shared = read_node_pod(thing, POLICY), read_shared_pod(thing, POLICY)
+    assert len(repr(pod)) < 100_000
+    assert len(repr(shared)) < 10_000

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import ssl
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +17,7 @@ import yaml
 from mpsd.model.times import DAY_S, HOUR_S
 from mpsd.platform.certificates import issue, load_into, new_authority
 from mpsd.platform.kube import (
+    ANY_VERSION,
     Conflict,
     Forbidden,
     Kube,
@@ -23,10 +25,13 @@ from mpsd.platform.kube import (
     NotFound,
     PatchKind,
     Resource,
+    TooLarge,
     Unavailable,
+    decoded,
 )
 from mpsd.platform.kube_access import open_kube
 from mpsd.platform.listener import tls_context
+from tests.simulated_api import simulated_api
 from tests.whole.webhook.api_server import ApiServer, api_server
 from tests.world.asking import answers
 
@@ -84,6 +89,52 @@ def test_a_list_is_whole_however_many_pages_it_has(server: ApiServer, ask: Ask) 
 
     ask(questions)
     assert [asked.verb for asked in server.asked] == ["list"] * 3
+
+
+@pytest.mark.parametrize("version", [None, ANY_VERSION])
+def test_a_list_whose_objects_are_large_comes_in_smaller_pages(
+    tmp_path: Path, version: str | None
+) -> None:
+    """Of version 0 a server takes no limit."""
+    large = "x" * 700_000
+    with simulated_api() as api:
+        kind = next(one for one in api.cluster.kinds if one.plural == MAPS.plural)
+        for number in range(8):
+            thing = named(f"m{number}", key=large)
+            api.do(lambda it=thing: api.cluster.objects.create(kind, "default", it))  # type: ignore[misc]
+
+        async def listed(kube: Kube) -> None:
+            query = {} if version is None else {"resourceVersion": version}
+            pages = [
+                len([*page.items]) async for page in kube.pages(MAPS, "default", query, _MapFields)
+            ]
+            assert sum(pages) == 8
+            assert max(pages) < 3, "of 2 MiB at most"
+
+        answers(api.kubeconfig(tmp_path), listed)
+
+
+def test_an_answer_that_is_larger_than_any_object_is_not_read(
+    server: ApiServer, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.put(f"{AT}/m", named("m", key="x" * 300_000))
+    monkeypatch.setattr("mpsd.platform.kube.LARGEST", 200_000)
+    monkeypatch.setattr("mpsd.platform.kube._PAGE_BYTES", 100_000)
+
+    async def listed(kube: Kube) -> None:
+        with pytest.raises(TooLarge):
+            await kube.list(MAPS, "a")
+
+    ask(listed)
+
+
+@pytest.mark.parametrize("depth", [500, 2_000, 10_000])
+def test_an_object_that_is_nested_as_deep_as_servers_allow_is_read(depth: int) -> None:
+    usual = sys.getrecursionlimit()
+    deep = b'{"f:a":' * depth + b"1" + b"}" * depth
+    body = b'{"metadata":{"name":"m","managedFields":[{"fieldsV1":' + deep + b"}]}}"
+    assert decoded(body, _MapFields) == {"metadata": {"name": "m"}}
+    assert sys.getrecursionlimit() == usual
 
 
 class _Named(TypedDict):
