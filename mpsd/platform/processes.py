@@ -203,29 +203,10 @@ def address_space_pages(pid: int) -> int | None:
     return None
 
 
-def mappings(pid: int) -> Iterator[bytes]:
-    """None when it is gone or not ours to read."""
-    with (
-        suppress(OSError),
-        open(f"/proc/{pid}/maps", "rb", buffering=4096) as file,  # noqa: PTH123 (as `_read_start`)
-    ):
-        yield from file
-
-
-def mapped_bytes(pid: int, device: bytes) -> int:
-    """How much it maps of such files; 0 when it is gone or not ours to read. It may never end."""
-    total = 0
-    for line in mappings(pid):
-        if b"/" + device in line:
-            start, end = line.partition(b" ")[0].split(b"-")
-            total += int(end, 16) - int(start, 16)
-    return total
-
-
 def command_of(pid: int) -> str:
     """Its words, or the kernel's name for it; empty when it is gone."""
     try:
-        return ThreadedRead(partial(read_command, pid)).value(_READ_S)
+        return ThreadedRead(partial(read_command, pid), user_of(pid)).value(_READ_S)
     except TimeoutError:
         return name_of(pid)
 

@@ -1,18 +1,20 @@
 """Managed memory, which NVML counts for no process: whose it is, as far as their mappings prove."""
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from mpsd.platform import processes
+from mpsd.platform.mappings import MappedBytes
 from mpsd.platform.nvml import Uses
 from mpsd.platform.threaded_read import ThreadedRead
 
 _MIB = 1024 * 1024
 _UVM = b"nvidia-uvm"
-_AT_ONCE = 4  # processes of whom mappings are still read, as where there are thousands
-_WAIT_S = 0.01  # for each; it goes on meanwhile
+_WAIT_S = 0.01  # for a read, which goes on meanwhile
+_PATIENCE_S = 0.04  # in all, for those of one look
+_UNREAD_S = 2.0  # from which on it is said that something is not read
 _UVM_OF_CONTEXT_MIB = 2  # docs/mps-observed.md, section 10
 _LOOK_MIB = 64  # unexplained, from which on some of it may be managed memory
 # at least, between two looks at what the processes map while more of the GPU comes into use
@@ -26,10 +28,26 @@ _ROUND_MIB = 64
 @dataclass(frozen=True, slots=True)
 class UvmMapping:
     """What a process maps of `nvidia-uvm` beyond its contexts, as managed memory, on whichever of
-    its `gpus` GPUs; of a managed pool only the addresses."""
+    its `gpus` GPUs; of a managed pool only the addresses. is_whole False: it may map more, which is
+    not read yet."""
 
     mib: int
     gpus: int
+    is_whole: bool = True
+
+
+@dataclass(slots=True)
+class _Pass:
+    """pages: of the address space, when it began. step: under way. Times are monotonic seconds."""
+
+    pages: int
+    mapped: MappedBytes
+    began_at: float
+    step: ThreadedRead[None] | None = None
+    went_on_at: float = 0.0  # last
+
+    def is_late(self, now: float) -> bool:
+        return not self.mapped.is_whole and now - self.began_at >= _UNREAD_S
 
 
 def managed_mib(
@@ -37,13 +55,16 @@ def managed_mib(
 ) -> dict[int, int]:
     """By pid, the managed memory proven on a GPU with this memory. unexplained_mib: in use there of
     nobody by NVML. On one GPU all that is mapped counts, if the GPU has as much; else only what
-    nobody else can have."""
+    nobody else can have: nothing while what others map is not read to its end."""
     proven = {}
     all_mib = sum(one.mib for one in mapped.values())
+    unread = {pid for pid, one in mapped.items() if not one.is_whole}
     for pid, one in mapped.items():
         mib = one.mib
         if one.gpus > 1 or mib > memory_mib:
             mib = min(mib, unexplained_mib - (all_mib - mib))
+            if unread - {pid}:
+                mib = 0
         if mib > 0:
             proven[pid] = mib
     return proven
@@ -52,7 +73,7 @@ def managed_mib(
 class ManagedMemory:
     """The managed memory of the processes on one GPU, which NVML counts for none: it shows in what
     is in use in all, and only where that grows are processes read. of: MiB by pid. unexplained_mib:
-    for a second in use of nobody known; 0 for too little."""
+    for a second in use of nobody known; 0 for too little. unread: pids whose mappings take long."""
 
     def __init__(self, memory_mib: int) -> None:
         self._memory_mib = memory_mib
@@ -63,10 +84,10 @@ class ManagedMemory:
         self._rest_mib = 0  # in use, and not counted by NVML for any process
         # of it, with no managed memory in use; None before that is known
         self._least_mib: int | None = None
-        # by pid, pages of its address space and MiB mapped with these
-        self._mapped: dict[int, tuple[int, int]] = {}
-        self._readings: dict[int, ThreadedRead[int]] = {}  # under way, by pid
+        self._passes: dict[int, _Pass] = {}  # by pid
+        self._patience_s = _PATIENCE_S  # what is left of it
         self.of: Mapping[int, int] = {}
+        self.unread: frozenset[int] = frozenset()
         self.unexplained_mib = 0
 
     def look(self, used_mib: int, uses: Uses, count_gpus: Callable[[int], int], now: float) -> None:
@@ -97,17 +118,18 @@ class ManagedMemory:
 
     def _find(self, pids: set[int], count_gpus: Callable[[int], int], now: float) -> None:
         grown_mib = self._rest_mib - (self._least_mib or 0)
-        for known in (self._mapped, self._readings):
-            for pid in known.keys() - pids:
-                del known[pid]
+        kept = {pid: one for pid, one in self._passes.items() if pid in pids}
         if self._over_mib >= _LOOK_MIB:  # one may map other things with as many pages
-            self._mapped.clear()
+            kept = {pid: one for pid, one in kept.items() if not one.mapped.is_whole}
+        self._passes = kept
+        is_unread = any(not one.mapped.is_whole for one in kept.values())
         if grown_mib < _LOOK_MIB:
             self.of = {}
+            self.unread = frozenset()
             self._seen_mib = self._rest_mib
             return
         pause_s = _LOOK_AGAIN_S
-        if self._rest_mib >= self._seen_mib + _LOOK_MIB:
+        if self._rest_mib >= self._seen_mib + _LOOK_MIB or is_unread:
             pause_s = _LOOK_S
         if now - self._looked_at < pause_s:
             return
@@ -115,20 +137,42 @@ class ManagedMemory:
         self._looked_at = now
         if self._least_mib is None:
             grown_mib = 0
-        found = {pid: self._mapping(pid, count_gpus(pid)) for pid in pids}
+        self._patience_s = _PATIENCE_S
+        found = {}
+        for pid in sorted(pids, key=self._went_on_at):  # each has its turn
+            found[pid] = self._mapping(pid, count_gpus(pid), now)
         self.of = managed_mib(found, grown_mib, self._memory_mib)
+        late = {pid for pid, one in self._passes.items() if one.is_late(now)}
+        self.unread = frozenset(late)
 
-    def _mapping(self, pid: int, gpus: int) -> UvmMapping:
+    def _went_on_at(self, pid: int) -> float:
+        one = self._passes.get(pid)
+        return one.went_on_at if one else 0.0
+
+    def _mapping(self, pid: int, gpus: int, now: float) -> UvmMapping:
         pages = processes.address_space_pages(pid)
         if pages is None:  # it is gone, and holds nothing
             return UvmMapping(0, gpus)
-        known_pages, mib = self._mapped.get(pid, (0, 0))
-        if known_pages != pages and (pid in self._readings or len(self._readings) < _AT_ONCE):
-            reading = self._readings.pop(pid, None)
-            reading = reading or ThreadedRead(partial(processes.mapped_bytes, pid, _UVM))
-            try:
-                mib = reading.value(_WAIT_S) // _MIB
-                self._mapped[pid] = pages, mib
-            except TimeoutError:  # what is not read yet is nobody's
-                self._readings[pid] = reading
-        return UvmMapping(max(0, mib - _UVM_OF_CONTEXT_MIB * gpus), gpus)
+        one = self._passes.get(pid)
+        if one is None or (one.mapped.is_whole and one.pages != pages):
+            one = self._passes[pid] = _Pass(pages, MappedBytes(pid, _UVM), now)
+        if not one.mapped.is_whole:
+            self._go_on(pid, one)
+        mib = one.mapped.bytes // _MIB - _UVM_OF_CONTEXT_MIB * gpus
+        return UvmMapping(max(0, mib), gpus, one.mapped.is_whole)
+
+    def _go_on(self, pid: int, one: _Pass) -> None:
+        within_s = 0.0
+        if not one.step:
+            one.step = ThreadedRead(one.mapped.go_on, processes.user_of(pid))
+            within_s = max(0.0, min(_WAIT_S, self._patience_s))
+        began = one.went_on_at = time.monotonic()
+        try:
+            one.step.value(within_s)
+        except TimeoutError:
+            pass
+        except (OSError, MemoryError):
+            del self._passes[pid]
+        self._patience_s -= time.monotonic() - began
+        if not one.step.goes_on:
+            one.step = None

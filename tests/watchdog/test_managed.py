@@ -48,6 +48,12 @@ def test_of_two_pools_neither_is_proven() -> None:
     assert managed_mib({2: on_one(POOL_MIB), 3: on_one(POOL_MIB)}, 5120, CARD_MIB) == {}
 
 
+def test_a_pool_counts_for_nothing_while_what_another_maps_is_not_read() -> None:
+    unread = UvmMapping(0, 1, is_whole=False)
+    assert managed_mib({2: on_one(POOL_MIB), 3: unread}, 5120, CARD_MIB) == {}
+    assert managed_mib({2: on_one(4096), 3: unread}, 5120, CARD_MIB) == {2: 4096}
+
+
 def test_a_program_on_two_gpus_counts_on_each_what_is_unexplained_there() -> None:
     assert managed_mib({2: UvmMapping(6144, 2)}, 4096, CARD_MIB) == {2: 4096}
 

@@ -92,7 +92,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
     from mpsd.simulator import cuda_client
 
-    if how == "range":
+    if how == "range":  # most of it is not mapped
         show_as_environment(0x10000, size)
     elif how == "region":
         kept.append(region(size))
