@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mpsd.watchdog import managed_memory
 from mpsd.watchdog.managed_memory import ManagedMemory, UvmMapping, managed_mib
 
 CARD_MIB, MIB = 24_000, 1024 * 1024
@@ -86,7 +87,9 @@ class Card:
 
 
 @pytest.fixture
-def card(tmp_path: Path) -> Iterator[Card]:
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
+    for patience in ("_WAIT_S", "_PATIENCE_S"):  # each read ends in its look, however slow it is
+        monkeypatch.setattr(managed_memory, patience, 60.0)
     made = Card(tmp_path / "nvidia-uvm")
     yield made
     made.unmap()
