@@ -101,13 +101,14 @@ $(UV):
 	$@/bin/pip install --quiet --disable-pip-version-check --only-binary :all: uv==0.13.9
 
 # FUZZ_S seconds a target; FUZZ names the targets, and none means all. What breaks one is kept in build/fuzz.
-# The control socket and the ports are fuzzed by a seed that is printed; FUZZ_SEED repeats one.
+# The control socket, the ports and hostile processes are fuzzed by a seed that is printed; FUZZ_SEED repeats one.
 FUZZ_S ?= 60
 fuzz: $(READY)
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[fuzz]'
 	$(BIN)/python -m tests.fuzz $(FUZZ_S) $(FUZZ)
 	$(if $(FUZZ),,$(BIN)/python -m tests.fuzz.control_socket $(FUZZ_S) $(FUZZ_SEED))
 	$(if $(FUZZ),,$(BIN)/python -m tests.fuzz.ports $(FUZZ_S) $(FUZZ_SEED))
+	$(if $(FUZZ),,$(BIN)/python -m tests.fuzz.hostile_processes $(FUZZ_S) $(FUZZ_SEED))
 
 # Every claim of what parses or decides by this many new random examples; `make check` tries the same ones each time.
 # What breaks a claim is printed, as a line to keep with it.

@@ -8,6 +8,7 @@ file.
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -49,18 +50,23 @@ class MarkedProcess:
 
 
 _OF_GRANTS = (GRANT, *VARIABLES)
+_READ_S = 0.1  # for the environment of a process that is keeping it from being read
+_PATIENCE_S = 2.0  # for all of them: a user may start thousands
 
 
 def marked_processes() -> Mapping[str, Sequence[MarkedProcess]]:
     """By the grant that it was started under, every process that lives outside containers, the
     oldest first: what a process in a container is started with proves nothing."""
     found: dict[str, list[MarkedProcess]] = {}
+    patience_s = _PATIENCE_S
     here = containers.pid_namespace("self")
     for pid in (int(path.name) for path in Path("/proc").glob("[0-9]*")):
         one = processes.identity_of(pid)
         if not one or containers.pid_namespace(pid) != here:
             continue
-        variables = environment_of(pid, _OF_GRANTS) or {}
+        began = time.monotonic()
+        variables = environment_of(pid, _OF_GRANTS, min(_READ_S, patience_s)) or {}
+        patience_s = max(0.0, patience_s - (time.monotonic() - began))
         if GRANT in variables and processes.is_alive(one):
             found.setdefault(variables[GRANT], []).append(MarkedProcess(one, variables))
     for marked in found.values():

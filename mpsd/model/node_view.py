@@ -228,7 +228,8 @@ class Client:
     where it is known to be in neither. environment: the variables that MPS reads of those it was
     started with; None where they cannot be read. only_draws: it uses the GPU through a graphics
     interface alone, not by MPS. reserved_kib: of its context (model.gpu_facts); 0 where nobody
-    asked, or there is none yet."""
+    asked, or there is none yet. is_unread: what it was started with or what it maps could not be
+    read for a while."""
 
     process: ProcessIdentity
     gpu: str
@@ -240,6 +241,7 @@ class Client:
     environment: Mapping[str, str] | None = None
     only_draws: bool = False
     reserved_kib: int = 0
+    is_unread: bool = False
 
     @property
     def pid(self) -> int:

@@ -114,10 +114,13 @@ def _pids() -> Iterator[int]:
     return map(int, filter(str.isdecimal, os.listdir(_PROC)))  # noqa: PTH208
 
 
+_LARGEST_CGROUPS = 128 * 1024  # characters: a path for each of a dozen hierarchies
+
+
 def _cgroup(pid: int) -> str:
     try:
         with open(f"/proc/{pid}/cgroup", errors="surrogateescape") as file:  # noqa: PTH123
-            return file.read()
+            return file.read(_LARGEST_CGROUPS)
     except (FileNotFoundError, ProcessLookupError):
         return ""  # it is gone
 

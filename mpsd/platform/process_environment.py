@@ -21,14 +21,17 @@ class ForgedEnvironment(Exception):
 
 
 class NoEnvironment(Exception):
-    """It has none, as in the middle of an exec."""
+    """It has none, as in the middle of an exec, or maps nothing of what it calls one."""
 
 
-def environment_of(pid: int, names: Collection[str]) -> dict[str, str] | None:
+def environment_of(
+    pid: int, names: Collection[str], within_s: float = _READ_S
+) -> dict[str, str] | None:
     """As `read_environment`: empty where there is none, and None too where that is not read in
     time, or forged."""
     try:
-        return ThreadedRead(partial(read_environment, pid, names)).value(_READ_S)
+        reading = ThreadedRead(partial(read_environment, pid, names), processes.user_of(pid))
+        return reading.value(within_s)
     except NoEnvironment:
         return {}
     except (TimeoutError, ForgedEnvironment):
@@ -94,6 +97,12 @@ def _environment_pieces(pid: int) -> Iterator[bytes]:
         os.close(descriptor)
 
 
+def claims_environment(pid: int) -> bool:
+    """Whether it names a range; whose range stays empty has not just begun an exec."""
+    start, end = _range(pid)
+    return end > start
+
+
 def _range(pid: int) -> tuple[int, int]:
     """Fields 50 and 51 of stat, env_start and env_end (proc(5)); 0 where it is gone, in the middle
     of an exec, or may not be traced."""
@@ -119,6 +128,8 @@ def _environment_in_memory(pid: int) -> Iterator[bytes]:
         count = copy(pid, here, 1, there, 1, ctypes.c_ulong(0))
         if count <= 0:
             number = ctypes.get_errno() or errno.EFAULT
+            if number == errno.EFAULT:  # it maps no more of it: /proc/PID/environ ends there too
+                return
             raise OSError(number, os.strerror(number))
         yield buffer.raw[:count]
         start += count

@@ -203,40 +203,10 @@ def address_space_pages(pid: int) -> int | None:
     return None
 
 
-def mappings(pid: int) -> Iterator[bytes]:
-    """None when it is gone or not ours to read."""
-    with (
-        suppress(OSError),
-        open(f"/proc/{pid}/maps", "rb", buffering=4096) as file,  # noqa: PTH123 (as `_read_start`)
-    ):
-        yield from file
-
-
-def mapped_bytes(pid: int, device: bytes) -> tuple[int, bool]:
-    """How much it maps of files with this name, and whether that is all that it can map of
-    NVIDIA's device for managed memory: not where it is gone or not ours to read, or maps something
-    under another name as that device is mapped. It may never end."""
-    total = 0
-    is_read = False
-    hides = False
-    for line in mappings(pid):
-        is_read = True
-        addresses, mode, offset, _filesystem, inode = line.split(None, 5)[:5]
-        start, end = addresses.split(b"-")
-        if b"/" + device in line:
-            total += int(end, 16) - int(start, 16)
-        # the driver refuses all but shared mappings whose offset is their address: uvm_mmap in
-        # kernel-open/nvidia-uvm/uvm.c of its sources
-        elif mode.endswith(b"s") and offset == start and inode != b"0":
-            hides = True
-    is_whole = is_read and bool(address_space_pages(pid))
-    return total, is_whole and not hides
-
-
 def command_of(pid: int) -> str:
     """Its words, or the kernel's name for it; empty when it is gone."""
     try:
-        return ThreadedRead(partial(read_command, pid)).value(_READ_S)
+        return ThreadedRead(partial(read_command, pid), user_of(pid)).value(_READ_S)
     except TimeoutError:
         return name_of(pid)
 

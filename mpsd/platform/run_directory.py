@@ -10,7 +10,7 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -221,14 +221,18 @@ def holder(directory: Path) -> int | None:
 def _locked_by(path: Path) -> int | None:
     try:
         at = path.stat()
-        locks = Path("/proc/locks").read_text()
+        with Path("/proc/locks").open() as locks:  # line by line: anybody may hold thousands
+            return _holder_in(locks, at)
     except OSError as error:
         if is_shortage(error):
             raise
         return None
+
+
+def _holder_in(locks: Iterable[str], at: os.stat_result) -> int | None:
     place = f"{os.major(at.st_dev):02x}:{os.minor(at.st_dev):02x}:{at.st_ino}"
     # proc(5): number, FLOCK, ADVISORY, WRITE, pid, device and inode, from, to
-    for line in locks.splitlines():
+    for line in locks:
         fields = line.split()
         if fields[1:2] == ["FLOCK"] and fields[5:6] == [place]:
             pid = int(fields[4])

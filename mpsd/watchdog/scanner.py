@@ -18,10 +18,12 @@ from mpsd.model.identity import ProcessIdentity
 from mpsd.model.node_view import Client, DomainRecord
 from mpsd.platform import clock, processes, run_directory
 from mpsd.platform.containers import Whereabouts
+from mpsd.platform.mappings import first_mappings
 from mpsd.platform.nvml import Nvml, NvmlFailed, NvmlLate, Uses
 from mpsd.platform.process_environment import (
     ForgedEnvironment,
     NoEnvironment,
+    claims_environment,
     read_environment,
 )
 from mpsd.platform.processes import ProcessSet
@@ -84,8 +86,19 @@ class _KnownProcess:
     pod: str | None
     environment: Mapping[str, str] | None
     tries: int  # that are left at an environment that was empty, or is not read yet
-    reading: "ThreadedRead[_Started] | None"
+    reading: "ThreadedRead[_Started] | None"  # that has not ended, or could not begin
+    is_read: bool
     reservation: _Reservation = field(default_factory=_Reservation)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing of it is to be read before what is under way ends."""
+        return not self.tries and (self.reading is None or self.reading.goes_on)
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether it keeps what it was started with from being read."""
+        return not self.is_read and not self.tries
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +111,15 @@ class _Started:
     is_read: bool = False
 
 
-def _read_started(pid: int, names: Collection[str]) -> _Started:
-    """It may never end."""
+def _read_started(pid: int, names: Collection[str], tries: int) -> _Started:
+    """tries: that are left. It may never end."""
     command = processes.read_command(pid)
     try:
         return _Started(command, read_environment(pid, names), is_read=True)
     except NoEnvironment:
-        return _Started(command)
+        if tries > 1 or not claims_environment(pid):
+            return _Started(command)
+        return _Started(command, {FORGED: "addresses that it does not map"}, is_read=True)
     except ForgedEnvironment as error:
         return _Started(command, {FORGED: str(error)}, is_read=True)
 
@@ -112,11 +127,12 @@ def _read_started(pid: int, names: Collection[str]) -> _Started:
 @dataclass(slots=True)
 class _GpuScan:
     """The last scan of a GPU. is_seen: whether there was one, and it holds. managed: MiB
-    by pid, and what is unexplained. uses: of all. pids: of who computes."""
+    by pid, what is unexplained, and whose mappings are not read. uses: of all. pids: of who
+    computes."""
 
     memory: ManagedMemory
     is_seen: bool = False
-    managed: tuple[Mapping[int, int], int] = ({}, 0)
+    managed: tuple[Mapping[int, int], int, frozenset[int]] = ({}, 0, frozenset())
     uses: Uses = ()
     computing: Uses = ()
     drawing: Uses = ()
@@ -174,6 +190,7 @@ class GpuProcessScanner:
         now = time.monotonic()
         sure = sure or owners.servers != self._owners.servers
         anew = bool(ended) or owners != self._owners or not self._settled
+        anew |= not all(known.is_settled for known in self._known.values())
         if self._mark is not None and owners.pods.keys() - self._owners.pods.keys():
             self._find_again()
         self._settled = True
@@ -223,7 +240,7 @@ class GpuProcessScanner:
         """NvmlFailed; OSError where a process cannot be read for want of descriptors or memory."""
         uses, on_mps, used_mib = self._ask(uuid, one, now, sure=sure)
         one.memory.look(used_mib, uses, self._count_gpus, now)
-        managed = one.memory.of, one.memory.unexplained_mib
+        managed = one.memory.of, one.memory.unexplained_mib, one.memory.unread
         is_same = (uses, on_mps, managed) == (one.uses, one.on_mps, one.managed)
         if is_same and not anew and not one.failed:
             return False
@@ -258,7 +275,10 @@ class GpuProcessScanner:
         if is_on and grant in self._owners.capped and self._count_gpus(pid) == 1:
             kib = self._reserved_kib(known, used_bytes, now)
         what = (known.command, grant, known.pod, known.environment)
-        return Client(known.identity, uuid, used_mib, is_on, *what, pid not in one.pids, kib)
+        is_unread = known.is_unread or pid in one.managed[2]
+        return Client(
+            known.identity, uuid, used_mib, is_on, *what, pid not in one.pids, kib, is_unread
+        )
 
     def _count_gpus(self, pid: int) -> int:
         return sum(
@@ -309,18 +329,18 @@ class GpuProcessScanner:
 
     def _who(self, pid: int) -> _KnownProcess | None:
         known = self._known.get(pid)
-        if known and not known.tries and pid in self._living:
+        if known and known.is_settled and pid in self._living:
             return known
         identity = processes.identity_of(pid)
         if identity is None:
             return None
         if known is None or known.identity != identity:
             known = self._read(identity, _TRIES)
-        elif known.tries:
+        elif not known.is_settled:
             known = self._read(identity, known.tries, known.reading)
         self._known[pid] = known
         self._living.add(identity)
-        if known.tries or pid not in self._living:
+        if not known.is_settled or pid not in self._living:
             self._settled = False
         return known
 
@@ -334,9 +354,11 @@ class GpuProcessScanner:
         if one.tries:
             one.tries -= 1
             pid = known.identity.pid
-            reading = one.reading or ThreadedRead(lambda: reserved_kib(processes.mappings(pid)))
+            reading = one.reading or ThreadedRead(
+                lambda: reserved_kib(first_mappings(pid)), self._whose(pid, known.pod)
+            )
             kib = self._waited_for(reading, one.kib)
-            one.reading = None if reading.has_ended else reading
+            one.reading = reading if reading.goes_on else None
             if kib != one.kib:
                 one.kib = kib
                 one.since = now
@@ -349,7 +371,7 @@ class GpuProcessScanner:
         began = time.monotonic()
         try:
             return reading.value(self._patience_s)
-        except (OSError, MemoryError):
+        except (OSError, MemoryError):  # TimeoutError is one
             return default
         finally:
             self._patience_s = max(0.0, self._patience_s - (time.monotonic() - began))
@@ -358,7 +380,10 @@ class GpuProcessScanner:
         self, identity: ProcessIdentity, tries: int, reading: ThreadedRead[_Started] | None = None
     ) -> _KnownProcess:
         pid = identity.pid
-        reading = reading or ThreadedRead(partial(_read_started, pid, self._names))
+        pod = self._pod_of(pid)
+        if not reading or not reading.has_begun:
+            whose = self._whose(pid, pod)
+            reading = ThreadedRead(partial(_read_started, pid, self._names, tries), whose)
         started = self._waited_for(reading, _Started())
         found = started.variables
         environment = mark = None
@@ -369,11 +394,16 @@ class GpuProcessScanner:
             identity,
             mark,
             started.command or processes.name_of(pid),
-            self._pod_of(pid),
+            pod,
             environment,
-            tries=0 if started.is_read else tries - 1,
+            tries=0 if started.is_read else max(0, tries - 1),
             reading=None if reading.has_ended else reading,
+            is_read=started.is_read,
         )
+
+    def _whose(self, pid: int, pod: str | None) -> str | int | None:
+        """Whose reads it takes part in: its pod's or container's, or its user's."""
+        return pod or processes.user_of(pid)
 
 
 def _each_once(uses: Uses) -> dict[int, int | None]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from mpsd.model.cuda_limit_parser import MEMORY_LIMIT, THREAD_PERCENT
-from mpsd.platform.processes import mapped_bytes
+from mpsd.platform.mappings import MappedBytes
 from tests.contract.gpus import NVML_NEAR_MIB, Seen, near
 from tests.contract.processes import SOON_S, Client
 from tests.contract.world import Daemon, World
@@ -96,9 +96,11 @@ class TestWhatNvmlLists:
         assert line["meminfo_free_MiB"] == near(limit_mib - 2048)
         assert world.mib_on_mps()[client.pid] == before
         assert world.used_mib(world.gpu) == near(in_use_mib + 2048, within=8)
-        mapped, is_all = mapped_bytes(client.pid, b"nvidia-uvm")
-        assert mapped // 1024**2 == near(2048, within=2)
-        assert is_all, "its name is known wherever it is mapped as that device is"
+        mapped = MappedBytes(client.pid, b"nvidia-uvm")
+        mapped.go_on()
+        assert mapped.is_whole
+        assert mapped.bytes // 1024**2 == near(2048, within=2)
+        assert mapped.is_all, "its name is known wherever it is mapped as that device is"
         client.go_on()
         client.finished()
 

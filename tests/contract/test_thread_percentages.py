@@ -4,8 +4,8 @@ of them outside."""
 import pytest
 
 from mpsd.model.cuda_limit_parser import THREAD_PERCENT
+from mpsd.platform.mappings import mappings
 from mpsd.platform.process_environment import environment_of
-from mpsd.platform.processes import mappings
 from mpsd.watchdog.rules.escapes import reserved_kib
 from tests.contract.gpus import Seen
 from tests.contract.processes import Client

@@ -19,6 +19,7 @@ from mpsd.platform.process_environment import (
     ForgedEnvironment,
     NoEnvironment,
     _environment_in_memory,
+    claims_environment,
     environment_of,
     read_environment,
     variables_in,
@@ -44,11 +45,21 @@ def hostile(how: str, size: int) -> Iterator[int]:
 
 @needs_root
 @pytest.mark.parametrize(("how", "size"), [("range", 100 * TIB), ("region", GIB)])
-def test_an_environment_that_is_larger_than_any_is_forged(how: str, size: int) -> None:
+def test_an_environment_that_no_exec_makes_is_forged(how: str, size: int) -> None:
     with hostile(how, size) as pid:
         with pytest.raises(ForgedEnvironment):
             read_environment(pid, ("A",))
         assert environment_of(pid, ("A",)) is None
+
+
+@needs_root
+def test_a_range_that_is_not_mapped_is_claimed_and_empty() -> None:
+    with hostile("range", 4096) as pid:
+        with pytest.raises(NoEnvironment):
+            read_environment(pid, ("A",))
+        with pytest.raises(NoEnvironment):
+            variables_in(_environment_in_memory(pid), ("A",))
+        assert claims_environment(pid)
 
 
 @needs_root

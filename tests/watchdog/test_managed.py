@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpsd.platform import processes
+from mpsd.platform.mappings import MappedBytes
+from mpsd.watchdog import managed_memory
 from mpsd.watchdog.managed_memory import ManagedMemory, UvmMapping, is_upper_bound, managed_mib
 
 CARD_MIB, MIB = 24_000, 1024 * 1024
@@ -98,7 +99,9 @@ class Card:
 
 
 @pytest.fixture
-def card(tmp_path: Path) -> Iterator[Card]:
+def card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Card]:
+    for patience in ("_WAIT_S", "_PATIENCE_S"):  # each read ends in its look, however slow it is
+        monkeypatch.setattr(managed_memory, patience, 60.0)
     made = Card(tmp_path / "nvidia-uvm")
     yield made
     made.unmap()
@@ -247,14 +250,14 @@ def test_memory_is_not_the_pool_s_while_another_is_not_read(
     card: Card, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = threading.Event()
-    read = processes.mapped_bytes
+    go_on = MappedBytes.go_on
 
-    def never_ends(pid: int, device: bytes) -> tuple[int, bool]:
-        if pid == card.other:
+    def never_ends(mapped: MappedBytes) -> None:
+        if mapped.pid == card.other:
             released.wait()
-        return read(pid, device)
+        go_on(mapped)
 
-    monkeypatch.setattr(processes, "mapped_bytes", never_ends)
+    monkeypatch.setattr(MappedBytes, "go_on", never_ends)
     try:
         card.look(300, times=3)
         card.map(2 + POOL_MIB)

@@ -5,6 +5,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Generic, Self, TypeVar
@@ -112,21 +113,29 @@ def pod() -> Iterator[PodCgroupHere]:
         yield made
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+@contextmanager
+def one_gpu(folder: Path) -> Iterator[World]:
     facts = load_limits(None).facts
-    node = create_node(tmp_path / "node", cards_asked("A30", facts), facts.capabilities)
+    node = create_node(folder / "node", cards_asked("A30", facts), facts.capabilities)
     library, card = CountingNvml(node.folder), node.card(0)
     nvml = Nvml(library)
     nvml.open()
     (gpu,) = NodeGpus(nvml, facts).now.gpus
     made = World(nvml, library, gpu, card)
-    yield made
-    for process in made.processes:
-        process.kill()
-        process.wait()
-    card.close()
-    nvml.close()
+    try:
+        yield made
+    finally:
+        for process in made.processes:
+            process.kill()
+            process.wait()
+        card.close()
+        nvml.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    with one_gpu(tmp_path) as made:
+        yield made
 
 
 def test_a_client_belongs_to_the_grant_whose_mark_it_carries(world: World) -> None:

@@ -3,11 +3,13 @@
 
 As its environment the kernel shows: `range`, SIZE bytes of addresses; `region`, SIZE bytes of its
 own; `stuck`, a page that nobody ever fills in. `maps`: it has SIZE mappings with long paths.
-`named`: its name has line breaks."""
+`named`: its name has line breaks. `renamed`: it maps SIZE bytes of a `nvidia-uvm` that has another
+name by then. SIGUSR1 makes it fork 50 times, and SIGUSR2 become another program."""
 
 import ctypes
 import mmap
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -85,6 +87,24 @@ def map_often(times: int) -> None:
         assert address != ctypes.c_void_p(-1).value
 
 
+def rename_mapped(size: int) -> None:
+    os.chdir(tempfile.mkdtemp())
+    file = os.open("nvidia-uvm", os.O_RDWR | os.O_CREAT)
+    os.ftruncate(file, size)
+    kept.append(mmap.mmap(file, size))
+    Path("nvidia-uvm").rename("a\nnvidia-uvm 7f00-8f00")
+
+
+def fork_often(_signal: int, _frame: object) -> None:
+    for _ in range(50):
+        if not os.fork():
+            os._exit(0)
+
+
+def become_another(_signal: int, _frame: object) -> None:
+    os.execv("/bin/sleep", ["sleep", "600"])
+
+
 kept: list[mmap.mmap] = []
 if __name__ == "__main__":
     how, how_much, *actions = sys.argv[1:]
@@ -92,7 +112,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
     from mpsd.simulator import cuda_client
 
-    if how == "range":
+    if how == "range":  # most of it is not mapped
         show_as_environment(0x10000, size)
     elif how == "region":
         kept.append(region(size))
@@ -105,9 +125,15 @@ if __name__ == "__main__":
         map_often(size)
     elif how == "named":
         libc.prctl(PR_SET_NAME, b"a\nUid:\t0\n) Z 1")
+    elif how == "renamed":
+        rename_mapped(size)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    signal.signal(signal.SIGUSR1, fork_often)
+    signal.signal(signal.SIGUSR2, become_another)
     os.setuid(NOBODY)
     libc.prctl(PR_SET_DUMPABLE, 1)  # as after an exec by this user
     print('{"hostile": true}', flush=True)
     if actions:
         sys.exit(cuda_client.main(actions))
-    time.sleep(600)
+    while True:
+        time.sleep(600)

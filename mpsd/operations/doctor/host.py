@@ -47,8 +47,8 @@ def daemons(simulation: str) -> tuple[DaemonSeen, ...] | Unknown:
     one."""
     if not Path("/proc/1").exists():
         return Unknown("/proc hides the processes of other users; ask again as root")
-    processes_here = psutil.process_iter(["cmdline"])
-    found = [one.pid for one in processes_here if _is_daemon(one.info["cmdline"] or ())]
+    # not by psutil, which reads the words of a process whole, whatever it calls them
+    found = [pid for pid in psutil.pids() if _is_daemon(processes.command_of(pid).split())]
     seen = []
     for pid in sorted(found):
         environment = environment_of(pid, (FOLDER, PIPE_DIRECTORY))

@@ -118,6 +118,7 @@ def judge(
     for gpu in view.gpus:
         now.check_clients(gpu)
         now.check_unexplained(gpu)
+    now.check_unread()
     return now.result()
 
 
@@ -274,6 +275,15 @@ class _Judgement:
             )
             notice = Notice(gpu.uuid, (), Reason.UNEXPLAINED_MEMORY, message)
             self._notice(("unexplained", "", gpu.uuid), notice)
+
+    def check_unread(self) -> None:
+        """Reported and not judged: what it uses by NVML is, as always."""
+        for client in self._view.clients:
+            if client.is_unread:
+                what = f"what {named(client)} was started with, or maps, cannot be read to its end"
+                message = f"{what}: only its memory by NVML is judged; see what keeps it from that"
+                notice = Notice(client.gpu, (), None, message)
+                self._notice(("unread", client.process, client.gpu), notice)
 
     def _notice(self, key: _Key, notice: Notice) -> None:
         self._noted[key] = Noted.REPORTED

@@ -53,8 +53,9 @@ def test_who_is_hard_to_read_hides_nobody(machine: Machine, how: str, size: int)
     machine.until_no_grants()
 
 
-def test_who_shows_more_than_an_exec_is_given_has_lifted_its_limit(machine: Machine) -> None:
-    forges = hostile(machine, "range", 100 * TIB, "alloc=100", "hold")
+@pytest.mark.parametrize("size", [100 * TIB, 4096])
+def test_who_shows_what_no_exec_gives_has_lifted_its_limit(machine: Machine, size: int) -> None:
+    forges = hostile(machine, "range", size, "alloc=100", "hold")
 
     def kinds() -> list[str]:
         seen = machine.node().violations
