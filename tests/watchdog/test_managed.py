@@ -258,6 +258,7 @@ def test_memory_is_not_the_pool_s_while_another_is_not_read(
         go_on(mapped)
 
     monkeypatch.setattr(MappedBytes, "go_on", never_ends)
+    monkeypatch.setattr(managed_memory, "_WAIT_S", 0.0)
     try:
         card.look(300, times=3)
         card.map(2 + POOL_MIB)
