@@ -17,6 +17,7 @@ VIOLATIONS = f'mpsd_violations_total{{{ON}, kind="memory_over_grant", action="ki
 DOWN = f'mpsd_domain_state{{{ON}, domain="gpu0", state="down"}}'
 STARTING = f'mpsd_domain_state{{{ON}, domain="gpu0", state="starting"}}'
 REFUSED = f'mpsd_domain_state{{{ON}, domain="gpu0", state="refused"}}'
+UNWATCHED = f'mpsd_domain_unwatched{{{ON}, domain="gpu0"}}'
 CANARY = f'mpsd_domain_canary_passed{{{ON}, domain="gpu0"}}'
 CERTIFICATE = 'mpsd_certificate_expiry_timestamp_seconds{job="mpsd-webhook", certificate="serving"}'
 NO_NODE = (
@@ -60,6 +61,8 @@ CASES = (
     ("MPSDDaemonCrashLoops", {RESTARTS: "0x4 1x4 2x4 3x4 4x4 5x4"}, "14m", True),
     ("MPSDGPUSick", {SICK: "1x1 0x9"}, "2m", False),
     ("MPSDGPUSick", {SICK: "0x1 1x9"}, "2m", True),
+    ("MPSDGPUUnwatched", {UNWATCHED: "1x1 0x9"}, "2m", False),
+    ("MPSDGPUUnwatched", {UNWATCHED: "0x1 1x9"}, "2m", True),
     ("MPSDFaultsRepeat", {FAULTS: "0x39 1x39 2x39"}, "58m", False),
     ("MPSDFaultsRepeat", {FAULTS: "0x29 1x29 2x29 3x29 4x9"}, "60m", True),
     ("MPSDViolations", {VIOLATIONS: "0x19 3x19 5x79"}, "59m", False),
