@@ -12,7 +12,7 @@ _LARGEST_START = 1024 * 1024  # bytes, before what a context reserves
 def mappings(pid: int) -> Iterator[bytes]:
     """Lines of /proc/PID/maps; none when it is gone or not ours to read. OSError for a shortage."""
     try:
-        with open(f"/proc/{pid}/maps", "rb", buffering=4096) as file:  # noqa: PTH123 (as `processes`)
+        with open(f"/proc/{pid}/maps", "rb", buffering=4096) as file:  # noqa: PTH123
             yield from file
     except OSError as error:
         if is_shortage(error):

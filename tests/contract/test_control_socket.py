@@ -3,6 +3,7 @@ without end, and its neighbours, the daemon and mpsd beside it go on."""
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 
 import pytest
@@ -66,6 +67,15 @@ def both_go_on(daemon: Daemon, neighbour: Client, server: int) -> None:
     neighbour.next_line("ready")
 
 
+@contextmanager
+def said_to(daemon: Daemon, said: Talk) -> Iterator[None]:
+    """By a connection that says nothing more, and stays."""
+    with connected(daemon.pipe / "control") as connection:
+        for packet in said:
+            connection.send(packet)
+        yield
+
+
 class TestLinesOfTheLogThatATenantForges:
     @pytest.mark.parametrize("kind", KINDS)
     def test_a_hundred_stand_there_word_for_word_and_harm_nobody(
@@ -117,9 +127,7 @@ class TestAConnectionThatSaysNothing:
         self, daemon: Daemon, neighbour: Client, said: Talk
     ) -> None:
         server = daemon.server
-        with connected(daemon.pipe / "control") as connection:
-            for packet in said:
-                connection.send(packet)
+        with said_to(daemon, said):
             assert daemon.command("get_server_list", deadline_s=2).exit_code is None
             waits = daemon.client()
             neighbour.go_on()
@@ -138,9 +146,7 @@ class TestAConnectionThatSaysNothing:
         self, daemon: Daemon, neighbour: Client, said: Talk
     ) -> None:
         server = daemon.server
-        with connected(daemon.pipe / "control") as connection:
-            for packet in said:
-                connection.send(packet)
+        with said_to(daemon, said):
             assert daemon.client().ended_well()
         both_go_on(daemon, neighbour, server)
 
