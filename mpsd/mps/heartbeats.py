@@ -25,9 +25,10 @@ class Heartbeats:
         try:
             os.utime(file, (now_s, now_s))
         except FileNotFoundError:
-            self._folder.mkdir(mode=0o755, exist_ok=True)
-            file.touch(mode=0o600)
-            os.utime(file, (now_s, now_s))
+            with suppress(FileNotFoundError):  # another has ended meanwhile: at the next scan
+                self._folder.mkdir(mode=0o755, exist_ok=True)
+                file.touch(mode=0o600)
+                os.utime(file, (now_s, now_s))
 
     def end(self) -> None:
         """Nobody scans from now on."""

@@ -5,11 +5,10 @@ import json
 from typing import Any
 
 import pytest
-import urllib3
 
 from mpsd.operations.doctor.rules.checks import CheckVerdict
 from mpsd.operations.doctor.rules.cluster_checks import CLUSTER_CHECKS
-from mpsd.platform.kube import NODES, PODS, RESOURCE_SLICES, Access, Ask
+from mpsd.platform.kube import NODES, PODS, RESOURCE_SLICES, Access, Ask, HttpAnswer
 from tests.cli.cluster_world import ClusterWorld, Said
 from tests.cli.doctored_cluster import (
     CRDS,
@@ -124,12 +123,10 @@ def test_what_may_not_be_read_is_not_known_each_with_the_right_that_is_missing(
 ) -> None:
     send = Access.send
 
-    def refuse(access: Access, asked: Ask, deadline_s: float) -> urllib3.BaseHTTPResponse:
+    def refuse(access: Access, asked: Ask, deadline_s: float, most_bytes: int) -> HttpAnswer:
         if asked.resource.plural in {"nodes", "pods"} and not asked.place:
-            return urllib3.HTTPResponse(
-                json.dumps({"message": "forbidden: no such right"}).encode(), status=403
-            )
-        return send(access, asked, deadline_s)
+            return HttpAnswer(403, json.dumps({"message": "forbidden: no such right"}).encode(), "")
+        return send(access, asked, deadline_s, most_bytes)
 
     monkeypatch.setattr(Access, "send", refuse)
     said = ask(cluster)

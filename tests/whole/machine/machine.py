@@ -539,7 +539,8 @@ class Machine:
         """The server of a daemon that has ended may take a moment longer."""
         with suppress(AssertionError):
             eventually(lambda: not self.processes_left(), "everything has ended")
-        assert self.processes_left() == {}
+        failed = [str(one) for _verb, one in self._services if one.process.poll() not in {None, 0}]
+        assert self.processes_left() == {}, f"{self.processes_left()}; {failed}"
 
     def processes_left(self) -> dict[int, str]:
         """Command lines by pid, of all with this machine in their environment."""

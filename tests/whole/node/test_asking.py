@@ -22,7 +22,7 @@ from mpsd.kubelet.ledger import KubeletGrants
 from mpsd.kubelet.plugin_server import StartDeferred
 from mpsd.kubelet.rules.allocation import DeviceListStrategy, NodeConditions, gpu_of, memory_devices
 from mpsd.kubelet.rules.ledger import JournalEntry
-from mpsd.kubelet.rules.node_pods import NodePod, read_node_pod
+from mpsd.kubelet.rules.node_pods import ASSIGNED, NodePod, read_node_pod
 from mpsd.mps.node_gpus import Node
 from mpsd.mps.records import NodeDomains
 from mpsd.platform import processes, records
@@ -195,7 +195,7 @@ async def test_while_nothing_changes_kubelet_is_asked_seldom(
 
 async def test_a_changed_pod_and_an_answer_have_kubelet_asked_again(world: World) -> None:
     await world.calm()
-    await world.change(lambda pod: pod["metadata"].update(annotations={"note": "x"}))
+    await world.change(lambda pod: pod["metadata"].update(annotations={ASSIGNED: "false"}))
     assert await world.asks(1) == 1
     await world.calm()
     world.kubelet.held = ()
