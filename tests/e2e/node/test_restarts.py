@@ -105,7 +105,7 @@ def test_a_container_that_is_started_again_has_its_limit_again(
     """kubelet starts it from its checkpoint and asks nobody for devices."""
     pods.start("again", 3, "alloc=9000", restartPolicy="Always")
     pods.run_in("again", "python", "-c", "import os; os.kill(1, 15)")
-    eventually(lambda: pods.status("again")["restartCount"] == 1, "started again")
+    eventually(lambda: pods.status("again").get("restartCount") == 1, "started again")
     said = pods.wait_until_holding("again")
     assert_fills(said, 3)
 
