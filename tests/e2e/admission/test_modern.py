@@ -137,8 +137,13 @@ def agents(cel: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[A
             cel.do("apply", "-f", "-", given=policy)
             there = Agents(cel, namespace, nodes, folder / "bound", folder / "loose")
             eventually(lambda: there.denied(_annotate(there, second)), "the policy in force")
-            elsewhere = _evict(there, second)
-            eventually(lambda: there.denied(elsewhere) == "own-node", "that of evictions in force")
+            # of another uid: before the policy is in force nothing is evicted
+            eventually(
+                lambda: (
+                    there.denied(lambda kube: kube.evict(second, namespace, "0-0")) == "own-node"
+                ),
+                "that of evictions in force",
+            )
             yield there
         finally:
             cel.kubectl("delete", "-f", "-", "--ignore-not-found", given=policy)

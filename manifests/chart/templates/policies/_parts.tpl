@@ -104,14 +104,17 @@ variables:
 
 {{- define "mpsd.leadingHostPaths" }}
     {{- include "mpsd.hostPaths" . }}
-    - name: blockedHostPaths
-      expression: {{ include "mpsd.celList" .admission.blocked_host_paths | toJson }}
+    {{- $blocked := list }}
+    {{- range .admission.blocked_host_paths }}
+    {{- $path := trimPrefix "/" . }}
+    {{- $blocked = append $blocked (ternary (trimSuffix "*" $path) (printf "%s/" $path) (hasSuffix "*" $path)) }}
+    {{- end }}
+    - name: blockedHostPaths # as hostPaths are, so that thousands of comparisons cost little
+      expression: {{ include "mpsd.celList" $blocked | toJson }}
     - name: leading # those that contain a blocked path, are one, or lie below one
       expression: >-
         variables.hostPaths.filter(p, !p.startsWith('run/mpsd/') && ('..' in p.split('/')
-        || variables.blockedHostPaths.map(b,
-        b.endsWith('*') ? b.substring(1, size(b) - 1) : b.substring(1) + '/').exists(b,
-        b.startsWith(p) || p.startsWith(b))))
+        || variables.blockedHostPaths.exists(b, b.startsWith(p) || p.startsWith(b))))
 {{- end }}
 
 {{- define "mpsd.blockedEnvironment" }}
