@@ -28,10 +28,13 @@ def connected_by_the_dead(path: Path) -> tuple[socket.socket, int]:
 
 @contextmanager
 def another_with(pid: int, *command: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that has this pid, which is free."""
+    """A process that has this pid, which is free. No other process of the machine gets a pid that
+    was somebody's a moment ago: tests beside this one may know it."""
     for _time in range(_TRIES):
+        last = _LAST_PID.read_text()
         _LAST_PID.write_text(str(pid - 1))
         with subprocess.Popen(command) as process:
+            _LAST_PID.write_text(last)
             try:
                 if process.pid == pid:
                     yield process
