@@ -60,7 +60,7 @@ def marked_processes() -> Mapping[str, Sequence[MarkedProcess]]:
     found: dict[str, list[MarkedProcess]] = {}
     patience_s = _PATIENCE_S
     here = containers.pid_namespace("self")
-    for pid in (int(path.name) for path in Path("/proc").glob("[0-9]*")):
+    for pid in processes.every_pid():
         one = processes.identity_of(pid)
         if not one or containers.pid_namespace(pid) != here:
             continue

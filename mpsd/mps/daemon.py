@@ -270,7 +270,9 @@ class DomainDaemon:
     def read_log(self) -> bool:
         """Forwards its new log lines to our log; True where one calls for a probe."""
         added = self.tail.lines()
-        found = [_LEFT_OUT] * (bool(added) and self.tail.has_left_out)
+        found = []
+        if added and self.tail.has_left_out:
+            found.append(_LEFT_OUT)
         for text in added:
             self._last_words = text.strip() or self._last_words
             if line := read_line(text):

@@ -102,16 +102,12 @@ def _older(first: ProcessIdentity, cgroups: Collection[Cgroup]) -> Iterator[str]
     """The texts of /proc/PID/cgroup of processes that started before it and may be in one of
     these."""
     paths = {f":{cgroup.path}" for cgroup in cgroups}
-    for pid in _pids():
+    for pid in processes.every_pid():
         theirs = _cgroup(pid)
         if any(path in theirs for path in paths):
             found = processes.identity_of(pid)
             if found and found.start_ticks < first.start_ticks:
                 yield theirs
-
-
-def _pids() -> Iterator[int]:
-    return map(int, filter(str.isdecimal, os.listdir(_PROC)))  # noqa: PTH208
 
 
 _LARGEST_CGROUPS = 128 * 1024  # characters: a path for each of a dozen hierarchies
@@ -359,7 +355,7 @@ class PodProcesses:
         """Those, by uid, in which processes live. Looks at all processes."""
         found = set()
         if pods:
-            for pid in _pids():
+            for pid in processes.every_pid():
                 pod = self.owner_of(pid)
                 if pod and pod in pods and processes.identity_of(pid):
                     found.add(pod)
